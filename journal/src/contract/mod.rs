@@ -1,0 +1,30 @@
+//! The vocabulary of records that outlive the process: verdicts, codes, events, evidence, envelope.
+//!
+//! Plain data and pure functions. There is no I/O, no clock, no randomness, no `async` and no type
+//! of an outside protocol in here: times and ids are arguments. A change to anything that is
+//! serialised is a change of the log format (see `FORMAT.md`).
+
+mod code;
+mod decision;
+mod envelope;
+mod event;
+mod evidence;
+mod id;
+mod instruction;
+mod verdict;
+mod wire;
+
+pub use code::Code;
+pub use decision::{Decision, decide};
+pub use envelope::{Envelope, Problem};
+pub use event::{
+    Accepted, Body, Completion, Confirmation, CredentialUse, Delivered, DeliveryFailed, Dispatch,
+    Ended, Event, Gateway, KeepResult, Noted, Observation, PeerIdentity, Preflight, RepeatAnswered,
+    RequestSent, ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, SetupAttempt,
+    SetupStage, Source, SshEnd,
+};
+pub use evidence::{Evidence, Idempotency, RemoteContract};
+pub use id::{Digest, Fingerprint, InvocationId, ParseIdError, Sequence};
+pub use instruction::{Operation, RetryAfter, after_unknown, settle_http, settle_ssh};
+pub use verdict::{IllegalVerdict, Outcome, Phase, Retry, Verdict};
+pub use wire::UnknownName;

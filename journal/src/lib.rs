@@ -1,0 +1,3 @@
+//! The evidence of Affiant: contract types, projection and recovery (pure), log and result store.
+
+pub mod contract;
