@@ -110,11 +110,6 @@ impl Downstream {
         self.stalled || *self.gone.borrow()
     }
 
-    /// Whether the end of both streams was sent already: nothing can follow but the end.
-    pub(crate) const fn has_ended(&self) -> bool {
-        self.eof_sent
-    }
-
     /// Content bytes that the client's window took.
     pub(crate) const fn sent_bytes(&self) -> u64 {
         self.sent_bytes

@@ -130,8 +130,8 @@ impl Handler for Inner {
     }
 
     async fn auth_succeeded(&mut self, _session: &mut Session) -> Result<(), Self::Error> {
-        if let Some(logged_in) = self.logged_in.take() {
-            drop(logged_in.send(()));
+        if self.logged_in.take().is_some_and(|logged_in| logged_in.send(()).is_err()) {
+            tracing::debug!("nobody waits for this login any more");
         }
         Ok(())
     }

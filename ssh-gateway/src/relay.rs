@@ -65,7 +65,7 @@ pub(crate) struct Seen {
     pub(crate) length_bytes: u64,
     /// Whether an echoed credential was replaced.
     pub(crate) redacted: bool,
-    hasher: Sha256,
+    pub(crate) hasher: Sha256,
 }
 
 impl Seen {

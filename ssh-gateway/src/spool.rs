@@ -84,7 +84,8 @@ fn forward(message: ChannelMsg, sender: &mpsc::UnboundedSender<Input>, line: &Li
         let length_bytes = data.len();
         if !line.spool(length_bytes) {
             line.unspool(length_bytes);
-            return sender.send(Input::Overflow).is_ok() && false;
+            drop(sender.send(Input::Overflow));
+            return false;
         }
         let taken = sender.send(Input::Data(data)).is_ok();
         if !taken {

@@ -108,12 +108,7 @@ impl Client {
         let jumping =
             outer.channel_open_direct_tcpip(login.host, u32::from(login.port), "127.0.0.1", 0);
         let step = "the jump";
-        let jump = bounded(step, jumping).await?.map_err(|error| match error {
-            russh::Error::ChannelOpenFailure(ChannelOpenFailure::Other { reason, .. }) => {
-                ClientError::Refused(reason)
-            }
-            source => ClientError::Hop { step, source },
-        })?;
+        let jump = bounded(step, jumping).await?.map_err(|error| refused(step, error))?;
         let step = "the session with the target";
         let mut inner = handshake(step, jump.into_stream(), checker(login.host)).await?;
         let logging_in = inner.authenticate_none(login.user);
@@ -239,6 +234,14 @@ fn accepted(
     }
 }
 
+fn refused(step: &'static str, error: russh::Error) -> ClientError {
+    if let russh::Error::ChannelOpenFailure(ChannelOpenFailure::Other { reason, .. }) = error {
+        ClientError::Refused(reason)
+    } else {
+        ClientError::Hop { step, source: error }
+    }
+}
+
 /// Takes a host certificate of our CA for the expected name, and nothing else.
 struct Checker {
     ca: PublicKey,
@@ -250,7 +253,7 @@ impl Checker {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let ca = self.ca.fingerprint(HashAlg::Sha256);
         certificate.cert_type() == CertType::Host
-            && certificate.valid_principals().iter().any(|name| *name == self.name)
+            && certificate.valid_principals().contains(&self.name)
             && certificate.validate_at(now, [&ca]).is_ok()
     }
 }

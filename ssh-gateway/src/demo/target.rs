@@ -137,10 +137,10 @@ async fn connection(stream: TcpStream, served: Served) {
     let line = Line::new(1 << 30);
     let stream = Stream::new(stream, Arc::clone(&line));
     let handler = Peer { served: served.clone(), line: Arc::clone(&line) };
-    if let Ok(session) = russh::server::run_stream(served.config, stream, handler).await {
-        if let Err(error) = session.await {
-            tracing::trace!(%error, "a connection to the demo target ended");
-        }
+    if let Ok(session) = russh::server::run_stream(served.config, stream, handler).await
+        && let Err(error) = session.await
+    {
+        tracing::trace!(%error, "a connection to the demo target ended");
     }
     line.cut();
 }

@@ -54,23 +54,28 @@ impl Error {
         if let Some(fingerprint) = witness.refused() {
             return Self::HostKey(Some(fingerprint.to_owned()));
         }
-        match error {
-            // The target has no host key of a pinned type.
-            russh::Error::NoCommonAlgo { kind: russh::AlgorithmKind::Key, .. } => {
-                Self::HostKey(None)
-            }
-            russh::Error::UnknownKey => Self::HostKey(None),
-            russh::Error::IO(_) | russh::Error::HUP | russh::Error::Disconnect => {
-                Self::Closed(SetupStage::SshKex)
-            }
-            other => Self::Handshake(other),
+        // Without a common type the target has no host key of a pinned type.
+        let no_such_key = matches!(
+            error,
+            russh::Error::NoCommonAlgo { kind: russh::AlgorithmKind::Key, .. }
+                | russh::Error::UnknownKey
+        );
+        let is_over =
+            matches!(error, russh::Error::IO(_) | russh::Error::HUP | russh::Error::Disconnect);
+        if no_such_key {
+            Self::HostKey(None)
+        } else if is_over {
+            Self::Closed(SetupStage::SshKex)
+        } else {
+            Self::Handshake(error)
         }
     }
 
     pub(super) fn channel(error: russh::Error) -> Self {
-        match error {
-            refused @ russh::Error::ChannelOpenFailure(_) => Self::Channel(refused),
-            _ => Self::Closed(SetupStage::SshChannel),
+        if matches!(error, russh::Error::ChannelOpenFailure(_)) {
+            Self::Channel(error)
+        } else {
+            Self::Closed(SetupStage::SshChannel)
         }
     }
 
@@ -151,19 +156,21 @@ fn is_unknown_name(error: &io::Error) -> bool {
 
 /// The errno's name, as far as connections meet it.
 pub(super) fn tcp_code(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "ECONNREFUSED",
-        io::ErrorKind::ConnectionReset => "ECONNRESET",
-        io::ErrorKind::ConnectionAborted => "ECONNABORTED",
-        io::ErrorKind::BrokenPipe => "EPIPE",
-        io::ErrorKind::TimedOut => "ETIMEDOUT",
-        io::ErrorKind::HostUnreachable => "EHOSTUNREACH",
-        io::ErrorKind::NetworkUnreachable => "ENETUNREACH",
-        io::ErrorKind::AddrNotAvailable => "EADDRNOTAVAIL",
-        io::ErrorKind::UnexpectedEof => "EOF",
-        _ => "EIO",
-    }
+    let known = CODES.iter().find(|(kind, _)| *kind == error.kind());
+    known.map_or("EIO", |(_, code)| code)
 }
+
+const CODES: [(io::ErrorKind, &str); 9] = [
+    (io::ErrorKind::ConnectionRefused, "ECONNREFUSED"),
+    (io::ErrorKind::ConnectionReset, "ECONNRESET"),
+    (io::ErrorKind::ConnectionAborted, "ECONNABORTED"),
+    (io::ErrorKind::BrokenPipe, "EPIPE"),
+    (io::ErrorKind::TimedOut, "ETIMEDOUT"),
+    (io::ErrorKind::HostUnreachable, "EHOSTUNREACH"),
+    (io::ErrorKind::NetworkUnreachable, "ENETUNREACH"),
+    (io::ErrorKind::AddrNotAvailable, "EADDRNOTAVAIL"),
+    (io::ErrorKind::UnexpectedEof, "EOF"),
+];
 
 fn tcp_verdict(error: &io::Error) -> Code {
     match tcp_code(error) {
