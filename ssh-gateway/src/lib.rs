@@ -1,1 +1,13 @@
-//! Placeholder.
+//! The SSH gateway: ends the inner session of `ssh -J`, injects the credential, and puts the
+//! dispatch of every command on durable record before the target can hear of it.
+
+mod client_config;
+pub mod demo;
+mod gateway;
+mod identity;
+mod options;
+
+pub use client_config::{ClientConfig, client_config};
+pub use gateway::Gateway;
+pub use identity::{Error as IdentityError, Identity};
+pub use options::Options;
