@@ -3,7 +3,9 @@
 mod common;
 
 use common::{AGENT, demo_home, demo_home_with, envelope, facts, within};
-use journal::contract::{Code, Completion, Confirmation, Outcome, PeerIdentity, Phase, Retry, SshEnd};
+use journal::contract::{
+    Code, Completion, Confirmation, Outcome, PeerIdentity, Phase, Retry, SshEnd,
+};
 use journal::{Delivery, Stream};
 use ssh_gateway::Options;
 use ssh_gateway::demo::{Client, ClientError, Login, Output};
@@ -360,10 +362,10 @@ async fn a_result_longer_than_the_route_keeps_is_delivered_only() {
 /// past the bound the command ends by a named error.
 #[tokio::test]
 async fn a_target_that_takes_no_input_stalls_only_its_own_command() {
-    let options = Options { stdin_spool_bytes: 64 << 10, ..Options::default() };
+    let options = Options { stdin_spool_bytes: 256 << 10, ..Options::default() };
     let (home, _target) = demo_home_with("", options).await;
     let client = home.client().await;
-    let stdin = vec![b'x'; 8 << 20];
+    let stdin = vec![b'x'; 16 << 20];
     let stalled = client.exec("sleep 30000", &stdin, None);
     let alive = async {
         let output = client.exec("echo alive", b"", None).await.unwrap();
