@@ -1,1 +1,32 @@
-//! Placeholder.
+//! Policy of Affiant: what an agent may do, with which credential, under which remote contract.
+//!
+//! The decision ([`Snapshot`]) is pure: no I/O, no clock, no randomness. The store ([`Policy`]) keeps
+//! numbered snapshots, agents and secrets in one LMDB environment that several processes may open;
+//! every look at it sees what was committed last. This crate sends nothing, keeps no evidence and
+//! knows no connection: the gateways act on the grants it hands out.
+
+mod action;
+pub mod agent;
+pub mod credential;
+mod diagnostic;
+mod explain;
+mod grant;
+mod handle;
+mod inject;
+mod secret;
+pub mod secrets;
+mod snapshot;
+mod starter;
+pub mod store;
+pub mod vault;
+
+pub use action::{HttpAction, Scheme, SshAction, SshRequest};
+pub use diagnostic::Diagnostic;
+pub use explain::{Considered, Explanation};
+pub use grant::{Credential, Denial, HttpGrant, IdempotencyRule, Limits, SecretRef, SshGrant};
+pub use handle::{Policy, VersionInfo, apply, open, rollback};
+pub use inject::Inject;
+pub use secret::Secret;
+pub use snapshot::Snapshot;
+pub use starter::STARTER;
+pub use vault::Vault;

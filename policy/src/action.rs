@@ -1,0 +1,88 @@
+//! What an agent asks for, as the gateways hand it to the decision.
+
+use std::fmt;
+
+/// The scheme of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scheme {
+    /// Clear text.
+    Http,
+    /// Over TLS.
+    Https,
+}
+
+impl Scheme {
+    /// The name in a URI.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    /// The port that a URI without one means.
+    #[must_use]
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One HTTP action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HttpAction<'a> {
+    /// The authenticated agent.
+    pub agent: &'a str,
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The host as the request has it, an IPv6 literal with or without brackets.
+    pub host: &'a str,
+    /// The port.
+    pub port: u16,
+    /// The method, case-sensitive.
+    pub method: &'a str,
+    /// The raw path, without query.
+    pub path: &'a str,
+}
+
+/// One SSH action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SshAction<'a> {
+    /// The authenticated agent.
+    pub agent: &'a str,
+    /// The target's name as the client gave it.
+    pub host: &'a str,
+    /// The target's port.
+    pub port: u16,
+    /// The login name at the target.
+    pub user: &'a str,
+    /// What is asked of the target.
+    pub request: SshRequest<'a>,
+}
+
+/// What an SSH channel asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SshRequest<'a> {
+    /// A command, its exact bytes.
+    Exec(&'a [u8]),
+    /// An interactive shell.
+    Shell,
+    /// A subsystem by name; `sftp` is allowed by `allow = ["sftp"]`.
+    Subsystem(&'a str),
+    /// A forwarded connection (`direct-tcpip`) beyond the target.
+    Forward {
+        /// Where it leads.
+        host: &'a str,
+        /// Its port.
+        port: u16,
+    },
+}

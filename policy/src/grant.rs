@@ -1,0 +1,185 @@
+//! What the decision hands out: a grant with everything that a gateway needs, or a denial.
+
+use crate::Inject;
+use journal::contract::{Code, KeepResult, RemoteContract, Retry, Verdict};
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Leave for one HTTP action, and what goes with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpGrant {
+    /// The deciding route; none under `egress = "allow"`.
+    pub route: Option<String>,
+    /// What is injected.
+    pub credential: Option<Credential>,
+    /// The route's word on idempotency; none leaves it to the method (contract S-4).
+    pub idempotent: Option<bool>,
+    /// The remote's idempotency contract (contract K-1).
+    pub idempotency: Option<IdempotencyRule>,
+    /// What is kept of the result.
+    pub keep: KeepResult,
+    /// Content bytes kept at most.
+    pub keep_bytes: u64,
+    /// How long it is kept.
+    pub keep_for: Duration,
+    /// Bounds on size and time.
+    pub limits: Limits,
+    /// Whether loopback, private and link-local addresses may be dialled.
+    pub private_addresses: bool,
+    /// The window of the guard against hidden repeats (contract K-11); none: the guard is off.
+    pub repeat_window: Option<Duration>,
+    /// Lower-case names of header fields that the agent may not send.
+    pub forbidden_headers: Vec<String>,
+}
+
+/// Leave for one SSH action, and what goes with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshGrant {
+    /// The deciding route.
+    pub route: String,
+    /// Where the name leads, `host:port`; none: the name itself.
+    pub address: Option<String>,
+    /// Pinned host keys, each `algorithm base64`, without comment. Empty: none is pinned.
+    pub host_keys: Vec<String>,
+    /// What is injected.
+    pub credential: Option<Credential>,
+    /// Whether the command is known to be idempotent (contract K-9).
+    pub idempotent: bool,
+    /// What is kept of the result.
+    pub keep: KeepResult,
+    /// Output bytes kept at most.
+    pub keep_bytes: u64,
+    /// How long it is kept.
+    pub keep_for: Duration,
+    /// Bounds on size and time.
+    pub limits: Limits,
+    /// Output bytes (stdout and stderr together) read at most; none: no bound.
+    pub output_bytes: Option<u64>,
+    /// The window of the guard against hidden repeats (contract K-11); none: the guard is off.
+    pub repeat_window: Option<Duration>,
+    /// Whether loopback, private and link-local addresses may be dialled.
+    pub private_addresses: bool,
+}
+
+/// A credential by reference: what would be injected, never the secret itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credential {
+    /// Its id in policy.
+    pub id: String,
+    /// Where the secret comes from.
+    pub secret: SecretRef,
+    /// How it is attached.
+    pub inject: Inject,
+}
+
+/// Where a secret comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecretRef {
+    /// The vault, by name.
+    Vault(String),
+    /// An environment variable of the broker (`env:NAME`).
+    Env(String),
+    /// A file that the broker can read (`file:PATH`), without one trailing line end.
+    File(PathBuf),
+    /// A program's output (`exec:COMMAND`); known, not supported by this build.
+    Exec(String),
+}
+
+impl SecretRef {
+    /// The kind of source in one word.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Vault(_) => "vault",
+            Self::Env(_) => "env",
+            Self::File(_) => "file",
+            Self::Exec(_) => "exec",
+        }
+    }
+}
+
+/// The declared idempotency contract of a remote endpoint (contract K-1, K-4).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyRule {
+    /// The header that carries the key, lower case.
+    pub header: String,
+    /// The remote scope of the key.
+    pub scope: String,
+    /// How long the remote keeps the first result.
+    pub retention: Duration,
+    /// Whether the remote's promise was verified.
+    pub contract: RemoteContract,
+}
+
+/// Bounds on size and time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Request content bytes at most (SSH: stdin bytes).
+    pub request_bytes: u64,
+    /// For resolving, connecting and the handshakes together.
+    pub connect_timeout: Duration,
+    /// From the last request byte to the end of the response (SSH: to the exit status).
+    pub response_timeout: Duration,
+    /// Between two reads that bring something.
+    pub idle_timeout: Duration,
+}
+
+impl HttpGrant {
+    /// Refuses a header that the agent may not send because the route sets it (contract V-1).
+    ///
+    /// `names` are the field names of the request, in any case.
+    ///
+    /// # Errors
+    /// [`Denial`] with `HEADER_FORBIDDEN` and the field `headers.<name>`.
+    pub fn check_headers<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), Denial> {
+        for name in names {
+            let Some(known) = self.forbidden_headers.iter().find(|h| h.eq_ignore_ascii_case(name))
+            else {
+                continue;
+            };
+            let rule = self.route.clone().unwrap_or_default();
+            return Err(Denial {
+                code: Code::HeaderForbidden,
+                field: format!("headers.{known}"),
+                message: format!(
+                    "Route {rule:?} sets the header {known} itself; send the request without it."
+                ),
+                rule,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A refusal by policy. Holds no secret and no reference to one (contract V-3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denial {
+    /// The stable reason.
+    pub code: Code,
+    /// The path of the field that the caller can correct (contract V-2).
+    pub field: String,
+    /// One sentence for people.
+    pub message: String,
+    /// The rule that decided: a route's name, or `defaults.egress`.
+    pub rule: String,
+}
+
+impl Denial {
+    /// The verdict that a denial gives: `validation`, `not_attempted` (contract V-1).
+    #[must_use]
+    pub const fn verdict(&self) -> Verdict {
+        Verdict::refused(Retry::AfterCorrection, self.code)
+    }
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Denial {}
