@@ -1,3 +1,30 @@
 //! The evidence of Affiant: contract types, projection and recovery (pure), log and result store.
+//!
+//! ```text
+//!  Call ──► projection (check) ──► queue ──► writer thread ──► segments   (the only truth)
+//!                                               │ durable
+//!                                               └──► projector thread ──► LMDB index (derived)
+//! ```
+//!
+//! The log is the only evidence. The index can be deleted at any time and is rebuilt from the log.
+//! Nothing in here knows an outside protocol, sends a request or decides a policy.
 
 pub mod contract;
+pub mod projection;
+
+mod call;
+mod guard;
+mod journal;
+pub mod result;
+
+pub use call::{Call, Dispatched, Settled};
+pub use guard::{Admission, Guard};
+pub use journal::{Filter, Journal, Options, Page, Recovery, Stats, Ticket};
+pub use projection::{Delivery, IllegalEvent, Invocation, State};
+pub use result::{ResultKey, StoredResult, Stream};
+pub use verify::{Verified, verify};
+
+pub mod append;
+pub mod open;
+pub mod read;
+pub mod verify;

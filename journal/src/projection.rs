@@ -1,0 +1,540 @@
+//! The projection: what an invocation is, computed from its events and from nothing else.
+//!
+//! [`Invocation::apply`] is the one transition function. Live traffic and replay both go through
+//! it, so they cannot disagree. There is no clock, lock, I/O or randomness in here.
+//!
+//! ```text
+//!  Accepted ─► Validated ─► Authorized ─► Dispatched ─► Committed(rejected | committed)
+//!      │           │            │             │              ▲
+//!      └───────────┴────────────┤             │              │ late evidence (J-3)
+//!                               ▼             ▼              │
+//!                 Ended(not_attempted)   Ended(unknown) ─────┘
+//! ```
+//!
+//! Invariant: no path leads from `Dispatched` to `not_attempted`, and none out of
+//! `Ended(not_attempted)` (contract D-1, J-3).
+
+use crate::contract::{
+    Accepted, Body, Code, Confirmation, Dispatch, Envelope, Event, Evidence, InvocationId,
+    Operation, Outcome, Preflight, Problem, RequestSent, ResponseComplete, ResponseStarted,
+    ResultCommitted, ResultRef, Retry, Sequence, SetupAttempt, Source, Verdict, after_unknown,
+};
+use serde::{Deserialize, Serialize};
+
+#[cfg(test)]
+mod tests;
+
+/// How far an invocation has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// On record, nothing checked.
+    Accepted,
+    /// Policy allows it, and its snapshot is bound.
+    Validated,
+    /// The credential may be used, or none is needed.
+    Authorized,
+    /// Bytes may have reached the remote.
+    Dispatched,
+    /// Ended without a deciding result: `not_attempted` or `unknown`.
+    Ended(Verdict),
+    /// A deciding result is on record: `rejected` or `committed`.
+    Committed(Verdict),
+}
+
+impl State {
+    /// The state's name in messages.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Validated => "validated",
+            Self::Authorized => "authorized",
+            Self::Dispatched => "dispatched",
+            Self::Ended(_) => "ended",
+            Self::Committed(_) => "committed",
+        }
+    }
+}
+
+/// Whether the caller has the result (contract R-5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delivery {
+    /// Nothing is known of the hand-over.
+    Pending,
+    /// The hand-over failed.
+    Failed,
+    /// The hand-over was confirmed.
+    Delivered(Confirmation),
+}
+
+/// An event that cannot follow what is on record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("event {event} is illegal in state {state}: {reason}")]
+pub struct IllegalEvent {
+    /// The state on record.
+    pub state: &'static str,
+    /// The event that was refused.
+    pub event: &'static str,
+    /// The rule that it breaks.
+    pub reason: &'static str,
+}
+
+/// One invocation, projected from its events.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Invocation {
+    id: InvocationId,
+    state: State,
+    delivery: Delivery,
+    accepted: Accepted,
+    accepted_at_ms: u64,
+    first_sequence: Sequence,
+    last_sequence: Sequence,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    preflight: Option<Preflight>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    attempts: Vec<SetupAttempt>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    dispatch: Option<(Sequence, Dispatch)>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    sent: Option<RequestSent>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    started: Option<ResponseStarted>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    complete: Option<ResponseComplete>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    result: Option<ResultRef>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    observed_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    field: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    not_before_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    ended_at_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    source: Option<Source>,
+}
+
+impl Invocation {
+    /// Begins an invocation with its first event.
+    ///
+    /// # Errors
+    /// [`IllegalEvent`] for anything but `ACTION_ACCEPTED`.
+    pub fn start(sequence: Sequence, event: &Event) -> Result<Self, IllegalEvent> {
+        let Body::ActionAccepted(accepted) = &event.body else {
+            return Err(IllegalEvent {
+                state: "absent",
+                event: event.body.name(),
+                reason: "an invocation begins with ACTION_ACCEPTED",
+            });
+        };
+        Ok(Self {
+            id: event.invocation,
+            state: State::Accepted,
+            delivery: Delivery::Pending,
+            accepted: (**accepted).clone(),
+            accepted_at_ms: event.at_ms,
+            first_sequence: sequence,
+            last_sequence: sequence,
+            preflight: None,
+            attempts: Vec::new(),
+            dispatch: None,
+            sent: None,
+            started: None,
+            complete: None,
+            result: None,
+            observed_bytes: None,
+            message: None,
+            field: None,
+            not_before_ms: None,
+            ended_at_ms: None,
+            source: None,
+        })
+    }
+
+    /// Takes the next event: the one transition function, for live traffic and for replay.
+    ///
+    /// # Errors
+    /// [`IllegalEvent`] when [`Invocation::check`] refuses it, when it belongs to another
+    /// invocation, or when its sequence is not above the last; the invocation is unchanged then.
+    pub fn apply(&mut self, sequence: Sequence, event: &Event) -> Result<(), IllegalEvent> {
+        if event.invocation != self.id {
+            return Err(self.illegal(&event.body, "it belongs to another invocation"));
+        }
+        if sequence <= self.last_sequence {
+            return Err(self.illegal(&event.body, "its sequence is not above the last one"));
+        }
+        self.check(&event.body, event.source)?;
+        self.last_sequence = sequence;
+        match &event.body {
+            Body::ActionAccepted(_) | Body::RepeatAnswered(_) | Body::Noted(_) => {}
+            Body::PreflightValidated(preflight) => {
+                self.preflight = Some((**preflight).clone());
+                self.state = State::Validated;
+            }
+            Body::CredentialAuthorized(_) => self.state = State::Authorized,
+            Body::SetupAttempted(attempt) => self.attempts.push(attempt.clone()),
+            Body::DispatchStarted(dispatch) => {
+                self.dispatch = Some((sequence, (**dispatch).clone()));
+                self.state = State::Dispatched;
+            }
+            Body::RequestSent(sent) => self.sent = Some(sent.clone()),
+            Body::RemoteResponseStarted(started) => self.started = Some(started.clone()),
+            Body::RemoteResponseComplete(complete) => self.complete = Some(complete.clone()),
+            Body::ResultCommitted(committed) => self.commit(committed, event),
+            Body::InvocationEnded(ended) => {
+                self.state = State::Ended(ended.verdict);
+                self.message = Some(ended.message.clone());
+                self.field.clone_from(&ended.field);
+                self.not_before_ms = ended.not_before_ms;
+                self.observed_bytes = ended.observation.as_ref().map(|seen| seen.length_bytes);
+                self.ended_at_ms = Some(event.at_ms);
+                self.source = Some(event.source);
+            }
+            Body::ResultDelivered(delivered) => {
+                self.delivery = Delivery::Delivered(delivered.confirmation);
+            }
+            Body::DeliveryFailed(_) => self.delivery = Delivery::Failed,
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, committed: &ResultCommitted, event: &Event) {
+        self.state = State::Committed(committed.verdict);
+        self.result.clone_from(&committed.result);
+        self.not_before_ms = committed.not_before_ms;
+        self.message = None;
+        self.field = None;
+        self.ended_at_ms = Some(event.at_ms);
+        self.source = Some(event.source);
+    }
+
+    /// Says whether an event may follow.
+    ///
+    /// # Errors
+    /// [`IllegalEvent`] with the rule that it breaks.
+    pub fn check(&self, body: &Body, source: Source) -> Result<(), IllegalEvent> {
+        if matches!(body, Body::Noted(_) | Body::RepeatAnswered(_)) {
+            return Ok(());
+        }
+        match self.state {
+            State::Accepted => match body {
+                Body::PreflightValidated(_) => Ok(()),
+                Body::InvocationEnded(ended) => self.check_not_attempted(body, ended.verdict),
+                other => Err(self.illegal(other, "the call is not validated")),
+            },
+            State::Validated => match body {
+                Body::CredentialAuthorized(_) => Ok(()),
+                Body::InvocationEnded(ended) => self.check_not_attempted(body, ended.verdict),
+                other => Err(self.illegal(other, "the credential is not authorized")),
+            },
+            State::Authorized => match body {
+                Body::SetupAttempted(_) | Body::DispatchStarted(_) => Ok(()),
+                Body::InvocationEnded(ended) => self.check_not_attempted(body, ended.verdict),
+                other => Err(self.illegal(other, "the call is not dispatched")),
+            },
+            State::Dispatched => self.check_dispatched(body, source),
+            State::Ended(verdict) => self.check_ended(body, source, verdict),
+            State::Committed(_) => self.check_committed(body),
+        }
+    }
+
+    fn check_not_attempted(&self, body: &Body, verdict: Verdict) -> Result<(), IllegalEvent> {
+        if verdict.outcome() == Outcome::NotAttempted {
+            return Ok(());
+        }
+        Err(self.illegal(body, "before dispatch a call ends not_attempted"))
+    }
+
+    fn check_dispatched(&self, body: &Body, source: Source) -> Result<(), IllegalEvent> {
+        let once = |present: bool, reason| {
+            if present { Err(self.illegal(body, reason)) } else { Ok(()) }
+        };
+        match body {
+            Body::RequestSent(_) => once(self.sent.is_some(), "it is on record already"),
+            Body::RemoteResponseStarted(_) => {
+                once(self.started.is_some(), "it is on record already")
+            }
+            Body::RemoteResponseComplete(_) => {
+                once(self.started.is_none(), "no response has begun")?;
+                once(self.complete.is_some(), "it is on record already")
+            }
+            Body::ResultCommitted(committed) => {
+                self.check_deciding(body, committed.verdict)?;
+                let by_refusal = matches!(
+                    committed.verdict.code(),
+                    Code::RemoteNotProcessed | Code::RequestRefused
+                );
+                match source {
+                    Source::TransportObserved | Source::RemoteResponse => once(
+                        self.complete.is_none() && !by_refusal,
+                        "no complete response is on record",
+                    ),
+                    Source::RemoteQuery | Source::OperatorAttested => Ok(()),
+                    Source::Recovered => {
+                        Err(self.illegal(body, "a restart proves no result of the remote"))
+                    }
+                }
+            }
+            Body::InvocationEnded(ended) => once(
+                ended.verdict.outcome() != Outcome::Unknown,
+                "after dispatch a call without a result ends unknown",
+            ),
+            other => Err(self.illegal(other, "the call is dispatched")),
+        }
+    }
+
+    fn check_deciding(&self, body: &Body, verdict: Verdict) -> Result<(), IllegalEvent> {
+        match verdict.outcome() {
+            Outcome::Rejected | Outcome::Committed => Ok(()),
+            Outcome::NotAttempted | Outcome::Unknown => {
+                Err(self.illegal(body, "a deciding result is rejected or committed"))
+            }
+        }
+    }
+
+    fn check_ended(
+        &self,
+        body: &Body,
+        source: Source,
+        verdict: Verdict,
+    ) -> Result<(), IllegalEvent> {
+        if verdict.outcome() != Outcome::Unknown {
+            return Err(self.illegal(body, "not_attempted is final"));
+        }
+        let Body::ResultCommitted(committed) = body else {
+            return Err(self.illegal(body, "only late evidence may follow unknown"));
+        };
+        self.check_deciding(body, committed.verdict)?;
+        match source {
+            Source::RemoteQuery | Source::OperatorAttested => Ok(()),
+            Source::TransportObserved | Source::RemoteResponse | Source::Recovered => {
+                Err(self.illegal(body, "late evidence comes from a query or an operator"))
+            }
+        }
+    }
+
+    fn check_committed(&self, body: &Body) -> Result<(), IllegalEvent> {
+        let delivered = matches!(self.delivery, Delivery::Delivered(_));
+        match body {
+            Body::ResultDelivered(_) | Body::DeliveryFailed(_) if !delivered => Ok(()),
+            Body::ResultDelivered(_) | Body::DeliveryFailed(_) => {
+                Err(self.illegal(body, "the delivery is confirmed already"))
+            }
+            other => Err(self.illegal(other, "the result is committed")),
+        }
+    }
+
+    fn illegal(&self, body: &Body, reason: &'static str) -> IllegalEvent {
+        IllegalEvent { state: self.state.name(), event: body.name(), reason }
+    }
+
+    /// The invocation's id.
+    #[must_use]
+    pub const fn id(&self) -> InvocationId {
+        self.id
+    }
+
+    /// How far it has come.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// What the caller asked for.
+    #[must_use]
+    pub const fn accepted(&self) -> &Accepted {
+        &self.accepted
+    }
+
+    /// What it is bound to, once validated.
+    #[must_use]
+    pub const fn preflight(&self) -> Option<&Preflight> {
+        self.preflight.as_ref()
+    }
+
+    /// The stored result, if one is kept.
+    #[must_use]
+    pub const fn result(&self) -> Option<&ResultRef> {
+        self.result.as_ref()
+    }
+
+    /// Whether the caller has the result.
+    #[must_use]
+    pub const fn delivery(&self) -> Delivery {
+        self.delivery
+    }
+
+    /// When it was taken on record, in milliseconds since 1970.
+    #[must_use]
+    pub const fn accepted_at_ms(&self) -> u64 {
+        self.accepted_at_ms
+    }
+
+    /// When it was settled, in milliseconds since 1970.
+    #[must_use]
+    pub const fn ended_at_ms(&self) -> Option<u64> {
+        self.ended_at_ms
+    }
+
+    /// The sequence of its first event.
+    #[must_use]
+    pub const fn first_sequence(&self) -> Sequence {
+        self.first_sequence
+    }
+
+    /// The sequence of its newest event.
+    #[must_use]
+    pub const fn last_sequence(&self) -> Sequence {
+        self.last_sequence
+    }
+
+    /// The path of the field that the caller can correct.
+    #[must_use]
+    pub fn field(&self) -> Option<&str> {
+        self.field.as_deref()
+    }
+
+    /// When a repeat may follow, in milliseconds since 1970.
+    #[must_use]
+    pub const fn not_before_ms(&self) -> Option<u64> {
+        self.not_before_ms
+    }
+
+    /// One sentence for people, free of secrets.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        if let State::Committed(verdict) = self.state {
+            if self.delivery == Delivery::Failed {
+                return if self.result.is_some() {
+                    "The result is recorded but did not reach the caller; fetch it by its id."
+                } else {
+                    "The outcome is recorded but the result did not reach the caller, and no copy \
+                     is kept."
+                };
+            }
+            return match verdict.outcome() {
+                Outcome::Committed => "A complete result is recorded.",
+                Outcome::Rejected => "The remote refused the request; its answer is recorded.",
+                Outcome::NotAttempted | Outcome::Unknown => "",
+            };
+        }
+        self.message.as_deref().unwrap_or("The call is under way; wait for it by its id.")
+    }
+
+    /// What policy knew of the operation when it was validated.
+    #[must_use]
+    pub fn operation(&self) -> Operation {
+        self.preflight.as_ref().map_or_else(Operation::default, |preflight| Operation {
+            idempotent: preflight.idempotent,
+            idempotency: preflight.idempotency.clone(),
+        })
+    }
+
+    /// The verdict that holds now. A call that is still under way counts as `unknown` with
+    /// `IN_FLIGHT`: nobody may act on it as if it had not happened.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        match self.state {
+            State::Ended(verdict) => verdict,
+            State::Committed(verdict) if self.delivery == Delivery::Failed => {
+                verdict.undelivered(self.result.is_some())
+            }
+            State::Committed(verdict) => verdict,
+            State::Accepted | State::Validated | State::Authorized | State::Dispatched => {
+                Verdict::unknown(
+                    after_unknown(&self.operation(), self.accepted_at_ms),
+                    Code::InFlight,
+                )
+            }
+        }
+    }
+
+    /// Whether an outcome is on record.
+    #[must_use]
+    pub const fn is_settled(&self) -> bool {
+        matches!(self.state, State::Ended(_) | State::Committed(_))
+    }
+
+    /// Whether `DISPATCH_STARTED` is on record.
+    #[must_use]
+    pub const fn is_dispatched(&self) -> bool {
+        self.dispatch.is_some()
+    }
+
+    /// What a restart concludes (contract J-7): `None` once settled, `not_attempted` before
+    /// dispatch, `unknown` after it.
+    #[must_use]
+    pub fn interrupted(&self, at_ms: u64) -> Option<Verdict> {
+        self.conclude(at_ms, Code::BrokerRestarted, Code::BrokerRestarted)
+    }
+
+    /// [`Invocation::interrupted`] with other codes for an end before and after dispatch.
+    pub(crate) fn conclude(&self, at_ms: u64, before: Code, after: Code) -> Option<Verdict> {
+        match self.state {
+            State::Accepted => Some(Verdict::refused(Retry::Backoff, before)),
+            State::Validated => Some(Verdict::not_injected(Retry::Backoff, before)),
+            State::Authorized => Some(Verdict::not_connected(Retry::Backoff, before)),
+            State::Dispatched => {
+                Some(Verdict::unknown(after_unknown(&self.operation(), at_ms), after))
+            }
+            State::Ended(_) | State::Committed(_) => None,
+        }
+    }
+
+    /// How the broker knows.
+    #[must_use]
+    pub fn evidence(&self) -> Evidence {
+        let dispatch = self.dispatch.as_ref().map(|(_, dispatch)| dispatch);
+        let complete = self.complete.as_ref();
+        Evidence {
+            dispatch_started: dispatch.is_some(),
+            request_complete: self.sent.is_some(),
+            response_headers_received: self.started.is_some(),
+            response_complete: complete.is_some(),
+            attempt: dispatch.map_or(0, |dispatch| dispatch.attempt),
+            attempts: self.attempts.clone(),
+            dispatch_sequence: self.dispatch.as_ref().map(|(sequence, _)| *sequence),
+            connection: dispatch.map(|dispatch| dispatch.connection),
+            connection_reused: dispatch.map(|dispatch| dispatch.reused),
+            peer: dispatch.map(|dispatch| dispatch.peer.clone()),
+            fingerprint: self.accepted.fingerprint,
+            completion: complete.map(|complete| complete.completion),
+            status: self.started.as_ref().and_then(|started| started.status),
+            ssh_end: complete.and_then(|complete| complete.ssh_end.clone()),
+            remote_request_id: self
+                .started
+                .as_ref()
+                .and_then(|started| started.remote_request_id.clone()),
+            response_digest: complete.map(|complete| complete.digest),
+            response_bytes: complete.map(|complete| complete.length_bytes).or(self.observed_bytes),
+            redacted: complete.is_some_and(|complete| complete.redacted),
+            result_stored: self.result.is_some(),
+            idempotency: self.preflight.as_ref().and_then(|bound| bound.idempotency.clone()),
+            source: self.source,
+        }
+    }
+
+    /// The answer that errors of the broker's own carry (contract E-1).
+    #[must_use]
+    pub fn envelope(&self) -> Envelope {
+        let verdict = self.verdict();
+        let follow =
+            if verdict.code() == Code::InDoubtDuplicate { self.accepted.link } else { None };
+        Envelope {
+            invocation_id: self.id,
+            error: Problem {
+                verdict,
+                message: self.message().to_owned(),
+                field: self.field.clone(),
+                not_before_ms: self.not_before_ms,
+                follow,
+            },
+            evidence: self.evidence(),
+        }
+    }
+}
