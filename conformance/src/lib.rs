@@ -1,1 +1,8 @@
-//! Placeholder.
+//! Hostile and honest peers that count on their own side what really happened.
+//!
+//! A peer follows a script and keeps a ledger: which requests arrived, byte for byte, and how many
+//! effects it applied. Tests compare the ledger with what the broker's records claim. Nothing in
+//! here knows the broker: it sees sockets, and the contract's types at most.
+
+pub mod http;
+pub mod pki;

@@ -1,6 +1,18 @@
-//! Agents: who may call.
+//! Agents: who may call, and the tokens that prove it.
+//!
+//! A token has 256 bits of randomness, so a keyed hash (HMAC-SHA256 under a random key of the store)
+//! is enough to keep of it, and cheap enough for every request.
 
-use crate::store;
+use crate::document::value;
+use crate::handle::now_ms;
+use crate::store::{self, Store};
+use crate::{Policy, Secret, seal};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use subtle::ConstantTimeEq as _;
+use zeroize::Zeroizing;
 
 /// What the store knows of an agent; never its token.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -32,7 +44,192 @@ pub enum Error {
     /// The text is not an OpenSSH public key line.
     #[error("this is not an OpenSSH public key line (`ssh-ed25519 AAAA...`)")]
     Key,
+    /// The system gives no randomness.
+    #[error("{0}")]
+    Random(&'static str),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] store::Error),
+}
+
+/// What the store keeps of an agent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Record {
+    added_at_ms: u64,
+    token_set_at_ms: u64,
+    /// Base64 of the keyed hash of the token.
+    token_hash: String,
+    #[serde(default)]
+    keys: Vec<String>,
+}
+
+/// All agents, ready for authentication.
+#[derive(Default)]
+pub(crate) struct Book {
+    key: Zeroizing<[u8; 32]>,
+    agents: HashMap<String, Entry>,
+    by_hash: HashMap<Vec<u8>, String>,
+}
+
+struct Entry {
+    hash: Vec<u8>,
+    keys: Vec<String>,
+}
+
+const TOKEN_HEAD: &str = "afft_";
+
+impl Book {
+    /// Reads all agents.
+    pub(crate) fn load(store: &Store, txn: &heed::RoTxn<'_>) -> Result<Self, store::Error> {
+        let key = store.bytes(&store.meta, txn, "agent-key")?.map(Zeroizing::new);
+        let key = key.and_then(|bytes| bytes.as_slice().try_into().ok());
+        let key = Zeroizing::new(key.ok_or(store::Error::Damaged("the key of token hashes"))?);
+        let mut book = Self { key, ..Self::default() };
+        for (name, record) in store.records::<Record>(&store.agents, txn, "an agent")? {
+            let hash = seal::decode(&record.token_hash);
+            let hash = hash.ok_or(store::Error::Damaged("an agent"))?;
+            book.by_hash.insert(hash.clone(), name.clone());
+            book.agents.insert(name, Entry { hash, keys: record.keys });
+        }
+        Ok(book)
+    }
+
+    fn hash(&self, token: &str) -> Vec<u8> {
+        seal::mac(&self.key, token.as_bytes()).as_ref().to_vec()
+    }
+}
+
+impl Policy {
+    /// Whether the token is this agent's, in constant time.
+    #[must_use]
+    pub fn authenticate(&self, agent: &str, token: &str) -> bool {
+        let state = self.state();
+        let given = state.agents.hash(token);
+        match state.agents.agents.get(agent) {
+            Some(entry) => given.ct_eq(&entry.hash).into(),
+            None => false,
+        }
+    }
+
+    /// The agent whose token this is.
+    #[must_use]
+    pub fn agent_by_token(&self, token: &str) -> Option<String> {
+        let state = self.state();
+        // What is looked up is a keyed hash: its timing tells nothing that helps to find a token.
+        state.agents.by_hash.get(&state.agents.hash(token)).cloned()
+    }
+
+    /// Whether the SSH public key (`algorithm base64`, a comment may follow) is registered for the
+    /// agent.
+    #[must_use]
+    pub fn authenticate_key(&self, agent: &str, key: &str) -> bool {
+        let Ok(key) = value::public_key(key) else { return false };
+        self.state().agents.agents.get(agent).is_some_and(|entry| entry.keys.contains(&key))
+    }
+
+    /// Adds an agent; answers its token, which is not kept and can't be shown again.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn add_agent(&self, name: &str) -> Result<Secret, Error> {
+        if !value::is_name(name, 64, b"") {
+            return Err(Error::Name);
+        }
+        let token = fresh_token()?;
+        let now = now_ms();
+        let record = Record {
+            added_at_ms: now,
+            token_set_at_ms: now,
+            token_hash: self.token_hash(&token),
+            keys: Vec::new(),
+        };
+        let store = &self.store;
+        let mut txn = store.write()?;
+        if store.bytes(&store.agents, &txn, name)?.is_some() {
+            return Err(Error::Exists(name.to_owned()));
+        }
+        store.put_record(&store.agents, &mut txn, name, &record)?;
+        Store::commit(txn)?;
+        Ok(token)
+    }
+
+    /// Gives an agent a new token; the old one ends at once.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn rotate_agent(&self, name: &str) -> Result<Secret, Error> {
+        let token = fresh_token()?;
+        let hash = self.token_hash(&token);
+        self.change_agent(name, |record| {
+            record.token_hash = hash;
+            record.token_set_at_ms = now_ms();
+        })?;
+        Ok(token)
+    }
+
+    /// Removes an agent.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn remove_agent(&self, name: &str) -> Result<(), Error> {
+        let mut txn = self.store.write()?;
+        if !value::is_name(name, 64, b"")
+            || !self.store.delete(&self.store.agents, &mut txn, name)?
+        {
+            return Err(Error::Unknown(name.to_owned()));
+        }
+        Ok(Store::commit(txn)?)
+    }
+
+    /// Registers an SSH public key line for an agent.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn add_agent_key(&self, name: &str, line: &str) -> Result<(), Error> {
+        let key = value::public_key(line).map_err(|_| Error::Key)?;
+        self.change_agent(name, |record| {
+            if !record.keys.contains(&key) {
+                record.keys.push(key);
+            }
+        })
+    }
+
+    /// All agents by name.
+    ///
+    /// # Errors
+    /// [`store::Error`].
+    pub fn list_agents(&self) -> Result<Vec<Info>, store::Error> {
+        let txn = self.store.read()?;
+        let records = self.store.records::<Record>(&self.store.agents, &txn, "an agent")?;
+        let info = |(name, record): (String, Record)| Info {
+            name,
+            added_at_ms: record.added_at_ms,
+            token_set_at_ms: record.token_set_at_ms,
+            keys: record.keys,
+        };
+        Ok(records.into_iter().map(info).collect())
+    }
+
+    fn token_hash(&self, token: &Secret) -> String {
+        seal::encode(seal::mac(&self.state().agents.key, token.expose()).as_ref())
+    }
+
+    fn change_agent(&self, name: &str, change: impl FnOnce(&mut Record)) -> Result<(), Error> {
+        let unknown = || Error::Unknown(name.to_owned());
+        if !value::is_name(name, 64, b"") {
+            return Err(unknown());
+        }
+        let store = &self.store;
+        let mut txn = store.write()?;
+        let record = store.record(&store.agents, &txn, name, "an agent")?;
+        let mut record: Record = record.ok_or_else(unknown)?;
+        change(&mut record);
+        store.put_record(&store.agents, &mut txn, name, &record)?;
+        Ok(Store::commit(txn)?)
+    }
+}
+
+fn fresh_token() -> Result<Secret, Error> {
+    let random = seal::random_key().map_err(Error::Random)?;
+    Ok(Secret::from(format!("{TOKEN_HEAD}{}", URL_SAFE_NO_PAD.encode(*random))))
 }

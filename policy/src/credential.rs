@@ -1,6 +1,10 @@
-//! Why a credential could not be had.
+//! Credentials: from a reference in policy to the secret itself.
 
-use journal::contract::{Code, Retry, Verdict};
+use crate::{Credential, Inject, Policy, Secret, SecretRef, vault};
+use journal::contract::{Code, CredentialUse, Retry, Verdict};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
 
 /// Why a credential could not be had. No variant holds secret bytes or the reference to a secret
 /// (contract I-2, V-3); `id` is the credential's id in policy, for the operator's log.
@@ -47,4 +51,102 @@ impl Error {
         };
         Verdict::not_injected(retry, self.code())
     }
+}
+
+impl Policy {
+    /// What the invocation is bound to before the secret is touched (contract V-5): id, newest
+    /// version (0 for a source without versions, or an absent secret) and mode.
+    #[must_use]
+    pub fn bind(&self, credential: &Credential) -> CredentialUse {
+        let version = match &credential.secret {
+            SecretRef::Vault(name) => self.newest(name).unwrap_or(0),
+            SecretRef::Env(_) | SecretRef::File(_) | SecretRef::Exec(_) => 0,
+        };
+        let mode = credential.inject.mode().to_owned();
+        CredentialUse { id: credential.id.clone(), version, mode }
+    }
+
+    /// The newest secret of a credential, and what to record of it.
+    ///
+    /// # Errors
+    /// [`Error`], which never shows the secret or its reference.
+    pub fn credential(&self, credential: &Credential) -> Result<(Secret, CredentialUse), Error> {
+        let bound = self.bind(credential);
+        Ok((self.credential_bound(credential, &bound)?, bound))
+    }
+
+    /// The secret of a credential in exactly the version that the invocation is bound to.
+    ///
+    /// # Errors
+    /// [`Error`], which never shows the secret or its reference.
+    pub fn credential_bound(
+        &self,
+        credential: &Credential,
+        bound: &CredentialUse,
+    ) -> Result<Secret, Error> {
+        if let Inject::Unsupported(_) = credential.inject {
+            return Err(Error::Unsupported("the mode of injection of this credential"));
+        }
+        match &credential.secret {
+            SecretRef::Vault(name) => self.from_vault(name, bound.version),
+            SecretRef::Env(name) => {
+                use std::os::unix::ffi::OsStringExt as _;
+                let value = std::env::var_os(name).ok_or(Error::Missing)?;
+                Some(Secret::new(value.into_vec())).filter(|s| !s.is_empty()).ok_or(Error::Missing)
+            }
+            SecretRef::File(path) => from_file(path),
+            SecretRef::Exec(_) => Err(Error::Unsupported("secrets from a program (`exec:`)")),
+        }
+    }
+
+    fn newest(&self, name: &str) -> Option<u64> {
+        let state = self.state();
+        state.secrets.get(name).filter(|n| !n.removed).map(|n| n.version)
+    }
+
+    fn from_vault(&self, name: &str, version: u64) -> Result<Secret, Error> {
+        let sealed = self.sealed(name, version).map_err(|error| {
+            tracing::error!(%error, "a sealed secret can't be read");
+            Error::Unreadable("its record in the store can't be read")
+        })?;
+        let sealed = sealed.ok_or(Error::Missing)?;
+        match self.vault().open_sealed(name, version, &sealed) {
+            Ok(Some(secret)) => Ok(secret),
+            Ok(None) => Err(Error::Unreadable("it was sealed by another key, or changed")),
+            Err(vault::Error::Locked) => Err(Error::Locked),
+            Err(error) => {
+                tracing::error!(%error, "the vault failed");
+                Err(Error::Unreadable("the vault failed"))
+            }
+        }
+    }
+}
+
+/// Reads a secret from a file, without one line end at its end.
+fn from_file(path: &Path) -> Result<Secret, Error> {
+    const LENGTH_BYTES: u64 = 1 << 20;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Error::Missing,
+        _ => Error::SourceFailed("its file can't be read"),
+    };
+    let file = File::open(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len().min(LENGTH_BYTES);
+    // Sized at once: growing would leave copies behind.
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0) + 2);
+    let read = file.take(LENGTH_BYTES + 1).read_to_end(&mut bytes);
+    let mut secret = zeroize::Zeroizing::new(bytes);
+    read.map_err(failed)?;
+    if u64::try_from(secret.len()).unwrap_or(u64::MAX) > LENGTH_BYTES {
+        return Err(Error::Unreadable("its file is longer than 1 MiB"));
+    }
+    if secret.last() == Some(&b'\n') {
+        secret.pop();
+        if secret.last() == Some(&b'\r') {
+            secret.pop();
+        }
+    }
+    if secret.is_empty() {
+        return Err(Error::Missing);
+    }
+    Ok(Secret::new(std::mem::take(&mut *secret)))
 }

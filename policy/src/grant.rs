@@ -126,6 +126,14 @@ pub struct Limits {
 }
 
 impl HttpGrant {
+    /// Whether an operation of this method is known to be idempotent: the route's word, else the
+    /// method's own meaning (contract S-4; RFC 9110 section 9.2.2).
+    #[must_use]
+    pub fn is_idempotent(&self, method: &str) -> bool {
+        self.idempotent
+            .unwrap_or(matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"))
+    }
+
     /// Refuses a header that the agent may not send because the route sets it (contract V-1).
     ///
     /// `names` are the field names of the request, in any case.

@@ -1,17 +1,43 @@
-//! The handle on a home's policy: newest snapshot, agents, secrets, vault.
+//! The handle on a home's policy: newest snapshot, history, agents, secrets, vault.
 
-use crate::{Credential, Diagnostic, Secret, Snapshot, Vault, agent, credential, secrets, store};
-use journal::contract::CredentialUse;
+use crate::store::{self, Store, number_key};
+use crate::{Diagnostic, Secret, Snapshot, Vault, agent, secrets};
+use arc_swap::ArcSwap;
+use journal::contract::Digest;
+use std::collections::HashMap;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The handle on a home's policy. Several processes may hold one; every look sees what was
 /// committed last, at the price of one read of mapped memory.
-#[derive(Debug)]
-pub struct Policy {}
+pub struct Policy {
+    pub(crate) store: Arc<Store>,
+    vault: Vault,
+    state: ArcSwap<State>,
+    reload: Mutex<()>,
+}
+
+impl std::fmt::Debug for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let version = self.state.load().snapshot.version();
+        f.debug_struct("Policy").field("version", &version).finish_non_exhaustive()
+    }
+}
+
+/// What the store held after one of its transactions.
+#[derive(Default)]
+pub(crate) struct State {
+    change: usize,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) agents: agent::Book,
+    pub(crate) secrets: HashMap<String, secrets::Newest>,
+}
 
 /// One version in the history.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct VersionInfo {
     /// 1 for the first.
     pub version: u64,
@@ -24,7 +50,7 @@ pub struct VersionInfo {
     /// `sha256:` of the text.
     pub digest: journal::contract::Digest,
     /// The version whose text this one brought back.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rollback_of: Option<u64>,
 }
 
@@ -86,14 +112,29 @@ pub mod rollback {
     }
 }
 
+/// The directory of the store in a home.
+const DIRECTORY: &str = "policy";
+
 impl Policy {
     /// Opens the policy of a home. A vault with a key file is unlocked by it.
     ///
     /// # Errors
     /// [`open::Error`].
     pub fn open(home: &Path) -> Result<Self, open::Error> {
-        let _ = home;
-        todo!()
+        let directory = home.join(DIRECTORY);
+        if !directory.join("data.mdb").is_file() {
+            return Err(open::Error::NotInitialised(home.to_owned()));
+        }
+        let store = Store::open(&directory)?;
+        let header = {
+            let txn = store.read()?;
+            store.record(&store.meta, &txn, "vault", "the vault")?
+        };
+        let header = header.ok_or_else(|| open::Error::NotInitialised(home.to_owned()))?;
+        let vault = Vault::open(home, header)?;
+        let state = State::load(&store, None)?;
+        let state = ArcSwap::from_pointee(state);
+        Ok(Self { store, vault, state, reload: Mutex::new(()) })
     }
 
     /// Creates store and vault key where they are missing, and opens them. With a passphrase the
@@ -102,14 +143,56 @@ impl Policy {
     /// # Errors
     /// [`open::Error`].
     pub fn init(home: &Path, passphrase: Option<&Secret>) -> Result<Self, open::Error> {
-        let _ = (home, passphrase);
-        todo!()
+        let directory = home.join(DIRECTORY);
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&directory)
+            .map_err(|source| open::Error::Io { path: directory.clone(), source })?;
+        let store = Store::open(&directory)?;
+        // Within the write transaction no other process can make a second key.
+        let mut txn = store.write()?;
+        let present = store.bytes(&store.meta, &txn, "vault")?.is_some();
+        if present {
+            drop(txn);
+        } else {
+            store.found(&mut txn)?;
+            let header = Vault::create(home, passphrase)?;
+            store.put_record(&store.meta, &mut txn, "vault", &header)?;
+            Store::commit(txn)?;
+        }
+        Self::open(home)
     }
 
     /// The snapshot in force.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        todo!()
+        Arc::clone(&self.state().snapshot)
+    }
+
+    /// What the store holds now; read anew only if some process changed it.
+    pub(crate) fn state(&self) -> Arc<State> {
+        let state = self.state.load_full();
+        if state.change == self.store.last_change() {
+            return state;
+        }
+        let _guard = self.reload.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.load_full();
+        if state.change == self.store.last_change() {
+            return state;
+        }
+        match State::load(&self.store, Some(&state)) {
+            Ok(fresh) => {
+                let fresh = Arc::new(fresh);
+                self.state.store(Arc::clone(&fresh));
+                fresh
+            }
+            // What can't be read can't be trusted to be unchanged: nothing is allowed until it can.
+            Err(error) => {
+                tracing::error!(%error, "the policy store can't be read; every call is refused");
+                Arc::default()
+            }
+        }
     }
 
     /// Checks a text without applying it.
@@ -117,8 +200,7 @@ impl Policy {
     /// # Errors
     /// All findings, in the order of the text.
     pub fn check(text: &str, file: &str) -> Result<Snapshot, Vec<Diagnostic>> {
-        let _ = (text, file);
-        todo!()
+        Snapshot::compile(text, file, 0)
     }
 
     /// Checks a text and makes it the version in force; answers its number.
@@ -126,8 +208,33 @@ impl Policy {
     /// # Errors
     /// [`apply::Error`]; the version in force stays.
     pub fn apply(&self, text: &str, file: &str, who: &str) -> Result<u64, apply::Error> {
-        let _ = (text, file, who);
-        todo!()
+        self.append(text, file, who, None)
+    }
+
+    fn append(
+        &self,
+        text: &str,
+        file: &str,
+        who: &str,
+        rollback_of: Option<u64>,
+    ) -> Result<u64, apply::Error> {
+        Self::check(text, file).map_err(apply::Error::Refused)?;
+        let store = &self.store;
+        let mut txn = store.write()?;
+        let version = newest_version(store, &txn)?.saturating_add(1);
+        let info = VersionInfo {
+            version,
+            applied_at_ms: now_ms(),
+            who: who.to_owned(),
+            file: file.to_owned(),
+            digest: Digest::of(text.as_bytes()),
+            rollback_of,
+        };
+        let key = number_key(version);
+        store.put(&store.texts, &mut txn, &key, text.as_bytes())?;
+        store.put_record(&store.versions, &mut txn, &key, &info)?;
+        Store::commit(txn)?;
+        Ok(version)
     }
 
     /// All versions, newest first.
@@ -135,7 +242,9 @@ impl Policy {
     /// # Errors
     /// [`store::Error`].
     pub fn history(&self) -> Result<Vec<VersionInfo>, store::Error> {
-        todo!()
+        let txn = self.store.read()?;
+        let records = self.store.records(&self.store.versions, &txn, "a policy version")?;
+        Ok(records.into_iter().rev().map(|(_, info)| info).collect())
     }
 
     /// The text of a version, byte for byte; none if there is no such version.
@@ -143,8 +252,10 @@ impl Policy {
     /// # Errors
     /// [`store::Error`].
     pub fn source_text(&self, version: u64) -> Result<Option<String>, store::Error> {
-        let _ = version;
-        todo!()
+        let txn = self.store.read()?;
+        let text = self.store.bytes(&self.store.texts, &txn, &number_key(version))?;
+        let text = text.map(String::from_utf8).transpose();
+        text.map_err(|_| store::Error::Damaged("a policy text"))
     }
 
     /// Applies the text of an old version as a new one; answers the new number.
@@ -152,138 +263,65 @@ impl Policy {
     /// # Errors
     /// [`rollback::Error`]; the version in force stays.
     pub fn rollback(&self, version: u64, who: &str) -> Result<u64, rollback::Error> {
-        let _ = (version, who);
-        todo!()
-    }
-
-    /// Whether the token is this agent's, in constant time.
-    #[must_use]
-    pub fn authenticate(&self, agent: &str, token: &str) -> bool {
-        let _ = (agent, token);
-        todo!()
-    }
-
-    /// The agent whose token this is.
-    #[must_use]
-    pub fn agent_by_token(&self, token: &str) -> Option<String> {
-        let _ = token;
-        todo!()
-    }
-
-    /// Whether the SSH public key (`algorithm base64`, a comment may follow) is registered for the
-    /// agent.
-    #[must_use]
-    pub fn authenticate_key(&self, agent: &str, key: &str) -> bool {
-        let _ = (agent, key);
-        todo!()
-    }
-
-    /// Adds an agent; answers its token, which is not kept and can't be shown again.
-    ///
-    /// # Errors
-    /// [`agent::Error`].
-    pub fn add_agent(&self, name: &str) -> Result<Secret, agent::Error> {
-        let _ = name;
-        todo!()
-    }
-
-    /// Gives an agent a new token; the old one ends at once.
-    ///
-    /// # Errors
-    /// [`agent::Error`].
-    pub fn rotate_agent(&self, name: &str) -> Result<Secret, agent::Error> {
-        let _ = name;
-        todo!()
-    }
-
-    /// Removes an agent.
-    ///
-    /// # Errors
-    /// [`agent::Error`].
-    pub fn remove_agent(&self, name: &str) -> Result<(), agent::Error> {
-        let _ = name;
-        todo!()
-    }
-
-    /// Registers an SSH public key line for an agent.
-    ///
-    /// # Errors
-    /// [`agent::Error`].
-    pub fn add_agent_key(&self, name: &str, line: &str) -> Result<(), agent::Error> {
-        let _ = (name, line);
-        todo!()
-    }
-
-    /// All agents by name.
-    ///
-    /// # Errors
-    /// [`store::Error`].
-    pub fn list_agents(&self) -> Result<Vec<agent::Info>, store::Error> {
-        todo!()
-    }
-
-    /// Seals a secret as a new version; answers the version.
-    ///
-    /// # Errors
-    /// [`secrets::Error`].
-    pub fn set_secret(&self, name: &str, value: &Secret) -> Result<u64, secrets::Error> {
-        let _ = (name, value);
-        todo!()
-    }
-
-    /// All secrets by name, without their values.
-    ///
-    /// # Errors
-    /// [`store::Error`].
-    pub fn list_secrets(&self) -> Result<Vec<secrets::Info>, store::Error> {
-        todo!()
-    }
-
-    /// Removes a secret with all its versions. Its version numbers are not used again.
-    ///
-    /// # Errors
-    /// [`secrets::Error`].
-    pub fn remove_secret(&self, name: &str) -> Result<(), secrets::Error> {
-        let _ = name;
-        todo!()
+        let text = self.source_text(version).map_err(apply::Error::Store)?;
+        let text = text.ok_or(rollback::Error::Unknown(version))?;
+        let history = self.history().map_err(apply::Error::Store)?;
+        let file = history.into_iter().find(|info| info.version == version).map(|info| info.file);
+        Ok(self.append(&text, &file.unwrap_or_default(), who, Some(version))?)
     }
 
     /// The vault.
     #[must_use]
-    pub fn vault(&self) -> &Vault {
-        todo!()
+    pub const fn vault(&self) -> &Vault {
+        &self.vault
     }
+}
 
-    /// What the invocation is bound to before the secret is touched (contract V-5): id, newest
-    /// version (0 for a source without versions, or an absent secret) and mode.
-    #[must_use]
-    pub fn bind(&self, credential: &Credential) -> CredentialUse {
-        let _ = credential;
-        todo!()
+impl State {
+    /// Reads the store; a snapshot of the same version is taken over from the state before.
+    fn load(store: &Store, before: Option<&Self>) -> Result<Self, store::Error> {
+        // Taken first: if a change slips in between, the next look reads once more.
+        let change = store.last_change();
+        let txn = store.read()?;
+        let version = newest_version(store, &txn)?;
+        let snapshot = match before {
+            Some(state) if state.snapshot.version() == version => Arc::clone(&state.snapshot),
+            Some(_) | None => Arc::new(load_snapshot(store, &txn, version)?),
+        };
+        let agents = agent::Book::load(store, &txn)?;
+        let secrets = store.records(&store.names, &txn, "a secret's name")?.into_iter().collect();
+        Ok(Self { change, snapshot, agents, secrets })
     }
+}
 
-    /// The newest secret of a credential, and what to record of it.
-    ///
-    /// # Errors
-    /// [`credential::Error`], none of which shows the secret or its reference.
-    pub fn credential(
-        &self,
-        credential: &Credential,
-    ) -> Result<(Secret, CredentialUse), credential::Error> {
-        let _ = credential;
-        todo!()
+fn load_snapshot(
+    store: &Store,
+    txn: &heed::RoTxn<'_>,
+    version: u64,
+) -> Result<Snapshot, store::Error> {
+    if version == 0 {
+        return Ok(Snapshot::default());
     }
+    let text = store.bytes(&store.texts, txn, &number_key(version))?;
+    let text = text.and_then(|bytes| String::from_utf8(bytes).ok());
+    let text = text.ok_or(store::Error::Damaged("a policy text"))?;
+    let compiled = Snapshot::compile(&text, "policy", version);
+    Ok(compiled.unwrap_or_else(|findings| {
+        // The text was sound when it was applied: a newer version of the program applied it.
+        let finding = findings.first().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(version, finding, "policy not understood; every call is refused");
+        Snapshot::default().at_version(version)
+    }))
+}
 
-    /// The secret of a credential in exactly the version that the invocation is bound to.
-    ///
-    /// # Errors
-    /// [`credential::Error`], none of which shows the secret or its reference.
-    pub fn credential_bound(
-        &self,
-        credential: &Credential,
-        bound: &CredentialUse,
-    ) -> Result<Secret, credential::Error> {
-        let _ = (credential, bound);
-        todo!()
-    }
+fn newest_version(store: &Store, txn: &heed::RoTxn<'_>) -> Result<u64, store::Error> {
+    let last = store.versions.last(txn).map_err(store::failed("read the newest version"))?;
+    let number = last.map(|(key, _)| key.parse()).transpose();
+    Ok(number.map_err(|_| store::Error::Damaged("a policy version"))?.unwrap_or(0))
+}
+
+/// The wall clock, milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,10 @@
 //! How a secret is attached to a request.
 
-use crate::{Secret, credential};
+use crate::Secret;
+use crate::credential::{self, Error};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use zeroize::Zeroizing;
 
 /// A mode of injection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +59,104 @@ impl Inject {
     /// lacks the form that the mode needs; [`credential::Error::Unsupported`] for a mode that sets
     /// no header.
     pub fn header(&self, secret: &Secret) -> Result<(String, Secret), credential::Error> {
-        let _ = secret;
-        todo!()
+        let (name, value) = match self {
+            Self::Bearer => ("authorization", joined(&[b"Bearer ", secret.expose()])),
+            Self::Basic => {
+                let pair = secret.expose();
+                if !pair.contains(&b':') {
+                    return Err(Error::Unreadable(
+                        "basic needs a secret of the form user:password",
+                    ));
+                }
+                if pair.iter().any(u8::is_ascii_control) {
+                    return Err(Error::Unreadable("it holds a control character"));
+                }
+                let encoded = Zeroizing::new(STANDARD.encode(pair));
+                ("authorization", joined(&[b"Basic ", encoded.as_bytes()]))
+            }
+            Self::Header { name, format } => {
+                let format = format.as_deref().unwrap_or("{secret}");
+                let (before, after) = format
+                    .split_once("{secret}")
+                    .ok_or(Error::Unreadable("the format has no place for it"))?;
+                let parts = [before.as_bytes(), secret.expose(), after.as_bytes()];
+                (name.as_str(), joined(&parts))
+            }
+            Self::Password | Self::SshKey => {
+                return Err(Error::Unsupported("this mode of injection in HTTP"));
+            }
+            Self::Unsupported(_) => {
+                return Err(Error::Unsupported("the mode of injection of this credential"));
+            }
+        };
+        if secret.is_empty() {
+            return Err(Error::Unreadable("it is empty"));
+        }
+        // RFC 9110 section 5.5: a line end or NUL in a value would begin another field or message.
+        let forbidden = |&c: &u8| (c < 0x20 && c != b'\t') || c == 0x7f;
+        if value.expose().iter().any(forbidden) {
+            return Err(Error::Unreadable("it holds a control character"));
+        }
+        let blank = |c: Option<&u8>| c.is_some_and(|c| matches!(c, b' ' | b'\t'));
+        if blank(value.expose().first()) || blank(value.expose().last()) {
+            return Err(Error::Unreadable("it begins or ends with a blank"));
+        }
+        Ok((name.to_owned(), value))
+    }
+}
+
+/// Joins parts in one allocation, so that no partial copy stays behind.
+fn joined(parts: &[&[u8]]) -> Secret {
+    let mut value = Vec::with_capacity(parts.iter().map(|p| p.len()).sum());
+    for part in parts {
+        value.extend_from_slice(part);
+    }
+    Secret::new(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(inject: &Inject, secret: &str, expected: Result<(&str, &str), Error>) {
+        let made = inject.header(&Secret::from(secret));
+        let made = made.map(|(name, value)| (name, value.expose_text().unwrap().to_owned()));
+        assert_eq!(made, expected.map(|(n, v)| (n.to_owned(), v.to_owned())), "{inject:?}");
+    }
+
+    #[test]
+    fn headers_are_built_by_mode() {
+        check(&Inject::Bearer, "tok", Ok(("authorization", "Bearer tok")));
+        check(
+            &Inject::Basic,
+            "Aladdin:open sesame",
+            Ok(("authorization", "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==")),
+        );
+        let header = |format: Option<&str>| Inject::Header {
+            name: "x-api-key".to_owned(),
+            format: format.map(str::to_owned),
+        };
+        check(&header(None), "k", Ok(("x-api-key", "k")));
+        check(&header(Some("Token {secret}!")), "k", Ok(("x-api-key", "Token k!")));
+        check(&header(Some("{secret}")), "{secret}", Ok(("x-api-key", "{secret}")));
+    }
+
+    /// I-1: what can't stand in a header is unreadable, and unknown modes are unsupported.
+    #[test]
+    fn i_1_bad_values_and_modes_have_their_codes() {
+        let control = || Err(Error::Unreadable("it holds a control character"));
+        for secret in ["a\r\nX-Evil: 1", "a\nb", "a\0b", "tok\n", "a\u{7f}"] {
+            check(&Inject::Bearer, secret, control());
+            check(&Inject::Header { name: "x".to_owned(), format: None }, secret, control());
+        }
+        check(&Inject::Basic, "user:pass\nword", control());
+        check(&Inject::Bearer, "", Err(Error::Unreadable("it is empty")));
+        check(&Inject::Bearer, "tok ", Err(Error::Unreadable("it begins or ends with a blank")));
+        let form = "basic needs a secret of the form user:password";
+        check(&Inject::Basic, "nocolon", Err(Error::Unreadable(form)));
+        let unsupported = Inject::Unsupported("sigv4".to_owned()).header(&Secret::from("x"));
+        assert_eq!(unsupported.unwrap_err().code().as_str(), "INJECTION_UNSUPPORTED");
+        let ssh = Inject::SshKey.header(&Secret::from("x"));
+        assert_eq!(ssh.unwrap_err().code().as_str(), "INJECTION_UNSUPPORTED");
     }
 }

@@ -1,6 +1,26 @@
 //! Secrets in the store: sealed versions under a name.
 
-use crate::{store, vault};
+use crate::document::value;
+use crate::handle::now_ms;
+use crate::seal::Sealed;
+use crate::store::{self, Store, number_key};
+use crate::{Policy, Secret, vault};
+use serde::{Deserialize, Serialize};
+
+/// How many bytes a secret may have.
+const LENGTH_BYTES: usize = 1 << 20;
+
+/// The newest version stays, and the one before it for calls that are bound to it already (V-5).
+const VERSIONS_KEPT: u64 = 2;
+
+/// What is known of a name. A removed secret leaves it behind, so that no version is used twice.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Newest {
+    pub(crate) version: u64,
+    pub(crate) set_at_ms: u64,
+    #[serde(default)]
+    pub(crate) removed: bool,
+}
 
 /// What is known of a secret without opening it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -36,4 +56,84 @@ pub enum Error {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] store::Error),
+}
+
+impl Policy {
+    /// Seals a secret as a new version; answers the version.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn set_secret(&self, name: &str, value: &Secret) -> Result<u64, Error> {
+        if !value::is_name(name, 128, b"/") {
+            return Err(Error::Name);
+        }
+        if value.is_empty() {
+            return Err(Error::Empty);
+        }
+        if value.len() > LENGTH_BYTES {
+            return Err(Error::TooLong);
+        }
+        let store = &self.store;
+        let mut txn = store.write()?;
+        let newest: Option<Newest> = store.record(&store.names, &txn, name, "a secret's name")?;
+        let version = newest.map_or(0, |n| n.version).saturating_add(1);
+        let sealed = self.vault().seal(name, version, value)?;
+        store.put_record(&store.sealed, &mut txn, &sealed_key(name, version), &sealed)?;
+        if let Some(old) = version.checked_sub(VERSIONS_KEPT) {
+            store.delete(&store.sealed, &mut txn, &sealed_key(name, old))?;
+        }
+        let newest = Newest { version, set_at_ms: now_ms(), removed: false };
+        store.put_record(&store.names, &mut txn, name, &newest)?;
+        Store::commit(txn)?;
+        Ok(version)
+    }
+
+    /// All secrets by name, without their values.
+    ///
+    /// # Errors
+    /// [`store::Error`].
+    pub fn list_secrets(&self) -> Result<Vec<Info>, store::Error> {
+        let txn = self.store.read()?;
+        let records = self.store.records::<Newest>(&self.store.names, &txn, "a secret's name")?;
+        let present = records.into_iter().filter(|(_, newest)| !newest.removed);
+        let info = |(name, newest): (String, Newest)| Info {
+            name,
+            version: newest.version,
+            set_at_ms: newest.set_at_ms,
+        };
+        Ok(present.map(info).collect())
+    }
+
+    /// Removes a secret with all its versions. Its version numbers are not used again.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn remove_secret(&self, name: &str) -> Result<(), Error> {
+        if !value::is_name(name, 128, b"/") {
+            return Err(Error::Unknown);
+        }
+        let store = &self.store;
+        let mut txn = store.write()?;
+        let newest: Option<Newest> = store.record(&store.names, &txn, name, "a secret's name")?;
+        let mut newest = newest.filter(|n| !n.removed).ok_or(Error::Unknown)?;
+        newest.removed = true;
+        for back in 0..VERSIONS_KEPT {
+            if let Some(version) = newest.version.checked_sub(back) {
+                store.delete(&store.sealed, &mut txn, &sealed_key(name, version))?;
+            }
+        }
+        store.put_record(&store.names, &mut txn, name, &newest)?;
+        Ok(Store::commit(txn)?)
+    }
+
+    /// The sealed record of a version.
+    pub(crate) fn sealed(&self, name: &str, version: u64) -> Result<Option<Sealed>, store::Error> {
+        let (store, key) = (&self.store, sealed_key(name, version));
+        let txn = store.read()?;
+        store.record(&store.sealed, &txn, &key, "a sealed secret")
+    }
+}
+
+fn sealed_key(name: &str, version: u64) -> String {
+    format!("{name}\0{}", number_key(version))
 }

@@ -1,15 +1,66 @@
 //! The compiled policy of one version: pure decisions over an immutable index.
 
-use crate::{Denial, Diagnostic, Explanation, HttpAction, HttpGrant, SshAction, SshGrant};
+mod explain;
+mod http;
+mod order;
+mod ssh;
+
+use crate::document::reader::{Place, Reader};
+use crate::document::{self, Defaults, Trust};
+use crate::{Denial, Diagnostic, Explanation, HttpAction, HttpGrant, SshAction, SshGrant, host};
+use journal::contract::Code;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// The compiled policy of one version. Immutable; every invocation is bound to one (contract V-5).
+///
+/// Invariant: the decision does not depend on the order of the rules in the text. Two rules that
+/// could decide the same action are ordered by how narrow they are, or the text is refused.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     version: u64,
+    defaults: Defaults,
+    http: http::Index,
+    ssh: ssh::Index,
+    trust: Vec<Trust>,
+    warnings: Vec<Diagnostic>,
 }
 
+/// Two rules that can decide the same action and neither of which is narrower.
+struct Tie {
+    kind: &'static str,
+    one: (String, Place),
+    other: (String, Place),
+}
+
+/// The rule's name in answers where no route decides.
+const EGRESS: &str = "defaults.egress";
+
 impl Snapshot {
+    /// Reads and compiles a text.
+    pub(crate) fn compile(text: &str, file: &str, version: u64) -> Result<Self, Vec<Diagnostic>> {
+        let reader = Reader::new(text, file);
+        let document = document::read(text, &reader);
+        let (http, mut ties) = http::Index::build(document.http);
+        let (ssh, more) = ssh::Index::build(document.ssh);
+        ties.extend(more);
+        for tie in ties {
+            let Tie { kind, one, other } = tie;
+            let later = one.1.line > other.1.line;
+            let (first, second) = if later { (other, one) } else { (one, other) };
+            let message = format!(
+                "{kind} {:?} and {kind} {:?} (line {}) can match the same action, and neither is narrower",
+                second.0, first.0, first.1.line
+            );
+            let hint =
+                "narrow one of them by path, methods or agents (SSH: users, commands, agents)";
+            reader.error_at(second.1, message, Some(hint.to_owned()));
+        }
+        let warnings = reader.finish()?;
+        let (defaults, trust) = (document.defaults, document.trust);
+        Ok(Self { version, defaults, http, ssh, trust, warnings })
+    }
+
     /// The version in the store; 0 when the text was only checked, or no policy was applied yet
     /// (then everything is denied).
     #[must_use]
@@ -17,10 +68,15 @@ impl Snapshot {
         self.version
     }
 
+    pub(crate) const fn at_version(mut self, version: u64) -> Self {
+        self.version = version;
+        self
+    }
+
     /// Findings that do not prevent the policy from being applied.
     #[must_use]
     pub fn warnings(&self) -> &[Diagnostic] {
-        todo!()
+        &self.warnings
     }
 
     /// Whether the agent may open a tunnel there at all: some route leads there, or egress is open.
@@ -28,8 +84,11 @@ impl Snapshot {
     /// # Errors
     /// [`Denial`] with `TARGET_NOT_ALLOWED` or `INVALID_TARGET`.
     pub fn tunnel(&self, agent: &str, host: &str, port: u16) -> Result<(), Denial> {
-        let _ = (agent, host, port);
-        todo!()
+        let host = normal_host(host)?;
+        if self.http.leads_to(agent, &host, port) || self.defaults.egress {
+            return Ok(());
+        }
+        Err(self.http.refuse_tunnel(agent, &host, port))
     }
 
     /// Decides one HTTP action. The most specific matching route wins; nothing matching is denied
@@ -38,8 +97,13 @@ impl Snapshot {
     /// # Errors
     /// [`Denial`].
     pub fn http(&self, action: &HttpAction<'_>) -> Result<HttpGrant, Denial> {
-        let _ = action;
-        todo!()
+        let target = http::Target::of(action)?;
+        match self.http.find(&target) {
+            Some(route) if route.approval => Err(approval_pending(&route.name)),
+            Some(route) => Ok(route.grant.clone()),
+            None if self.defaults.egress => Ok(self.open_egress()),
+            None => Err(self.http.refuse(&target)),
+        }
     }
 
     /// Whether the agent may reach the SSH target with some user and request.
@@ -47,49 +111,111 @@ impl Snapshot {
     /// # Errors
     /// [`Denial`] with `TARGET_NOT_ALLOWED` or `INVALID_TARGET`.
     pub fn ssh_target(&self, agent: &str, host: &str, port: u16) -> Result<(), Denial> {
-        let _ = (agent, host, port);
-        todo!()
+        let host = normal_host(host)?;
+        if self.ssh.leads_to(agent, &host, port) {
+            return Ok(());
+        }
+        Err(self.ssh.refuse_target(agent, &host, port))
     }
 
-    /// Decides one SSH action.
+    /// Decides one SSH action. `egress = "allow"` does not open SSH: without a route there is no
+    /// host key to verify.
     ///
     /// # Errors
     /// [`Denial`].
     pub fn ssh(&self, action: &SshAction<'_>) -> Result<SshGrant, Denial> {
-        let _ = action;
-        todo!()
+        let host = normal_host(action.host)?;
+        match self.ssh.find(action, &host) {
+            Some(route) if route.approval => Err(approval_pending(&route.name)),
+            Some(route) => Ok(route.grant.clone()),
+            None => Err(self.ssh.refuse(action, &host)),
+        }
     }
 
     /// Explains the decision on an HTTP action.
     #[must_use]
     pub fn explain_http(&self, action: &HttpAction<'_>) -> Explanation {
-        let _ = action;
-        todo!()
+        explain::http(self, action)
     }
 
     /// Explains the decision on an SSH action.
     #[must_use]
     pub fn explain_ssh(&self, action: &SshAction<'_>) -> Explanation {
-        let _ = action;
-        todo!()
+        explain::ssh(self, action)
     }
 
     /// Files with certificates that are trusted for the host beside the system's roots.
     #[must_use]
     pub fn trust_for(&self, host: &str) -> Vec<PathBuf> {
-        let _ = host;
-        todo!()
+        let Ok(host) = host::normalize(host) else { return Vec::new() };
+        let files = self.trust.iter().filter(|t| t.host.matches(&host));
+        files.map(|t| t.ca_file.clone()).collect()
     }
 
     /// Host names and ports of all SSH routes whose host is a plain name, for `affiant ssh-config`.
     #[must_use]
     pub fn ssh_hosts(&self) -> Vec<(String, u16)> {
-        todo!()
+        self.ssh.hosts().into_iter().collect()
     }
 
-    /// Names of all agents that routes mention, without `*`.
+    /// Names of all agents that routes mention.
     #[must_use]
     pub fn agents(&self) -> Vec<String> {
-        todo!()
+        let routes = self.http.routes().iter().flat_map(|r| &r.agents);
+        let ssh = self.ssh.routes().iter().flat_map(|r| &r.agents);
+        let names: BTreeSet<&String> = routes.chain(ssh).flatten().collect();
+        names.into_iter().cloned().collect()
+    }
+
+    fn open_egress(&self) -> HttpGrant {
+        let terms = self.defaults.terms.clone();
+        HttpGrant {
+            route: None,
+            credential: None,
+            idempotent: None,
+            idempotency: None,
+            keep: terms.keep,
+            keep_bytes: terms.keep_bytes,
+            keep_for: terms.keep_for,
+            limits: terms.limits,
+            private_addresses: terms.private_addresses.unwrap_or(false),
+            repeat_window: terms.repeat_window,
+            forbidden_headers: Vec::new(),
+        }
     }
 }
+
+fn normal_host(text: &str) -> Result<String, Denial> {
+    host::normalize(text).map_err(|error| Denial {
+        code: Code::InvalidTarget,
+        field: "target.host".to_owned(),
+        message: format!("The target names no usable host: {error}."),
+        rule: EGRESS.to_owned(),
+    })
+}
+
+/// Approvals are not there yet: a route that requires one is closed, never open.
+fn approval_pending(route: &str) -> Denial {
+    Denial {
+        code: Code::ApprovalPending,
+        field: "approval".to_owned(),
+        message: format!("Route {route:?} requires the approval of a person, which is not given."),
+        rule: route.to_owned(),
+    }
+}
+
+/// A refusal because no route allows the action.
+fn not_allowed(field: &str, message: String) -> Denial {
+    let (field, rule) = (field.to_owned(), EGRESS.to_owned());
+    Denial { code: Code::TargetNotAllowed, field, message, rule }
+}
+
+/// An agent's text, cut and escaped, for a message.
+fn shown(text: &str) -> String {
+    let cut: String = text.chars().take(64).collect();
+    format!("{cut:?}")
+}
+
+#[cfg(test)]
+#[path = "snapshot_tests.rs"]
+mod tests;

@@ -1,4 +1,23 @@
 //! The LMDB environment that holds snapshots, agents and secrets.
+//!
+//! ```text
+//! meta      format, vault, agent-key
+//! versions  20 digits ─► VersionInfo (JSON)      texts     20 digits ─► policy text
+//! agents    name ─► agent record (JSON)          names     secret's name ─► newest version (JSON)
+//! sealed    name NUL 20 digits ─► sealed secret (JSON)
+//! ```
+//!
+//! One write transaction per change: a change is there whole or not at all. Several processes may
+//! hold the environment; within one process all handles share it, as LMDB demands.
+
+use heed::types::{Bytes, Str};
+use heed::{Database, Env, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// A failure of the store.
 #[derive(Debug, thiserror::Error)]
@@ -15,4 +34,199 @@ pub enum Error {
     /// A record in the store can't be read.
     #[error("policy store: the record of {0} is damaged")]
     Damaged(&'static str),
+    /// The store was made by a newer version.
+    #[error("policy store: format {0} is newer than this version reads")]
+    Format(String),
+    /// The system gives no randomness.
+    #[error("policy store: {0}")]
+    Random(&'static str),
+}
+
+/// The address space reserved for the map; the file grows as needed.
+const MAP_BYTES: usize = 1 << 30;
+const FORMAT: &str = "1";
+
+/// One table of the store.
+pub(crate) type Table = Database<'static, Str, Bytes>;
+
+/// The open environment.
+#[derive(Debug)]
+pub(crate) struct Store {
+    env: Env<WithoutTls>,
+    pub(crate) meta: Table,
+    pub(crate) versions: Table,
+    pub(crate) texts: Table,
+    pub(crate) agents: Table,
+    pub(crate) names: Table,
+    pub(crate) sealed: Table,
+}
+
+static OPEN: LazyLock<Mutex<HashMap<PathBuf, Weak<Store>>>> = LazyLock::new(Mutex::default);
+
+/// Turns LMDB's error into ours.
+pub(crate) fn failed(step: &'static str) -> impl FnOnce(heed::Error) -> Error {
+    move |source| Error::Lmdb { step, source }
+}
+
+impl Store {
+    /// Opens the environment in a directory that exists.
+    pub(crate) fn open(directory: &Path) -> Result<Arc<Self>, Error> {
+        let io =
+            |source| Error::Lmdb { step: "find its directory", source: heed::Error::Io(source) };
+        let path = directory.canonicalize().map_err(io)?;
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = open.get(&path).and_then(Weak::upgrade) {
+            return Ok(store);
+        }
+        // The last handle may be going away in another thread this very moment.
+        if let Some(closing) = heed::env_closing_event(&path) {
+            closing.wait_timeout(Duration::from_secs(5));
+        }
+        let store = Arc::new(Self::open_new(&path)?);
+        open.retain(|_, store| store.strong_count() > 0);
+        open.insert(path, Arc::downgrade(&store));
+        Ok(store)
+    }
+
+    fn open_new(path: &Path) -> Result<Self, Error> {
+        let mut options = EnvOpenOptions::new().read_txn_without_tls();
+        options.map_size(MAP_BYTES).max_dbs(8).max_readers(512);
+        #[expect(unsafe_code, reason = "LMDB maps the file; nothing but LMDB writes to it")]
+        // SAFETY: the directory is the store's own (mode 0700), all processes go through LMDB's
+        // lock file, and no flag that weakens it is set.
+        let env = unsafe { options.open(path) }.map_err(failed("open the environment"))?;
+        env.clear_stale_readers().map_err(failed("clear stale readers"))?;
+        let txn = env.write_txn().map_err(failed("begin a write"))?;
+        let tables = env
+            .create_databases_and_commit(txn, |opener, txn| -> Result<_, heed::Error> {
+                let mut table = |name| opener.create_database::<Str, Bytes>(txn, Some(name));
+                let first = (table("meta")?, table("versions")?, table("texts")?);
+                let second = (table("agents")?, table("names")?, table("sealed")?);
+                Ok(heed::CommitOrAbort::<_, ()>::Commit((first, second)))
+            })
+            .map_err(failed("create its tables"))?;
+        let Some(((meta, versions, texts), (agents, names, sealed))) = tables.commit() else {
+            return Err(Error::Damaged("the tables"));
+        };
+        let store = Self { env, meta, versions, texts, agents, names, sealed };
+        let txn = store.read()?;
+        match store.bytes(&store.meta, &txn, "format")? {
+            Some(format) if format != FORMAT.as_bytes() => {
+                return Err(Error::Format(String::from_utf8_lossy(&format).into_owned()));
+            }
+            Some(_) | None => {}
+        }
+        drop(txn);
+        Ok(store)
+    }
+
+    /// The id of the transaction that committed last, in whatever process. One read of the map.
+    pub(crate) fn last_change(&self) -> usize {
+        self.env.info().last_txn_id
+    }
+
+    /// Begins a read.
+    pub(crate) fn read(&self) -> Result<RoTxn<'_, WithoutTls>, Error> {
+        self.env.read_txn().map_err(failed("begin a read"))
+    }
+
+    /// Begins a write; waits for writers of other processes.
+    pub(crate) fn write(&self) -> Result<RwTxn<'_>, Error> {
+        self.env.write_txn().map_err(failed("begin a write"))
+    }
+
+    /// Commits a write; durable when it returns.
+    pub(crate) fn commit(txn: RwTxn<'_>) -> Result<(), Error> {
+        txn.commit().map_err(failed("commit a write"))
+    }
+
+    /// Writes the format and a fresh key for token hashes where they are missing.
+    pub(crate) fn found(&self, txn: &mut RwTxn<'_>) -> Result<(), Error> {
+        if self.bytes(&self.meta, txn, "format")?.is_none() {
+            self.put(&self.meta, txn, "format", FORMAT.as_bytes())?;
+        }
+        if self.bytes(&self.meta, txn, "agent-key")?.is_none() {
+            let key = crate::seal::random_key().map_err(Error::Random)?;
+            self.put(&self.meta, txn, "agent-key", &*key)?;
+        }
+        Ok(())
+    }
+
+    /// The bytes under a key.
+    pub(crate) fn bytes(
+        &self,
+        table: &Table,
+        txn: &RoTxn<'_>,
+        key: &str,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let found = table.get(txn, key).map_err(failed("read a record"))?;
+        Ok(found.map(<[u8]>::to_vec))
+    }
+
+    /// The JSON record under a key.
+    pub(crate) fn record<R: DeserializeOwned>(
+        &self,
+        table: &Table,
+        txn: &RoTxn<'_>,
+        key: &str,
+        what: &'static str,
+    ) -> Result<Option<R>, Error> {
+        let found = table.get(txn, key).map_err(failed("read a record"))?;
+        let parse = |bytes| serde_json::from_slice(bytes).map_err(|_| Error::Damaged(what));
+        found.map(parse).transpose()
+    }
+
+    /// All JSON records of a table, by key.
+    pub(crate) fn records<R: DeserializeOwned>(
+        &self,
+        table: &Table,
+        txn: &RoTxn<'_>,
+        what: &'static str,
+    ) -> Result<Vec<(String, R)>, Error> {
+        let mut records = Vec::new();
+        for entry in table.iter(txn).map_err(failed("read its records"))? {
+            let (key, bytes) = entry.map_err(failed("read its records"))?;
+            let record = serde_json::from_slice(bytes).map_err(|_| Error::Damaged(what))?;
+            records.push((key.to_owned(), record));
+        }
+        Ok(records)
+    }
+
+    /// Puts bytes under a key.
+    pub(crate) fn put(
+        &self,
+        table: &Table,
+        txn: &mut RwTxn<'_>,
+        key: &str,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        table.put(txn, key, bytes).map_err(failed("write a record"))
+    }
+
+    /// Puts a JSON record under a key.
+    pub(crate) fn put_record<R: Serialize>(
+        &self,
+        table: &Table,
+        txn: &mut RwTxn<'_>,
+        key: &str,
+        record: &R,
+    ) -> Result<(), Error> {
+        let bytes = serde_json::to_vec(record).map_err(|_| Error::Damaged("a new entry"))?;
+        self.put(table, txn, key, &bytes)
+    }
+
+    /// Removes a key; answers whether it was there.
+    pub(crate) fn delete(
+        &self,
+        table: &Table,
+        txn: &mut RwTxn<'_>,
+        key: &str,
+    ) -> Result<bool, Error> {
+        table.delete(txn, key).map_err(failed("remove a record"))
+    }
+}
+
+/// A number as a key that sorts.
+pub(crate) fn number_key(number: u64) -> String {
+    format!("{number:020}")
 }

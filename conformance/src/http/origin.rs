@@ -1,0 +1,309 @@
+//! The scripted origin: listens on loopback, reads HTTP/1.1 strictly, and keeps the ledger.
+
+use super::{Script, Step};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+
+/// Longest head, in bytes, that an origin reads.
+const HEAD_LIMIT: usize = 256 * 1024;
+
+/// One request as it arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// The head, byte for byte, with its empty line.
+    pub head: Vec<u8>,
+    /// The content, decoded from its framing. Empty unless the script reads it.
+    pub body: Vec<u8>,
+    /// Number of the connection it came on, from 1.
+    pub connection: u32,
+}
+
+impl Seen {
+    /// The request target.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        let line = self.head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        std::str::from_utf8(line).ok().and_then(|line| line.split(' ').nth(1)).unwrap_or_default()
+    }
+
+    /// The value of the first field of that name, whatever its case.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<String> {
+        field(&self.head, name)
+    }
+}
+
+#[derive(Default)]
+struct Ledger {
+    seen: Vec<Seen>,
+    effects: Vec<String>,
+    connections: u32,
+}
+
+struct Shared {
+    scripts: Vec<Script>,
+    ledger: Mutex<Ledger>,
+    changed: Notify,
+    released: watch::Sender<bool>,
+    tls: Option<tokio_rustls::TlsAcceptor>,
+    done: watch::Sender<bool>,
+}
+
+/// A running origin, on a thread and a runtime of its own. Ends when it is dropped.
+pub struct Origin {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Origin {
+    /// Starts an origin; over TLS with a server configuration.
+    ///
+    /// # Errors
+    /// What the operating system says of the socket or the thread.
+    pub fn start(scripts: Vec<Script>, tls: Option<Arc<rustls::ServerConfig>>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            scripts,
+            ledger: Mutex::default(),
+            changed: Notify::new(),
+            released: watch::Sender::new(false),
+            tls: tls.map(tokio_rustls::TlsAcceptor::from),
+            done: watch::Sender::new(false),
+        });
+        let serving = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("origin".to_owned()).spawn(move || {
+            runtime.block_on(serve(listener, serving));
+        })?;
+        Ok(Self { address, shared, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Every request that arrived, in order.
+    #[must_use]
+    pub fn seen(&self) -> Vec<Seen> {
+        self.shared.ledger().seen.clone()
+    }
+
+    /// How many effects were applied at a path.
+    #[must_use]
+    pub fn effects(&self, path: &str) -> usize {
+        self.shared.ledger().effects.iter().filter(|applied| *applied == path).count()
+    }
+
+    /// Waits until so many requests arrived; false when the time is over.
+    #[must_use]
+    pub fn wait_for(&self, requests: usize, at_most: Duration) -> bool {
+        let end = std::time::Instant::now() + at_most;
+        while self.shared.ledger().seen.len() < requests {
+            if std::time::Instant::now() > end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+
+    /// Lets every [`Step::Hold`] go on, those to come included.
+    pub fn release(&self) {
+        self.shared.released.send_replace(true);
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.shared.done.send_replace(true);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the origin's thread panicked");
+        }
+    }
+}
+
+impl Shared {
+    fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn script(&self, target: &str) -> Option<Script> {
+        let path = target.split('?').next().unwrap_or(target);
+        let of = |wanted: &str| self.scripts.iter().find(|script| script.path == wanted);
+        of(path).or_else(|| of("*")).cloned()
+    }
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let mut done = shared.done.subscribe();
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(_) => continue,
+            },
+            _ = done.wait_for(|done| *done) => return,
+        };
+        let shared = Arc::clone(&shared);
+        tokio::spawn(async move {
+            let number = {
+                let mut ledger = shared.ledger();
+                ledger.connections += 1;
+                ledger.connections
+            };
+            if let Err(error) = connection(stream, number, &shared).await {
+                tracing::debug!("connection {number} of the origin ended: {error}");
+            }
+        });
+    }
+}
+
+async fn connection(stream: TcpStream, number: u32, shared: &Shared) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    match &shared.tls {
+        None => requests(stream, number, shared).await,
+        Some(acceptor) => requests(acceptor.accept(stream).await?, number, shared).await,
+    }
+}
+
+/// The transport under a connection, for what only the socket can do.
+trait Transport: AsyncRead + AsyncWrite + Unpin {
+    fn socket(&self) -> &TcpStream;
+}
+
+impl Transport for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Transport for tokio_rustls::server::TlsStream<TcpStream> {
+    fn socket(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}
+
+async fn requests<S: Transport>(stream: S, number: u32, shared: &Shared) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    while let Some(head) = read_head(&mut stream).await? {
+        let index = {
+            let mut ledger = shared.ledger();
+            ledger.seen.push(Seen { head: head.clone(), body: Vec::new(), connection: number });
+            ledger.seen.len() - 1
+        };
+        shared.changed.notify_waiters();
+        let target = shared.ledger().seen.get(index).map(|seen| seen.target().to_owned());
+        let target = target.unwrap_or_default();
+        let Some(script) = shared.script(&target) else {
+            stream.write_all(b"HTTP/1.1 404 No Script\r\nContent-Length: 0\r\n\r\n").await?;
+            continue;
+        };
+        for step in &script.steps {
+            match step {
+                Step::ReadBody => {
+                    let body = read_body(&mut stream, &head).await?;
+                    if let Some(seen) = shared.ledger().seen.get_mut(index) {
+                        seen.body = body;
+                    }
+                }
+                Step::Apply => {
+                    let path = target.split('?').next().unwrap_or_default().to_owned();
+                    shared.ledger().effects.push(path);
+                }
+                Step::Send(bytes) => {
+                    stream.write_all(bytes).await?;
+                    stream.flush().await?;
+                }
+                Step::Hold => hold(shared).await,
+                Step::Close => return stream.shutdown().await,
+                Step::CutTls => return Ok(()),
+                Step::Reset => return stream.get_ref().socket().set_zero_linger(),
+                Step::Stall => return stall(shared).await,
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn hold(shared: &Shared) {
+    let mut released = shared.released.subscribe();
+    let mut done = shared.done.subscribe();
+    tokio::select! {
+        _ = released.wait_for(|released| *released) => (),
+        _ = done.wait_for(|done| *done) => (),
+    }
+}
+
+/// Keeps the connection open until the origin ends.
+async fn stall(shared: &Shared) -> io::Result<()> {
+    let mut done = shared.done.subscribe();
+    done.wait_for(|done| *done).await.map(drop).map_err(io::Error::other)
+}
+
+async fn read_head<S: Transport>(stream: &mut BufReader<S>) -> io::Result<Option<Vec<u8>>> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && head.is_empty() => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+        if head.len() > HEAD_LIMIT {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the head is too long"));
+        }
+    }
+    Ok(Some(head))
+}
+
+fn field(head: &[u8], name: &str) -> Option<String> {
+    let text = String::from_utf8_lossy(head);
+    text.split("\r\n").skip(1).find_map(|line| {
+        let (field, value) = line.split_once(':')?;
+        field.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
+    })
+}
+
+async fn read_body<S: Transport>(stream: &mut BufReader<S>, head: &[u8]) -> io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    if field(head, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
+        loop {
+            let length = u64::from_str_radix(read_line(stream).await?.trim(), 16)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            if length == 0 {
+                while !read_line(stream).await?.is_empty() {}
+                return Ok(body);
+            }
+            (&mut *stream).take(length).read_to_end(&mut body).await?;
+            read_line(stream).await?;
+        }
+    }
+    if let Some(length) = field(head, "content-length").and_then(|text| text.parse().ok()) {
+        let read = (&mut *stream).take(length).read_to_end(&mut body).await?;
+        if read as u64 != length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(body)
+}
+
+async fn read_line<S: Transport>(stream: &mut BufReader<S>) -> io::Result<String> {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        line.push(stream.read_u8().await?);
+    }
+    line.truncate(line.len().saturating_sub(2));
+    String::from_utf8(line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}

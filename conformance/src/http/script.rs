@@ -1,0 +1,63 @@
+//! What an origin does with a request, step by step.
+
+use bytes::Bytes;
+
+/// One step of an origin after it has read the head of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Reads the content to its end.
+    ReadBody,
+    /// Applies the effect: the ledger counts it.
+    Apply,
+    /// Sends bytes as they are.
+    Send(Bytes),
+    /// Waits until [`super::Origin::release`] lets it go on.
+    Hold,
+    /// Closes the connection in order (over TLS with close_notify).
+    Close,
+    /// Closes the transport without the close_notify of TLS.
+    CutTls,
+    /// Resets the connection.
+    Reset,
+    /// Sends nothing more and keeps the connection open.
+    Stall,
+}
+
+/// What happens at one path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Script {
+    /// The path it stands for; `*` for every path that has no script of its own.
+    pub path: String,
+    /// The steps. A script that does not close keeps the connection for a next request.
+    pub steps: Vec<Step>,
+}
+
+impl Script {
+    /// A script from steps.
+    pub fn new(path: &str, steps: impl Into<Vec<Step>>) -> Self {
+        Self { path: path.to_owned(), steps: steps.into() }
+    }
+
+    /// Applies the effect and answers with status, extra field lines and a framed body.
+    #[must_use]
+    pub fn answer(path: &str, status: u16, fields: &[(&str, &str)], body: &str) -> Self {
+        Self::new(path, [Step::ReadBody, Step::Apply, Step::Send(response(status, fields, body))])
+    }
+
+    /// Applies the effect and closes without a byte: the lost answer.
+    #[must_use]
+    pub fn apply_and_close(path: &str) -> Self {
+        Self::new(path, [Step::ReadBody, Step::Apply, Step::Close])
+    }
+}
+
+/// A whole response with `Content-Length`.
+fn response(status: u16, fields: &[(&str, &str)], body: &str) -> Bytes {
+    let mut text = format!("HTTP/1.1 {status} Scripted\r\nContent-Length: {}\r\n", body.len());
+    for (name, value) in fields {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    text.push_str(body);
+    Bytes::from(text)
+}

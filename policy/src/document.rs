@@ -1,0 +1,280 @@
+//! The policy language: TOML text to a checked document, every error with its place.
+//!
+//! Reading never stops at the first error, and never panics. What a text means is decided here; how
+//! fast it is looked up is decided in `snapshot`.
+
+mod credential;
+mod http;
+pub(crate) mod reader;
+mod ssh;
+mod terms;
+pub(crate) mod value;
+
+use crate::host::{self, Pattern};
+use crate::{Credential, HttpGrant, SshGrant, path};
+use reader::{Fields, Place, Reader};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use terms::Terms;
+use toml::de::DeTable;
+
+/// A condition on a name: absent, it restricts nothing.
+pub(crate) type Names = Option<BTreeSet<String>>;
+
+/// A checked policy text.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Document {
+    /// What holds where a route says nothing.
+    pub defaults: Defaults,
+    /// The routes.
+    pub http: Vec<HttpRoute>,
+    /// The SSH routes.
+    pub ssh: Vec<SshRoute>,
+    /// Private certificate authorities.
+    pub trust: Vec<Trust>,
+}
+
+/// The table `[defaults]`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Defaults {
+    /// Whether targets without a route are open.
+    pub egress: bool,
+    /// Where `egress` stands.
+    pub place: Option<Place>,
+    /// The terms that routes inherit.
+    pub terms: Terms,
+}
+
+/// One `[[route]]`.
+#[derive(Debug, Clone)]
+pub(crate) struct HttpRoute {
+    pub name: String,
+    pub place: Place,
+    pub agents: Names,
+    pub scheme: crate::Scheme,
+    pub host: Pattern,
+    pub port: u16,
+    pub methods: Names,
+    pub path: Option<path::Pattern>,
+    /// Whether a person has to approve each call.
+    pub approval: bool,
+    pub grant: HttpGrant,
+}
+
+/// One `[[ssh]]`.
+#[derive(Debug, Clone)]
+pub(crate) struct SshRoute {
+    pub name: String,
+    pub place: Place,
+    pub agents: Names,
+    pub host: Pattern,
+    pub port: u16,
+    pub users: Names,
+    pub commands: Option<BTreeSet<String>>,
+    /// Whether `*` in commands may stand for characters that a shell acts on.
+    pub any_shell: bool,
+    pub allow: Allow,
+    pub approval: bool,
+    pub grant: SshGrant,
+}
+
+/// What a channel may ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Allow {
+    pub exec: bool,
+    pub shell: bool,
+    pub forward: bool,
+    pub subsystems: BTreeSet<String>,
+}
+
+/// One `[[trust]]`.
+#[derive(Debug, Clone)]
+pub(crate) struct Trust {
+    pub host: Pattern,
+    pub ca_file: PathBuf,
+}
+
+/// What is defined once and referred to by routes.
+struct Shared {
+    credentials: BTreeMap<String, Option<Credential>>,
+    used: std::cell::RefCell<BTreeSet<String>>,
+    terms: Terms,
+}
+
+const ROOT: &[&str] = &["defaults", "credential", "route", "ssh", "trust"];
+
+/// Reads a policy text. The reader keeps what is wrong; the document holds what could be read.
+pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
+    let (root, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        let offset = error.span().map_or(0, |span| span.start);
+        reader.error(offset, error.message().lines().collect::<Vec<_>>().join("; "), None);
+    }
+    if !errors.is_empty() {
+        return Document::default();
+    }
+    let span = root.span();
+    let root = Fields::new(reader, root.get_ref(), span, "the policy", ROOT);
+    let defaults = read_defaults(&root);
+    let (credentials, places) = credential::read(reader, &root);
+    let shared = Shared { credentials, used: Default::default(), terms: defaults.terms.clone() };
+    let document = Document {
+        http: http::read(reader, &root, &shared),
+        ssh: ssh::read(reader, &root, &shared),
+        trust: read_trust(reader, &root),
+        defaults,
+    };
+    for (id, place) in places {
+        if !shared.used.borrow().contains(&id) {
+            reader.warn_at(place, format!("credential {id:?} is used by no route"), None);
+        }
+    }
+    document
+}
+
+fn read_defaults(root: &Fields<'_, '_>) -> Defaults {
+    const KNOWN: &[&str] = &["egress", "private_addresses", "repeat_guard", "result", "limits"];
+    let Some(fields) = root.table("defaults", KNOWN) else { return Defaults::default() };
+    let egress = fields.word("egress", &["deny", "allow"]) == Some(1);
+    let terms = terms::read(&fields, &Terms::default(), false);
+    Defaults { egress, place: Some(fields.place_of("egress")), terms }
+}
+
+fn read_trust(reader: &Reader<'_>, root: &Fields<'_, '_>) -> Vec<Trust> {
+    let mut trust = Vec::new();
+    for (table, span) in root.tables("trust") {
+        let fields = Fields::new(reader, table, span, "this [[trust]]", &["host", "ca_file"]);
+        let host = read_host(&fields);
+        let file = fields.required("ca_file", "\"/etc/ssl/private-ca.pem\"");
+        let file = file.map(|f| PathBuf::from(f.value)).filter(|path| {
+            let absolute = path.is_absolute();
+            if !absolute {
+                let hint = "the policy is stored apart from its file; write the whole path";
+                fields.wrong("ca_file", "is not an absolute path", Some(hint.to_owned()));
+            }
+            absolute
+        });
+        if let (Some(host), Some(ca_file)) = (host, file) {
+            trust.push(Trust { host, ca_file });
+        }
+    }
+    trust
+}
+
+/// The key `host` of a table.
+fn read_host(fields: &Fields<'_, '_>) -> Option<Pattern> {
+    let text = fields.required("host", "\"api.example.com\"")?;
+    match Pattern::parse(text.value) {
+        Ok(pattern) => Some(pattern),
+        Err(error) => {
+            fields.wrong("host", error, host_hint(text.value, error));
+            None
+        }
+    }
+}
+
+fn host_hint(text: &str, error: host::Error) -> Option<String> {
+    if text.contains("://") {
+        return Some(
+            "write the host alone; scheme, port and path have keys of their own".to_owned(),
+        );
+    }
+    if text == "*" {
+        return Some("`egress = \"allow\"` under [defaults] opens every host".to_owned());
+    }
+    if error == host::Error::Ipv6 && text.matches(':').count() == 1 {
+        return Some("the port has a key of its own: port = 443".to_owned());
+    }
+    None
+}
+
+/// The key `name` of a table: present, well-formed, and not given before.
+fn read_name(fields: &Fields<'_, '_>, seen: &mut BTreeMap<String, Place>) -> Option<String> {
+    let text = fields.required("name", "\"...\"")?;
+    unique(fields, "name", text.value, seen)
+}
+
+fn unique(
+    fields: &Fields<'_, '_>,
+    key: &str,
+    text: &str,
+    seen: &mut BTreeMap<String, Place>,
+) -> Option<String> {
+    if !value::is_name(text, 64, b"") {
+        let hint = "1 to 64 letters, digits, '.', '_' and '-', a letter or digit first".to_owned();
+        fields.wrong(key, "is not a name", Some(hint));
+        return None;
+    }
+    if let Some(first) = seen.get(text) {
+        fields.wrong(key, format!("{text:?} is there already, at line {}", first.line), None);
+        return None;
+    }
+    seen.insert(text.to_owned(), fields.place());
+    Some(text.to_owned())
+}
+
+/// What a table is called in messages: by its name where it has one.
+fn title(kind: &str, table: &DeTable<'_>, key: &str) -> String {
+    match table.get(key).and_then(|v| v.get_ref().as_str()) {
+        Some(name) if value::is_name(name, 64, b"") => format!("{kind} {name:?}"),
+        Some(_) | None => format!("this [[{kind}]]"),
+    }
+}
+
+/// The key `agents`: absent or `["*"]`, it stands for every agent.
+fn read_agents(fields: &Fields<'_, '_>) -> Names {
+    let list = fields.texts("agents")?;
+    if let [only] = list.as_slice()
+        && only.value == "*"
+    {
+        return None;
+    }
+    let mut names = BTreeSet::new();
+    for agent in list {
+        if value::is_name(agent.value, 64, b"") {
+            names.insert(agent.value.to_owned());
+        } else {
+            fields.wrong_at(agent.offset, "agents", "is not the name of an agent");
+        }
+    }
+    Some(names)
+}
+
+/// The key `credential`, resolved.
+fn read_credential(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Credential> {
+    let id = fields.text("credential")?.value;
+    shared.used.borrow_mut().insert(id.to_owned());
+    match shared.credentials.get(id) {
+        Some(credential) => credential.clone(),
+        None => {
+            let known = shared.credentials.keys().map(String::as_str);
+            let hint = match value::nearest(id, known) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => "define it under [[credential]]".to_owned(),
+            };
+            // A secret pasted in the wrong place is not repeated in the message.
+            let shown =
+                if value::is_name(id, 32, b"") { format!(" {id:?}") } else { String::new() };
+            fields.wrong("credential", format!("there is no credential{shown}"), Some(hint));
+            None
+        }
+    }
+}
+
+/// The keys `approval` and `retry`; answers whether approval is required.
+fn read_approval_and_retry(fields: &Fields<'_, '_>) -> bool {
+    if let Some(retry) = fields.table("retry", &["max_attempts"]) {
+        retry.number("max_attempts", 1, 100);
+        fields.doubtful("retry", "is read, but this version repeats nothing by itself", None);
+    }
+    let required = fields.word("approval", &["none", "required"]) == Some(1);
+    if required {
+        let message = "this version has no approvals yet, so every call of the route is refused";
+        fields.doubtful("approval", message, None);
+    }
+    required
+}
+
+#[cfg(test)]
+#[path = "document_tests.rs"]
+mod tests;

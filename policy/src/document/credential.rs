@@ -1,0 +1,153 @@
+//! The tables `[[credential]]`.
+
+use super::reader::{Fields, Place, Reader};
+use super::{title, unique, value};
+use crate::{Credential, Inject, SecretRef};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Modes that the language knows and this version can't perform.
+const LATER: [&str; 16] = [
+    "query",
+    "path",
+    "body",
+    "placeholder",
+    "cookie",
+    "sigv4",
+    "sigv4-streaming",
+    "oauth2",
+    "hmac",
+    "jwt",
+    "github-app",
+    "mtls",
+    "keyboard-interactive",
+    "ssh-certificate",
+    "ssh-agent",
+    "none",
+];
+
+type ById = BTreeMap<String, Option<Credential>>;
+
+/// Reads all credentials: by id (none where the table has errors), and where each stands.
+pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>) -> (ById, BTreeMap<String, Place>) {
+    const KNOWN: &[&str] = &["id", "secret", "inject", "name", "format"];
+    let (mut credentials, mut places) = (BTreeMap::new(), BTreeMap::new());
+    for (table, span) in root.tables("credential") {
+        let what = title("credential", table, "id");
+        let fields = Fields::new(reader, table, span, what, KNOWN);
+        let id = fields
+            .required("id", "\"...\"")
+            .and_then(|id| unique(&fields, "id", id.value, &mut places));
+        let secret = read_secret(&fields);
+        let inject = read_inject(&fields);
+        if let Some(id) = id {
+            let credential = secret.zip(inject).map(|(secret, inject)| Credential {
+                id: id.clone(),
+                secret,
+                inject,
+            });
+            credentials.insert(id, credential);
+        }
+    }
+    (credentials, places)
+}
+
+/// Reads the reference to a secret. Messages do not repeat it: people paste secrets here (V-3).
+fn read_secret(fields: &Fields<'_, '_>) -> Option<SecretRef> {
+    let text = fields.required("secret", "\"NAME\"")?.value;
+    let source = |text: &str, kind: &str| text.strip_prefix(kind).map(str::to_owned);
+    let reference = if let Some(name) = source(text, "env:") {
+        let good = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_');
+        good.then_some(SecretRef::Env(name)).ok_or("`env:` is to name an environment variable")
+    } else if let Some(path) = source(text, "file:") {
+        let path = PathBuf::from(path);
+        let good = path.is_absolute();
+        good.then_some(SecretRef::File(path)).ok_or("`file:` is to name an absolute path")
+    } else if let Some(command) = source(text, "exec:") {
+        fields.doubtful("secret", "`exec:` is not supported yet; calls will be refused", None);
+        let good = !command.trim().is_empty();
+        good.then_some(SecretRef::Exec(command)).ok_or("`exec:` is to name a command")
+    } else if value::is_name(text, 128, b"/") {
+        Ok(SecretRef::Vault(text.to_owned()))
+    } else {
+        Err("is not a reference to a secret")
+    };
+    reference
+        .map_err(|message| {
+            let hint = "the name under which the vault holds it, or env:NAME, file:PATH, \
+                        exec:COMMAND; never the secret itself";
+            fields.wrong("secret", message, Some(hint.to_owned()));
+        })
+        .ok()
+}
+
+fn read_inject(fields: &Fields<'_, '_>) -> Option<Inject> {
+    let text = fields.required("inject", "\"bearer\"")?.value;
+    let inject = match text {
+        "bearer" => Inject::Bearer,
+        "basic" => Inject::Basic,
+        "header" => return read_header(fields),
+        "password" => Inject::Password,
+        "ssh-key" | "ssh_key" => Inject::SshKey,
+        later if LATER.contains(&later) => {
+            let message = format!("{later:?} is not supported yet; calls will be refused");
+            fields.doubtful("inject", message, None);
+            Inject::Unsupported(later.to_owned())
+        }
+        other => {
+            let now = ["bearer", "basic", "header", "ssh-key", "password"];
+            let hint = match value::nearest(other, now.into_iter().chain(LATER)) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => format!("supported are {}", now.join(", ")),
+            };
+            fields.wrong("inject", "is not a mode of injection", Some(hint));
+            return None;
+        }
+    };
+    for key in ["name", "format"] {
+        if fields.has(key) {
+            fields.wrong(key, "goes with inject = \"header\" only", None);
+        }
+    }
+    Some(inject)
+}
+
+fn read_header(fields: &Fields<'_, '_>) -> Option<Inject> {
+    /// Fields that frame or route the message; a secret in one of them would break it.
+    const FRAMING: [&str; 11] = [
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+        "te",
+        "trailer",
+        "upgrade",
+        "expect",
+        "proxy-authorization",
+        "proxy-connection",
+    ];
+    let name = fields.required("name", "\"X-Api-Key\"")?.value.to_ascii_lowercase();
+    if !value::is_token(&name) {
+        fields.wrong("name", "is not the name of a header field", None);
+        return None;
+    }
+    if FRAMING.contains(&name.as_str()) || name.starts_with("affiant-") {
+        fields.wrong("name", format!("{name} can't carry a secret"), None);
+        return None;
+    }
+    let format = fields.text("format").map(|f| f.value.to_owned());
+    if let Some(format) = &format {
+        if format.matches("{secret}").count() != 1 {
+            let hint = Some("as in format = \"Token {secret}\"".to_owned());
+            fields.wrong("format", "is to hold {secret} once", hint);
+            return None;
+        }
+        if !format.bytes().all(|c| c == b'\t' || c == b' ' || c.is_ascii_graphic()) {
+            fields.wrong("format", "has a character that a header can't have", None);
+            return None;
+        }
+    }
+    Some(Inject::Header { name, format })
+}

@@ -1,0 +1,195 @@
+//! The tables `[[route]]`.
+
+use super::reader::{Fields, Reader};
+use super::{
+    HttpRoute, Names, Shared, read_agents, read_approval_and_retry, read_credential, read_host,
+    read_name, terms, title, value,
+};
+use crate::host::{Pattern, is_private_literal};
+use crate::{Credential, HttpGrant, IdempotencyRule, Inject, Scheme, path};
+use journal::contract::RemoteContract;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+const KNOWN: &[&str] = &[
+    "name",
+    "agents",
+    "match",
+    "credential",
+    "agent_header",
+    "idempotent",
+    "idempotency",
+    "approval",
+    "result",
+    "limits",
+    "retry",
+    "reconcile",
+    "repeat_guard",
+    "private_addresses",
+];
+
+/// What a remote that publishes no retention is trusted to keep a key (contract K-5).
+const RETENTION: Duration = Duration::from_secs(3600);
+
+/// Reads all routes.
+pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>, shared: &Shared) -> Vec<HttpRoute> {
+    let mut seen = BTreeMap::new();
+    let mut routes = Vec::new();
+    for (table, span) in root.tables("route") {
+        let fields = Fields::new(reader, table, span, title("route", table, "name"), KNOWN);
+        let name = read_name(&fields, &mut seen);
+        routes.extend(read_route(&fields, name, shared));
+    }
+    routes
+}
+
+fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) -> Option<HttpRoute> {
+    let agents = read_agents(fields);
+    let terms = terms::read(fields, &shared.terms, false);
+    let credential = read_http_credential(fields, shared);
+    let replace = fields.word("agent_header", &["refuse", "replace"]) == Some(1);
+    let idempotency = read_idempotency(fields, name.as_deref());
+    let approval = read_approval_and_retry(fields);
+    read_reconcile(fields);
+    let idempotent = fields.truth("idempotent");
+    if !fields.has("match") {
+        let hint = "write match = { host = \"api.example.com\" }".to_owned();
+        fields.wrong("match", "is missing", Some(hint));
+    }
+    let target = fields.table("match", &["scheme", "host", "port", "methods", "path"])?;
+    let scheme = match target.word("scheme", &["https", "http"]) {
+        Some(1) => Scheme::Http,
+        Some(_) | None => Scheme::Https,
+    };
+    let port = target.number("port", 1, 65_535).and_then(|p| u16::try_from(p).ok());
+    let port = port.unwrap_or_else(|| scheme.default_port());
+    let methods = read_methods(&target);
+    let path = read_path(&target);
+    let (host, name) = (read_host(&target)?, name?);
+    let private_addresses = terms.private_addresses.unwrap_or(false);
+    if let Some(credential) = &credential {
+        warn_of_exposure(fields, &target, scheme, &host, credential);
+    }
+    if let Pattern::Exact(host) = &host
+        && is_private_literal(host)
+        && !private_addresses
+    {
+        let hint = Some("add private_addresses = \"allow\" to the route".to_owned());
+        target.doubtful("host", "is a private address, which policy refuses", hint);
+    }
+    let forbidden = credential.as_ref().and_then(|c| c.inject.header_name()).map(str::to_owned);
+    let grant = HttpGrant {
+        route: Some(name.clone()),
+        credential,
+        idempotent,
+        idempotency,
+        keep: terms.keep,
+        keep_bytes: terms.keep_bytes,
+        keep_for: terms.keep_for,
+        limits: terms.limits,
+        private_addresses,
+        repeat_window: terms.repeat_window,
+        forbidden_headers: forbidden.filter(|_| !replace).into_iter().collect(),
+    };
+    let place = fields.place();
+    Some(HttpRoute { name, place, agents, scheme, host, port, methods, path, approval, grant })
+}
+
+fn warn_of_exposure(
+    fields: &Fields<'_, '_>,
+    target: &Fields<'_, '_>,
+    scheme: Scheme,
+    host: &Pattern,
+    credential: &Credential,
+) {
+    let id = &credential.id;
+    if scheme == Scheme::Http {
+        let message = format!("sends credential {id:?} in clear text");
+        target.doubtful("scheme", message, Some("use https".to_owned()));
+    }
+    if let Pattern::Under(suffix) = host
+        && !suffix.contains('.')
+    {
+        let message = format!("hands credential {id:?} to every host under {suffix:?}");
+        fields.doubtful("credential", message, None);
+    }
+}
+
+fn read_http_credential(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Credential> {
+    let credential = read_credential(fields, shared)?;
+    if matches!(credential.inject, Inject::SshKey | Inject::Password) {
+        let mode = credential.inject.mode();
+        fields.wrong("credential", format!("{mode:?} is injected by SSH routes only"), None);
+        return None;
+    }
+    Some(credential)
+}
+
+fn read_methods(target: &Fields<'_, '_>) -> Names {
+    let mut methods = BTreeSet::new();
+    for method in target.texts("methods")? {
+        let text = method.value;
+        if !value::is_token(text) {
+            target.wrong_at(method.offset, "methods", "is not a method");
+        } else if text.bytes().any(|c| c.is_ascii_lowercase()) {
+            let upper = text.to_ascii_uppercase();
+            let message = format!("methods are case-sensitive; write {upper:?}");
+            target.wrong_at(method.offset, "methods", message);
+        } else if text == "CONNECT" {
+            let message = "tunnels are opened for the routes inside of them; leave CONNECT out";
+            target.wrong_at(method.offset, "methods", message);
+        } else {
+            methods.insert(text.to_owned());
+        }
+    }
+    Some(methods)
+}
+
+fn read_path(target: &Fields<'_, '_>) -> Option<path::Pattern> {
+    let text = target.text("path")?.value;
+    match path::Pattern::parse(text) {
+        Ok(pattern) => Some(pattern),
+        Err(error) => {
+            let hint = text.contains('?').then(|| "the query is not matched".to_owned());
+            target.wrong("path", error, hint);
+            None
+        }
+    }
+}
+
+fn read_idempotency(fields: &Fields<'_, '_>, route: Option<&str>) -> Option<IdempotencyRule> {
+    let table = fields.table("idempotency", &["header", "scope", "retention", "contract"])?;
+    let header = table.required("header", "\"Idempotency-Key\"")?.value.to_ascii_lowercase();
+    if !value::is_token(&header) {
+        table.wrong("header", "is not the name of a header field", None);
+        return None;
+    }
+    let scope = table.text("scope").map_or_else(|| route.unwrap_or_default(), |s| s.value);
+    if scope.is_empty() || scope.len() > 256 || scope.chars().any(char::is_control) {
+        table.wrong("scope", "is to be a text of 1 to 256 characters", None);
+    }
+    let retention = table.duration("retention").unwrap_or(RETENTION);
+    let contract = match table.word("contract", &["unverified", "verified"]) {
+        Some(1) => RemoteContract::Verified,
+        Some(_) | None => RemoteContract::Unverified,
+    };
+    Some(IdempotencyRule { header, scope: scope.to_owned(), retention, contract })
+}
+
+/// Checks the shape of `reconcile`, which a later version acts on.
+fn read_reconcile(fields: &Fields<'_, '_>) {
+    let known = &["method", "path", "committed", "rejected"];
+    let Some(table) = fields.table("reconcile", known) else { return };
+    table.word("method", &["GET", "HEAD"]);
+    if let Some(path) = table.required("path", "\"/v1/...?key={idempotency_key}\"")
+        && !path.value.starts_with('/')
+    {
+        table.wrong("path", path::Error::NotAbsolute, None);
+    }
+    for key in ["committed", "rejected"] {
+        if let Some(when) = table.table(key, &["status"]) {
+            when.number("status", 100, 599);
+        }
+    }
+    fields.doubtful("reconcile", "is read, but this version reconciles nothing by itself", None);
+}

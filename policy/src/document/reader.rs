@@ -1,0 +1,309 @@
+//! Reads TOML tables key by key and keeps every finding with its place.
+
+use super::value;
+use crate::Diagnostic;
+use std::cell::RefCell;
+use std::ops::Range;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A place in the text: line and column, both from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Place {
+    /// The line.
+    pub line: usize,
+    /// The column, in characters.
+    pub column: usize,
+}
+
+/// The text that is read, and what was found wrong with it.
+pub(crate) struct Reader<'t> {
+    file: &'t str,
+    text: &'t str,
+    lines: Vec<usize>,
+    errors: RefCell<Vec<Diagnostic>>,
+    warnings: RefCell<Vec<Diagnostic>>,
+}
+
+impl<'t> Reader<'t> {
+    /// Begins to read a text.
+    pub(crate) fn new(text: &'t str, file: &'t str) -> Self {
+        let ends = text.bytes().enumerate().filter(|&(_, b)| b == b'\n').map(|(i, _)| i + 1);
+        let lines = std::iter::once(0).chain(ends).collect();
+        Self { file, text, lines, errors: RefCell::default(), warnings: RefCell::default() }
+    }
+
+    /// The place of a byte offset.
+    pub(crate) fn place(&self, offset: usize) -> Place {
+        let line = self.lines.partition_point(|&start| start <= offset).max(1);
+        let start = self.lines.get(line - 1).copied().unwrap_or(0);
+        let before = self.text.as_bytes().get(start..offset.min(self.text.len()));
+        // Characters are counted by their first bytes, so that no offset can split one.
+        let column = before.map_or(0, |b| b.iter().filter(|&&c| c & 0xc0 != 0x80).count());
+        Place { line, column: column + 1 }
+    }
+
+    fn diagnostic(&self, place: Place, message: String, hint: Option<String>) -> Diagnostic {
+        let Place { line, column } = place;
+        Diagnostic { file: self.file.to_owned(), line, column, message, hint }
+    }
+
+    /// Keeps an error at a byte offset.
+    pub(crate) fn error(&self, offset: usize, message: impl Into<String>, hint: Option<String>) {
+        self.error_at(self.place(offset), message, hint);
+    }
+
+    /// Keeps an error at a place.
+    pub(crate) fn error_at(&self, place: Place, message: impl Into<String>, hint: Option<String>) {
+        self.errors.borrow_mut().push(self.diagnostic(place, message.into(), hint));
+    }
+
+    /// Keeps a warning at a place.
+    pub(crate) fn warn_at(&self, place: Place, message: impl Into<String>, hint: Option<String>) {
+        self.warnings.borrow_mut().push(self.diagnostic(place, message.into(), hint));
+    }
+
+    /// Whether there is an error so far.
+    pub(crate) fn failed(&self) -> bool {
+        !self.errors.borrow().is_empty()
+    }
+
+    /// Ends the reading: warnings, or all errors in the order of the text.
+    pub(crate) fn finish(self) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
+        let sorted = |list: RefCell<Vec<Diagnostic>>| {
+            let mut list = list.into_inner();
+            list.sort();
+            list.dedup();
+            list
+        };
+        if self.failed() { Err(sorted(self.errors)) } else { Ok(sorted(self.warnings)) }
+    }
+}
+
+/// A value with the offset it stands at.
+#[derive(Debug, Clone)]
+pub(crate) struct At<T> {
+    /// The value.
+    pub value: T,
+    /// The byte offset.
+    pub offset: usize,
+}
+
+/// One table under reading.
+pub(crate) struct Fields<'r, 't> {
+    reader: &'r Reader<'t>,
+    table: &'r DeTable<'r>,
+    what: String,
+    offset: usize,
+}
+
+impl<'r, 't> Fields<'r, 't> {
+    /// Reads a table that may have the known keys; every other key is an error.
+    pub(crate) fn new(
+        reader: &'r Reader<'t>,
+        table: &'r DeTable<'r>,
+        span: Range<usize>,
+        what: impl Into<String>,
+        known: &[&str],
+    ) -> Self {
+        let what = what.into();
+        for key in table.keys() {
+            let name: &str = key.get_ref();
+            if known.contains(&name) {
+                continue;
+            }
+            let hint = match value::nearest(name, known.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("known keys: {}", known.join(", ")),
+            };
+            let shown: String = name.chars().take(64).collect();
+            reader.error(key.span().start, format!("unknown key `{shown}` in {what}"), Some(hint));
+        }
+        Self { reader, table, what, offset: span.start }
+    }
+
+    /// Where the table begins.
+    pub(crate) fn place(&self) -> Place {
+        self.reader.place(self.offset)
+    }
+
+    fn find(&self, key: &str) -> Option<&'r Spanned<DeValue<'r>>> {
+        self.table.get(key)
+    }
+
+    /// Whether the key is there.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.find(key).is_some()
+    }
+
+    /// The place of a key's value, or of the table.
+    pub(crate) fn place_of(&self, key: &str) -> Place {
+        self.find(key).map_or_else(|| self.place(), |v| self.reader.place(v.span().start))
+    }
+
+    fn mistyped(&self, key: &str, value: &Spanned<DeValue<'_>>, wanted: &str) {
+        let found = value.get_ref().type_str();
+        self.reader.error(
+            value.span().start,
+            format!("`{key}` of {} is to be {wanted}, not {found}", self.what),
+            None,
+        );
+    }
+
+    /// Keeps an error about a key's value.
+    pub(crate) fn wrong(&self, key: &str, message: impl std::fmt::Display, hint: Option<String>) {
+        let message = format!("`{key}` of {}: {message}", self.what);
+        self.reader.error_at(self.place_of(key), message, hint);
+    }
+
+    /// Keeps a warning about a key's value.
+    pub(crate) fn doubtful(
+        &self,
+        key: &str,
+        message: impl std::fmt::Display,
+        hint: Option<String>,
+    ) {
+        let message = format!("`{key}` of {}: {message}", self.what);
+        self.reader.warn_at(self.place_of(key), message, hint);
+    }
+
+    /// A text.
+    pub(crate) fn text(&self, key: &str) -> Option<At<&'r str>> {
+        let value = self.find(key)?;
+        match value.get_ref() {
+            DeValue::String(text) => Some(At { value: text.as_ref(), offset: value.span().start }),
+            other => {
+                let _: &DeValue<'_> = other;
+                self.mistyped(key, value, "a text in quotes");
+                None
+            }
+        }
+    }
+
+    /// A text that has to be there.
+    pub(crate) fn required(&self, key: &str, example: &str) -> Option<At<&'r str>> {
+        if !self.has(key) {
+            self.reader.error(
+                self.offset,
+                format!("{} lacks `{key}`", self.what),
+                Some(format!("write {key} = {example}")),
+            );
+        }
+        self.text(key)
+    }
+
+    /// A truth value.
+    pub(crate) fn truth(&self, key: &str) -> Option<bool> {
+        let value = self.find(key)?;
+        let truth = value.get_ref().as_bool();
+        if truth.is_none() {
+            self.mistyped(key, value, "true or false");
+        }
+        truth
+    }
+
+    /// A whole number between two bounds.
+    pub(crate) fn number(&self, key: &str, least: u64, most: u64) -> Option<u64> {
+        let value = self.find(key)?;
+        let Some(number) = value.get_ref().as_integer() else {
+            self.mistyped(key, value, "a whole number");
+            return None;
+        };
+        let number = u64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok();
+        let number = number.filter(|n| (least..=most).contains(n));
+        if number.is_none() {
+            self.wrong(key, format!("is to be a number from {least} to {most}"), None);
+        }
+        number
+    }
+
+    /// One of some words; answers its index.
+    pub(crate) fn word(&self, key: &str, words: &[&str]) -> Option<usize> {
+        let text = self.text(key)?;
+        let index = words.iter().position(|w| *w == text.value);
+        if index.is_none() {
+            let hint = value::nearest(text.value, words.iter().copied())
+                .map(|near| format!("did you mean {near:?}?"));
+            let shown: String = text.value.chars().take(64).collect();
+            self.wrong(key, format!("{shown:?} is not one of {}", words.join(", ")), hint);
+        }
+        index
+    }
+
+    /// A duration.
+    pub(crate) fn duration(&self, key: &str) -> Option<std::time::Duration> {
+        let found = self.find(key)?;
+        if found.get_ref().is_integer() {
+            self.wrong(key, "a duration has a unit", Some(format!("write {key} = \"10s\"")));
+            return None;
+        }
+        let text = self.text(key)?;
+        value::duration(text.value).map_err(|e| self.wrong(key, e, None)).ok()
+    }
+
+    /// A size: a text with a unit, or a number of bytes.
+    pub(crate) fn size(&self, key: &str) -> Option<u64> {
+        let found = self.find(key)?;
+        if found.get_ref().is_integer() {
+            return self.number(key, 0, 1 << 50);
+        }
+        let text = self.text(key)?;
+        value::size(text.value).map_err(|e| self.wrong(key, e, None)).ok()
+    }
+
+    /// A list of texts with at least one member.
+    pub(crate) fn texts(&self, key: &str) -> Option<Vec<At<&'r str>>> {
+        let value = self.find(key)?;
+        let Some(array) = value.get_ref().as_array() else {
+            let hint = value.get_ref().as_str().map(|_| "put it in brackets: [\"...\"]".to_owned());
+            let message = format!("`{key}` of {} is to be a list of texts", self.what);
+            self.reader.error(value.span().start, message, hint);
+            return None;
+        };
+        if array.is_empty() {
+            self.wrong(key, "an empty list matches nothing", Some("leave the key out".to_owned()));
+            return None;
+        }
+        let mut texts = Vec::with_capacity(array.len());
+        for member in array.iter() {
+            match member.get_ref().as_str() {
+                Some(text) => texts.push(At { value: text, offset: member.span().start }),
+                None => self.mistyped(key, member, "a list of texts"),
+            }
+        }
+        Some(texts)
+    }
+
+    /// A table inside of this one.
+    pub(crate) fn table(&self, key: &str, known: &[&str]) -> Option<Fields<'r, 't>> {
+        let value = self.find(key)?;
+        let Some(table) = value.get_ref().as_table() else {
+            self.mistyped(key, value, "a table in braces");
+            return None;
+        };
+        let what = format!("`{key}` of {}", self.what);
+        Some(Fields::new(self.reader, table, value.span(), what, known))
+    }
+
+    /// The tables of a `[[list]]`.
+    pub(crate) fn tables(&self, key: &str) -> Vec<(&'r DeTable<'r>, Range<usize>)> {
+        let Some(value) = self.find(key) else { return Vec::new() };
+        let Some(array) = value.get_ref().as_array() else {
+            self.mistyped(key, value, &format!("a list of tables, each begun by [[{key}]]"));
+            return Vec::new();
+        };
+        let mut tables = Vec::with_capacity(array.len());
+        for member in array.iter() {
+            match member.get_ref().as_table() {
+                Some(table) => tables.push((table, member.span())),
+                None => self.mistyped(key, member, &format!("a table begun by [[{key}]]")),
+            }
+        }
+        tables
+    }
+
+    /// Keeps an error at a member of a list.
+    pub(crate) fn wrong_at(&self, offset: usize, key: &str, message: impl std::fmt::Display) {
+        self.reader.error(offset, format!("`{key}` of {}: {message}", self.what), None);
+    }
+}

@@ -1,0 +1,199 @@
+//! The tables `[[ssh]]`.
+
+use super::reader::{Fields, Reader};
+use super::{
+    Allow, Names, Shared, SshRoute, read_agents, read_approval_and_retry, read_credential,
+    read_host, read_name, terms, title, value,
+};
+use crate::{Credential, Inject, SshGrant, host};
+use std::collections::{BTreeMap, BTreeSet};
+
+const KNOWN: &[&str] = &[
+    "name",
+    "agents",
+    "match",
+    "address",
+    "host_keys",
+    "credential",
+    "allow",
+    "shell",
+    "idempotent",
+    "approval",
+    "result",
+    "limits",
+    "retry",
+    "repeat_guard",
+    "private_addresses",
+];
+
+/// Reads all SSH routes.
+pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>, shared: &Shared) -> Vec<SshRoute> {
+    let mut seen = BTreeMap::new();
+    let mut routes = Vec::new();
+    for (table, span) in root.tables("ssh") {
+        let fields = Fields::new(reader, table, span, title("ssh", table, "name"), KNOWN);
+        let name = read_name(&fields, &mut seen);
+        routes.extend(read_route(&fields, name, shared));
+    }
+    routes
+}
+
+fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) -> Option<SshRoute> {
+    let agents = read_agents(fields);
+    let terms = terms::read(fields, &shared.terms, true);
+    let credential = read_ssh_credential(fields, shared);
+    let approval = read_approval_and_retry(fields);
+    let allow = read_allow(fields);
+    let any_shell = fields.word("shell", &["plain", "any"]) == Some(1);
+    let host_keys = read_host_keys(fields);
+    let address = read_address(fields);
+    let idempotent = fields.truth("idempotent").unwrap_or(false);
+    if !fields.has("match") {
+        let hint = "write match = { host = \"prod-1\", users = [\"deploy\"] }".to_owned();
+        fields.wrong("match", "is missing", Some(hint));
+    }
+    let target = fields.table("match", &["host", "port", "users", "commands"])?;
+    let port = target.number("port", 1, 65_535).and_then(|p| u16::try_from(p).ok()).unwrap_or(22);
+    let users = read_users(&target);
+    let commands = read_commands(&target);
+    if commands.is_some() && allow.shell {
+        let message = "restricts nothing, since the route allows a shell as well";
+        target.doubtful("commands", message, None);
+    }
+    let (host, name) = (read_host(&target)?, name?);
+    let grant = SshGrant {
+        route: name.clone(),
+        address,
+        host_keys,
+        credential,
+        idempotent,
+        keep: terms.keep,
+        keep_bytes: terms.keep_bytes,
+        keep_for: terms.keep_for,
+        limits: terms.limits,
+        output_bytes: terms.output_bytes,
+        repeat_window: terms.repeat_window,
+        // An SSH route names its target and pins its key: it may lead to a private address unless
+        // it says otherwise itself.
+        private_addresses: !fields.has("private_addresses")
+            || terms.private_addresses == Some(true),
+    };
+    let place = fields.place();
+    Some(SshRoute {
+        name,
+        place,
+        agents,
+        host,
+        port,
+        users,
+        commands,
+        any_shell,
+        allow,
+        approval,
+        grant,
+    })
+}
+
+fn read_ssh_credential(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Credential> {
+    let credential = read_credential(fields, shared)?;
+    if credential.inject.header_name().is_some() {
+        let mode = credential.inject.mode();
+        let hint = Some("SSH routes take \"ssh-key\" and \"password\"".to_owned());
+        fields.wrong("credential", format!("{mode:?} is injected by HTTP routes only"), hint);
+        return None;
+    }
+    if let Inject::Unsupported(mode) = &credential.inject {
+        fields.doubtful("credential", format!("{mode:?} is not supported yet"), None);
+    }
+    Some(credential)
+}
+
+fn read_allow(fields: &Fields<'_, '_>) -> Allow {
+    let Some(list) = fields.texts("allow") else {
+        return Allow { exec: true, ..Allow::default() };
+    };
+    let mut allow = Allow::default();
+    for member in list {
+        match member.value {
+            "exec" => allow.exec = true,
+            "shell" => allow.shell = true,
+            "forward" => allow.forward = true,
+            "sftp" => {
+                allow.subsystems.insert("sftp".to_owned());
+            }
+            other => match other.strip_prefix("subsystem:") {
+                Some(name) if value::is_name(name, 64, b"@") => {
+                    allow.subsystems.insert(name.to_owned());
+                }
+                Some(_) | None => {
+                    let known = "exec, shell, sftp, subsystem:NAME or forward";
+                    fields.wrong_at(member.offset, "allow", format!("is to be {known}"));
+                }
+            },
+        }
+    }
+    allow
+}
+
+fn read_host_keys(fields: &Fields<'_, '_>) -> Vec<String> {
+    if !fields.has("host_keys") {
+        let hint = "`ssh-keyscan HOST` prints them; compare with the host's own before you pin";
+        fields.doubtful("host_keys", "is missing: calls will be refused", Some(hint.to_owned()));
+        return Vec::new();
+    }
+    let mut keys = Vec::new();
+    for line in fields.texts("host_keys").unwrap_or_default() {
+        match value::public_key(line.value) {
+            Ok(key) => keys.push(key),
+            Err(error) => fields.wrong_at(line.offset, "host_keys", error),
+        }
+    }
+    keys
+}
+
+/// The key `address`, as `host:port` with IPv6 in brackets.
+fn read_address(fields: &Fields<'_, '_>) -> Option<String> {
+    let text = fields.text("address")?.value;
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) if !name.contains(':') || name.ends_with(']') => (name, Some(port)),
+        Some(_) | None => (text, None),
+    };
+    let port = port.map_or(Some(22), |p| p.parse::<u16>().ok().filter(|&p| p != 0));
+    match (host::normalize(name), port) {
+        (Ok(name), Some(port)) if name.contains(':') => Some(format!("[{name}]:{port}")),
+        (Ok(name), Some(port)) => Some(format!("{name}:{port}")),
+        (Err(error), _) => {
+            fields.wrong("address", error, Some("as in \"10.0.0.4:22\"".to_owned()));
+            None
+        }
+        (Ok(_), None) => {
+            fields.wrong("address", "the port is to be a number from 1 to 65535", None);
+            None
+        }
+    }
+}
+
+fn read_users(target: &Fields<'_, '_>) -> Names {
+    let mut users = BTreeSet::new();
+    for user in target.texts("users")? {
+        let text = user.value;
+        if text.is_empty() || text.len() > 128 || text.chars().any(char::is_control) {
+            target.wrong_at(user.offset, "users", "is not a login name");
+        } else {
+            users.insert(text.to_owned());
+        }
+    }
+    Some(users)
+}
+
+fn read_commands(target: &Fields<'_, '_>) -> Option<BTreeSet<String>> {
+    let mut commands = BTreeSet::new();
+    for command in target.texts("commands")? {
+        if command.value.is_empty() || command.value.contains('\0') {
+            target.wrong_at(command.offset, "commands", "is not a command");
+        } else {
+            commands.insert(command.value.to_owned());
+        }
+    }
+    Some(commands)
+}

@@ -1,0 +1,192 @@
+//! Explains a decision: the same search, told in words.
+
+use super::{EGRESS, Snapshot, http, normal_host, ssh};
+use crate::{
+    Considered, Credential, Denial, Explanation, HttpAction, HttpGrant, SshAction, SshGrant,
+};
+use journal::contract::RemoteContract;
+use std::time::Duration;
+
+/// How many routes that did not decide are named.
+const CONSIDERED: usize = 50;
+
+/// Explains an HTTP action.
+pub(super) fn http(snapshot: &Snapshot, action: &HttpAction<'_>) -> Explanation {
+    let place = match normal_host(action.host) {
+        Ok(host) => format!("{}://{}:{}", action.scheme, http::bracketed(&host), action.port),
+        Err(_) => "an unusable host".to_owned(),
+    };
+    let title = format!("{} {place}{} as agent {}", action.method, action.path, action.agent);
+    let decision = snapshot.http(action);
+    let mut explanation = begin(snapshot, title, decision.as_ref().err());
+    let target = http::Target::of(action);
+    let found = target.as_ref().ok().and_then(|t| snapshot.http.find(t));
+    if let Ok(grant) = &decision {
+        explanation.reason = match found {
+            Some(_) => "the narrowest route that matches".to_owned(),
+            None => "no route matches, and egress is open".to_owned(),
+        };
+        explanation.injects = grant.credential.as_ref().map(injection);
+        explanation.terms = http_terms(grant, action.method);
+    }
+    if let Some(route) = found {
+        explanation.rule.clone_from(&route.name);
+        explanation.line = Some(route.place.line);
+    } else {
+        explanation.line = snapshot.defaults.place.map(|p| p.line);
+    }
+    if let Ok(target) = &target {
+        let others = snapshot.http.of_host(&target.host);
+        let others = others.filter(|r| found.is_none_or(|f| f.name != r.name));
+        explanation.considered = others
+            .take(CONSIDERED)
+            .map(|route| Considered {
+                route: route.name.clone(),
+                line: route.place.line,
+                reason: match http::mismatch(route, target) {
+                    None => "matches, but is wider",
+                    Some(http::Mismatch::Agent) => "is for other agents",
+                    Some(http::Mismatch::Scheme) => "is for the other scheme",
+                    Some(http::Mismatch::Port) => "is for another port",
+                    Some(http::Mismatch::Path) => "is for other paths",
+                    Some(http::Mismatch::Method) => "is for other methods",
+                }
+                .to_owned(),
+            })
+            .collect();
+    }
+    explanation
+}
+
+/// Explains an SSH action.
+pub(super) fn ssh(snapshot: &Snapshot, action: &SshAction<'_>) -> Explanation {
+    let host = normal_host(action.host);
+    let place = host.as_ref().map_or("an unusable host", |h| h.as_str());
+    let (user, port) = (action.user, action.port);
+    let request = ssh::kind(&action.request);
+    let place = format!("ssh://{user}@{}:{port}", http::bracketed(place));
+    let title = format!("{request} at {place} as agent {}", action.agent);
+    let decision = snapshot.ssh(action);
+    let mut explanation = begin(snapshot, title, decision.as_ref().err());
+    let Ok(host) = host else { return explanation };
+    let found = snapshot.ssh.find(action, &host);
+    if let Ok(grant) = &decision {
+        explanation.reason = "the narrowest SSH route that matches".to_owned();
+        explanation.injects = grant.credential.as_ref().map(injection);
+        explanation.terms = ssh_terms(grant);
+    }
+    if let Some(route) = found {
+        explanation.rule.clone_from(&route.name);
+        explanation.line = Some(route.place.line);
+    }
+    let others = snapshot.ssh.of_host(&host);
+    let others = others.filter(|r| found.is_none_or(|f| f.name != r.name));
+    explanation.considered = others
+        .take(CONSIDERED)
+        .map(|route| Considered {
+            route: route.name.clone(),
+            line: route.place.line,
+            reason: match ssh::mismatch(route, action) {
+                None => "matches, but is wider",
+                Some(ssh::Mismatch::Agent) => "is for other agents",
+                Some(ssh::Mismatch::Port) => "is for another port",
+                Some(ssh::Mismatch::User) => "is for other users",
+                Some(ssh::Mismatch::Request) => "does not allow this kind of request",
+                Some(ssh::Mismatch::Command) => "is for other commands",
+            }
+            .to_owned(),
+        })
+        .collect();
+    explanation
+}
+
+fn begin(snapshot: &Snapshot, action: String, denial: Option<&Denial>) -> Explanation {
+    Explanation {
+        allowed: denial.is_none(),
+        action,
+        policy_version: snapshot.version,
+        rule: denial.map_or_else(|| EGRESS.to_owned(), |d| d.rule.clone()),
+        line: None,
+        code: denial.map(|d| d.code),
+        field: denial.map(|d| d.field.clone()),
+        reason: denial.map(|d| d.message.clone()).unwrap_or_default(),
+        injects: None,
+        terms: Vec::new(),
+        considered: Vec::new(),
+    }
+}
+
+fn injection(credential: &Credential) -> String {
+    let Credential { id, secret, inject } = credential;
+    match inject.header_name() {
+        Some(name) => {
+            format!("credential {id:?} ({}) as header {name}, {}", secret.kind(), inject.mode())
+        }
+        None => format!("credential {id:?} ({}), {}", secret.kind(), inject.mode()),
+    }
+}
+
+fn http_terms(grant: &HttpGrant, method: &str) -> Vec<String> {
+    let mut terms = Vec::new();
+    let known = if grant.is_idempotent(method) { "idempotent" } else { "not idempotent" };
+    let by = if grant.idempotent.is_some() { "by the route" } else { "by its method" };
+    terms.push(format!("{known}, {by}"));
+    terms.push(match &grant.idempotency {
+        Some(rule) => {
+            let contract = match rule.contract {
+                RemoteContract::Verified => "a repeat with the same key is safe",
+                RemoteContract::Unverified => "a repeat is not promised to be safe",
+            };
+            let kept = seconds(rule.retention);
+            format!(
+                "key in header {}, scope {:?}, kept {kept}; {contract}",
+                rule.header, rule.scope
+            )
+        }
+        None => "no idempotency contract; a key is neither added nor trusted".to_owned(),
+    });
+    terms.push(guard(grant.repeat_window));
+    terms.push(format!(
+        "result: {}, up to {} bytes, for {}",
+        grant.keep,
+        grant.keep_bytes,
+        seconds(grant.keep_for)
+    ));
+    let addresses = if grant.private_addresses { "may" } else { "may not" };
+    terms.push(format!("private addresses {addresses} be dialled"));
+    for header in &grant.forbidden_headers {
+        terms.push(format!("a request with header {header} is refused"));
+    }
+    terms
+}
+
+fn ssh_terms(grant: &SshGrant) -> Vec<String> {
+    let mut terms = Vec::new();
+    if let Some(address) = &grant.address {
+        terms.push(format!("the name leads to {address}"));
+    }
+    terms.push(format!("{} host key(s) pinned", grant.host_keys.len()));
+    terms.push(if grant.idempotent { "idempotent" } else { "not idempotent" }.to_owned());
+    terms.push(guard(grant.repeat_window));
+    let (keep, bytes, time) = (grant.keep, grant.keep_bytes, seconds(grant.keep_for));
+    terms.push(format!("result: {keep}, up to {bytes} bytes, for {time}"));
+    terms
+}
+
+fn guard(window: Option<Duration>) -> String {
+    match window {
+        Some(window) => format!("hidden repeats are held back for {}", seconds(window)),
+        None => "hidden repeats are not held back".to_owned(),
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{}ms", duration.as_millis()),
+        s if s % 86_400 == 0 => format!("{}d", s / 86_400),
+        s if s % 3_600 == 0 => format!("{}h", s / 3_600),
+        s if s % 60 == 0 => format!("{}m", s / 60),
+        s => format!("{s}s"),
+    }
+}

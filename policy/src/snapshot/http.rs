@@ -1,0 +1,244 @@
+//! Finds the deciding route of an HTTP action.
+//!
+//! ```text
+//! host (exact, else the longest `*.` suffix) ─► scheme and port ─► path (exact, else the longest
+//! literal prefix, then the narrower rest, else no condition) ─► methods ─► agents
+//! ```
+//!
+//! Each step is from narrow to wide; a level that has no match gives way to the next wider one.
+
+use super::order::{self, Bucket, Relation, admits, breadth, relate};
+use super::{Tie, normal_host, not_allowed, shown};
+use crate::document::HttpRoute;
+use crate::host::{self, Pattern};
+use crate::{Denial, HttpAction, Scheme, path};
+use journal::contract::Code;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+
+/// An action with its host and path in normal form.
+pub(super) struct Target<'a> {
+    pub(super) agent: &'a str,
+    pub(super) scheme: Scheme,
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) method: &'a str,
+    pub(super) path: String,
+}
+
+impl<'a> Target<'a> {
+    /// Normalises an action.
+    pub(super) fn of(action: &HttpAction<'a>) -> Result<Self, Denial> {
+        let HttpAction { agent, scheme, port, method, .. } = *action;
+        let host = normal_host(action.host)?;
+        let path = path::normalize(action.path).map_err(|error| Denial {
+            code: Code::InvalidTarget,
+            field: "target.path".to_owned(),
+            message: format!("The path of the target can't be judged: {error}."),
+            rule: super::EGRESS.to_owned(),
+        })?;
+        Ok(Self { agent, scheme, host, port, method, path })
+    }
+}
+
+/// All routes, found by host.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Index {
+    /// Narrowest first among those that one step can't tell apart.
+    routes: Vec<HttpRoute>,
+    exact: HashMap<String, Site>,
+    under: HashMap<String, Site>,
+}
+
+/// The routes of one host or suffix.
+#[derive(Debug, Clone, Default)]
+struct Site {
+    all: Vec<usize>,
+    ports: HashMap<(Scheme, u16), Paths>,
+}
+
+/// The routes of one scheme, host and port.
+#[derive(Debug, Clone, Default)]
+struct Paths {
+    /// Paths without a star.
+    literal: HashMap<String, Bucket>,
+    /// Patterns by their literal prefix.
+    starred: HashMap<String, Bucket>,
+    /// Routes without a condition on the path.
+    any: Bucket,
+}
+
+impl Index {
+    /// Builds the index, and finds the ties.
+    pub(super) fn build(mut routes: Vec<HttpRoute>) -> (Self, Vec<Tie>) {
+        routes.sort_by_cached_key(|r| {
+            let rank = r.path.as_ref().map(path::Pattern::rank);
+            (Reverse(rank), breadth(&r.methods), breadth(&r.agents), r.name.clone())
+        });
+        let mut index = Self::default();
+        for (i, route) in routes.iter().enumerate() {
+            let site = match &route.host {
+                Pattern::Exact(name) => index.exact.entry(name.clone()).or_default(),
+                Pattern::Under(suffix) => index.under.entry(suffix.clone()).or_default(),
+            };
+            site.all.push(i);
+            let paths = site.ports.entry((route.scheme, route.port)).or_default();
+            let bucket = match &route.path {
+                None => &mut paths.any,
+                Some(p) if p.is_literal() => {
+                    paths.literal.entry(p.as_str().to_owned()).or_default()
+                }
+                Some(p) => paths.starred.entry(p.prefix()).or_default(),
+            };
+            bucket.push(i, &route.agents);
+        }
+        index.routes = routes;
+        let ties = index.ties();
+        (index, ties)
+    }
+
+    fn ties(&self) -> Vec<Tie> {
+        let mut tied: BTreeSet<(usize, usize)> = BTreeSet::new();
+        let sites = self.exact.values().chain(self.under.values());
+        for paths in sites.flat_map(|s| s.ports.values()) {
+            let starred = paths.starred.values();
+            for bucket in paths.literal.values().chain(starred).chain([&paths.any]) {
+                bucket.pairs(|one, other| {
+                    let pair = self.routes.get(one).zip(self.routes.get(other));
+                    if pair.is_some_and(|(a, b)| ties(a, b)) {
+                        tied.insert((one.min(other), one.max(other)));
+                    }
+                });
+            }
+        }
+        let name = |i: usize| self.routes.get(i).map(|r| (r.name.clone(), r.place));
+        tied.into_iter()
+            .filter_map(|(a, b)| name(a).zip(name(b)))
+            .map(|(one, other)| Tie { kind: "route", one, other })
+            .collect()
+    }
+
+    /// All routes.
+    pub(super) fn routes(&self) -> &[HttpRoute] {
+        &self.routes
+    }
+
+    /// The sites that cover a host, the narrowest first.
+    fn sites<'s>(&'s self, host: &'s str) -> impl Iterator<Item = &'s Site> {
+        let under = host::suffixes(host).filter_map(|suffix| self.under.get(suffix));
+        self.exact.get(host).into_iter().chain(under)
+    }
+
+    /// The routes whose host covers the given one.
+    pub(super) fn of_host<'s>(&'s self, host: &'s str) -> impl Iterator<Item = &'s HttpRoute> {
+        self.sites(host).flat_map(|s| &s.all).filter_map(|&i| self.routes.get(i))
+    }
+
+    /// The deciding route.
+    pub(super) fn find(&self, target: &Target<'_>) -> Option<&HttpRoute> {
+        let accept = |i: usize| {
+            self.routes.get(i).is_some_and(|route| {
+                admits(&route.methods, target.method)
+                    && route.path.as_ref().is_none_or(|p| p.matches(&target.path))
+            })
+        };
+        self.sites(&target.host)
+            .filter_map(|site| site.ports.get(&(target.scheme, target.port)))
+            .find_map(|paths| {
+                let literal = paths.literal.get(&target.path);
+                let starred = prefixes(&target.path).filter_map(|p| paths.starred.get(p));
+                literal
+                    .into_iter()
+                    .chain(starred)
+                    .chain([&paths.any])
+                    .find_map(|bucket| bucket.first(target.agent, accept))
+            })
+            .and_then(|i| self.routes.get(i))
+    }
+
+    /// Whether some route leads the agent to the host and port.
+    pub(super) fn leads_to(&self, agent: &str, host: &str, port: u16) -> bool {
+        self.of_host(host).any(|r| r.port == port && admits(&r.agents, agent))
+    }
+
+    /// Says why no tunnel is opened.
+    pub(super) fn refuse_tunnel(&self, agent: &str, host: &str, port: u16) -> Denial {
+        let known = self.of_host(host).any(|r| admits(&r.agents, agent));
+        let field = if known { "target.port" } else { "target.host" };
+        let (agent, host) = (shown(agent), bracketed(host));
+        not_allowed(field, format!("No route lets agent {agent} open a tunnel to {host}:{port}."))
+    }
+
+    /// Says how far the action got: the first condition that none of the agent's routes meets.
+    pub(super) fn refuse(&self, target: &Target<'_>) -> Denial {
+        let stage = self.of_host(&target.host).filter_map(|r| mismatch(r, target)).max();
+        let (agent, scheme, port) = (shown(target.agent), target.scheme, target.port);
+        let place = format!("{scheme}://{}:{port}", bracketed(&target.host));
+        let (field, what) = match stage {
+            None | Some(Mismatch::Agent) => ("target.host", "reach".to_owned()),
+            Some(Mismatch::Scheme) => ("target.scheme", format!("use {scheme} at")),
+            Some(Mismatch::Port) => ("target.port", "reach".to_owned()),
+            Some(Mismatch::Path) => ("target.path", "use this path of".to_owned()),
+            Some(Mismatch::Method) => {
+                ("method", format!("use {} on this path of", shown(target.method)))
+            }
+        };
+        not_allowed(field, format!("No route lets agent {agent} {what} {place}."))
+    }
+}
+
+/// The first condition of a route that an action does not meet, in the order of the search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mismatch {
+    Agent,
+    Scheme,
+    Port,
+    Path,
+    Method,
+}
+
+/// Compares a route whose host covers the target's with the rest of the action.
+pub(super) fn mismatch(route: &HttpRoute, target: &Target<'_>) -> Option<Mismatch> {
+    if !admits(&route.agents, target.agent) {
+        Some(Mismatch::Agent)
+    } else if route.scheme != target.scheme {
+        Some(Mismatch::Scheme)
+    } else if route.port != target.port {
+        Some(Mismatch::Port)
+    } else if !route.path.as_ref().is_none_or(|p| p.matches(&target.path)) {
+        Some(Mismatch::Path)
+    } else if !admits(&route.methods, target.method) {
+        Some(Mismatch::Method)
+    } else {
+        None
+    }
+}
+
+/// Whether two routes of one bucket can decide the same action with neither narrower.
+fn ties(a: &HttpRoute, b: &HttpRoute) -> bool {
+    let methods = relate(&a.methods, &b.methods);
+    let agents = relate(&a.agents, &b.agents);
+    if methods == Relation::Disjoint || !order::tied(methods, agents) {
+        return false;
+    }
+    match (&a.path, &b.path) {
+        (Some(x), Some(y)) => x.rank() == y.rank() && x.meets(y),
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    }
+}
+
+/// The path and what stands before each of its slashes, the longest first.
+fn prefixes(path: &str) -> impl Iterator<Item = &str> {
+    let mut rest = path.starts_with('/').then_some(path);
+    std::iter::from_fn(move || {
+        let current = rest?;
+        rest = current.rsplit_once('/').map(|(head, _)| head);
+        Some(current)
+    })
+}
+
+/// A host as it stands in front of a port.
+pub(super) fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}

@@ -1,0 +1,220 @@
+//! Finds the deciding route of an SSH action.
+//!
+//! Narrow to wide: host (exact, else the longest `*.` suffix), users, command, agents.
+
+use super::order::{Relation, admits, breadth, relate, tied};
+use super::{Tie, http::bracketed, not_allowed, shown};
+use crate::document::SshRoute;
+use crate::host::{self, Pattern};
+use crate::{Denial, SshAction, SshRequest, glob};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+
+/// All SSH routes, found by host.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Index {
+    routes: Vec<SshRoute>,
+    exact: HashMap<String, Vec<usize>>,
+    under: HashMap<String, Vec<usize>>,
+}
+
+/// How narrow the condition on a request is; greater is narrower.
+type Rank = (u8, usize);
+
+impl Index {
+    /// Builds the index, and finds the ties.
+    pub(super) fn build(routes: Vec<SshRoute>) -> (Self, Vec<Tie>) {
+        let mut index = Self::default();
+        for (i, route) in routes.iter().enumerate() {
+            let list = match &route.host {
+                Pattern::Exact(name) => index.exact.entry(name.clone()).or_default(),
+                Pattern::Under(suffix) => index.under.entry(suffix.clone()).or_default(),
+            };
+            list.push(i);
+        }
+        index.routes = routes;
+        let mut found = Vec::new();
+        for list in index.exact.values().chain(index.under.values()) {
+            let routes: Vec<&SshRoute> = list.iter().filter_map(|&i| index.routes.get(i)).collect();
+            for (at, one) in routes.iter().enumerate() {
+                for other in routes.iter().skip(at + 1).filter(|other| ties(one, other)) {
+                    let name = |r: &SshRoute| (r.name.clone(), r.place);
+                    found.push(Tie { kind: "ssh", one: name(one), other: name(other) });
+                }
+            }
+        }
+        (index, found)
+    }
+
+    /// All routes.
+    pub(super) fn routes(&self) -> &[SshRoute] {
+        &self.routes
+    }
+
+    /// Plain host names with their ports.
+    pub(super) fn hosts(&self) -> BTreeSet<(String, u16)> {
+        let plain = |r: &SshRoute| match &r.host {
+            Pattern::Exact(name) => Some((name.clone(), r.port)),
+            Pattern::Under(_) => None,
+        };
+        self.routes.iter().filter_map(plain).collect()
+    }
+
+    /// The routes whose host covers the given one, in groups, the narrowest first.
+    fn groups<'s>(&'s self, host: &'s str) -> impl Iterator<Item = &'s Vec<usize>> {
+        let under = host::suffixes(host).filter_map(|suffix| self.under.get(suffix));
+        self.exact.get(host).into_iter().chain(under)
+    }
+
+    /// The routes whose host covers the given one.
+    pub(super) fn of_host<'s>(&'s self, host: &'s str) -> impl Iterator<Item = &'s SshRoute> {
+        self.groups(host).flatten().filter_map(|&i| self.routes.get(i))
+    }
+
+    /// Whether some route leads the agent to the host and port.
+    pub(super) fn leads_to(&self, agent: &str, host: &str, port: u16) -> bool {
+        self.of_host(host).any(|r| r.port == port && admits(&r.agents, agent))
+    }
+
+    /// The deciding route.
+    pub(super) fn find(&self, action: &SshAction<'_>, host: &str) -> Option<&SshRoute> {
+        self.groups(host).find_map(|group| {
+            let routes = group.iter().filter_map(|&i| self.routes.get(i));
+            let matching = routes.filter(|r| mismatch(r, action).is_none());
+            matching.min_by_key(|r| {
+                let rank = rank(r, &action.request);
+                (breadth(&r.users), Reverse(rank), breadth(&r.agents), r.name.clone())
+            })
+        })
+    }
+
+    /// Says why the target is out of reach.
+    pub(super) fn refuse_target(&self, agent: &str, host: &str, port: u16) -> Denial {
+        let known = self.of_host(host).any(|r| admits(&r.agents, agent));
+        let field = if known { "target.port" } else { "target.host" };
+        let (agent, host) = (shown(agent), bracketed(host));
+        not_allowed(field, format!("No SSH route lets agent {agent} reach {host}:{port}."))
+    }
+
+    /// Says how far the action got. Does not repeat the command, which may hold secrets.
+    pub(super) fn refuse(&self, action: &SshAction<'_>, host: &str) -> Denial {
+        let stage = self.of_host(host).filter_map(|r| mismatch(r, action)).max();
+        let (agent, user) = (shown(action.agent), shown(action.user));
+        let place = format!("{}:{}", bracketed(host), action.port);
+        match stage {
+            None | Some(Mismatch::Agent | Mismatch::Port) => {
+                self.refuse_target(action.agent, host, action.port)
+            }
+            Some(Mismatch::User) => not_allowed(
+                "target.user",
+                format!("No SSH route lets agent {agent} log in at {place} as {user}."),
+            ),
+            Some(Mismatch::Request) => not_allowed(
+                "action",
+                format!(
+                    "No SSH route lets agent {agent} ask {place} for {}.",
+                    kind(&action.request)
+                ),
+            ),
+            Some(Mismatch::Command) => not_allowed(
+                "command",
+                format!("No SSH route lets agent {agent} run this command at {place} as {user}."),
+            ),
+        }
+    }
+}
+
+/// The first condition of a route that an action does not meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mismatch {
+    Agent,
+    Port,
+    User,
+    Request,
+    Command,
+}
+
+/// Compares a route whose host covers the target's with the rest of the action.
+pub(super) fn mismatch(route: &SshRoute, action: &SshAction<'_>) -> Option<Mismatch> {
+    if !admits(&route.agents, action.agent) {
+        return Some(Mismatch::Agent);
+    }
+    if route.port != action.port {
+        return Some(Mismatch::Port);
+    }
+    if !admits(&route.users, action.user) {
+        return Some(Mismatch::User);
+    }
+    let allowed = match action.request {
+        SshRequest::Exec(_) => route.allow.exec,
+        SshRequest::Shell => route.allow.shell,
+        SshRequest::Subsystem(name) => route.allow.subsystems.contains(name),
+        SshRequest::Forward { .. } => route.allow.forward,
+    };
+    if !allowed {
+        return Some(Mismatch::Request);
+    }
+    rank(route, &action.request).is_none().then_some(Mismatch::Command)
+}
+
+/// How narrow the route's condition on the request is, if the request meets it.
+fn rank(route: &SshRoute, request: &SshRequest<'_>) -> Option<Rank> {
+    let SshRequest::Exec(command) = request else { return Some((0, 0)) };
+    let Some(patterns) = &route.commands else { return Some((0, 0)) };
+    let star: glob::Allowed = if route.any_shell { |_| true } else { is_plain };
+    let met = patterns.iter().filter(|p| glob::matches(p.as_bytes(), command, star));
+    met.map(|p| pattern_rank(p)).max()
+}
+
+fn pattern_rank(pattern: &str) -> Rank {
+    let (literal, bytes) = glob::rank(pattern.as_bytes());
+    (if literal { 2 } else { 1 }, bytes)
+}
+
+/// Whether a byte means nothing to a shell that would let one command become two, quoted or not.
+fn is_plain(byte: u8) -> bool {
+    !matches!(
+        byte,
+        b';' | b'&' | b'|' | b'\n' | b'\r' | b'`' | b'$' | b'(' | b')' | b'<' | b'>' | b'\0'
+    )
+}
+
+/// The kind of request in one word.
+pub(super) fn kind(request: &SshRequest<'_>) -> String {
+    match request {
+        SshRequest::Exec(_) => "exec".to_owned(),
+        SshRequest::Shell => "shell".to_owned(),
+        SshRequest::Subsystem(name) => format!("subsystem {}", shown(name)),
+        SshRequest::Forward { .. } => "forward".to_owned(),
+    }
+}
+
+/// Whether two routes of one host can decide the same action with neither narrower.
+fn ties(a: &SshRoute, b: &SshRoute) -> bool {
+    if a.port != b.port {
+        return false;
+    }
+    let users = relate(&a.users, &b.users);
+    let agents = relate(&a.agents, &b.agents);
+    if !tied(users, agents) {
+        return false;
+    }
+    let (x, y) = (&a.allow, &b.allow);
+    let beside_exec = (x.shell && y.shell)
+        || (x.forward && y.forward)
+        || !x.subsystems.is_disjoint(&y.subsystems);
+    beside_exec || (x.exec && y.exec && commands_tie(a, b, users))
+}
+
+fn commands_tie(a: &SshRoute, b: &SshRoute, users: Relation) -> bool {
+    let (Some(x), Some(y)) = (&a.commands, &b.commands) else {
+        // One of them takes every command: the other is narrower, unless users cross.
+        return users == Relation::Crossing || (a.commands.is_none() && b.commands.is_none());
+    };
+    x.iter().any(|p| {
+        y.iter().any(|q| {
+            (users == Relation::Crossing || pattern_rank(p) == pattern_rank(q))
+                && glob::meet(p.as_bytes(), q.as_bytes())
+        })
+    })
+}

@@ -1,0 +1,332 @@
+//! The store as users of the crate see it: versions, agents, secrets, other processes, file modes.
+
+use journal::contract::Code;
+use policy::{HttpAction, Policy, Scheme, Secret, vault};
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+fn home() -> (TempDir, Policy) {
+    let dir = TempDir::new().unwrap();
+    let policy = Policy::init(&dir.path().join("home"), None).unwrap();
+    (dir, policy)
+}
+
+fn text(host: &str) -> String {
+    format!(
+        "[[credential]]\nid = \"c\"\nsecret = \"tok\"\ninject = \"bearer\"\n\
+         [[route]]\nname = \"r\"\nmatch = {{ host = \"{host}\" }}\ncredential = \"c\"\n"
+    )
+}
+
+fn action(host: &str) -> HttpAction<'_> {
+    HttpAction { agent: "a", scheme: Scheme::Https, host, port: 443, method: "GET", path: "/" }
+}
+
+/// V-5: versions are numbered, immutable, and a rollback is a new one.
+#[test]
+fn v_5_versions_are_immutable_and_rollback_makes_a_new_one() {
+    let (_dir, policy) = home();
+    assert_eq!(policy.snapshot().version(), 0);
+    assert_eq!(
+        policy.snapshot().http(&action("one.test")).unwrap_err().code,
+        Code::TargetNotAllowed
+    );
+    assert_eq!(policy.apply(&text("one.test"), "p.toml", "ann").unwrap(), 1);
+    let bound = policy.snapshot();
+    assert_eq!(policy.apply(&text("two.test"), "p.toml", "bob").unwrap(), 2);
+    assert_eq!(bound.version(), 1);
+    assert!(bound.http(&action("one.test")).is_ok(), "a bound snapshot does not change");
+    assert!(policy.snapshot().http(&action("one.test")).is_err());
+    assert_eq!(policy.rollback(1, "eve").unwrap(), 3);
+    assert!(policy.snapshot().http(&action("one.test")).is_ok());
+    let history = policy.history().unwrap();
+    let seen: Vec<_> = history.iter().map(|v| (v.version, v.who.as_str(), v.rollback_of)).collect();
+    assert_eq!(seen, [(3, "eve", Some(1)), (2, "bob", None), (1, "ann", None)]);
+    assert_eq!(history[0].digest, history[2].digest);
+    assert_eq!(policy.source_text(2).unwrap().unwrap(), text("two.test"));
+    assert_eq!(policy.source_text(9).unwrap(), None);
+    assert!(policy.rollback(9, "eve").unwrap_err().to_string().contains("no policy version 9"));
+}
+
+#[test]
+fn a_refused_text_changes_nothing() {
+    let (_dir, policy) = home();
+    policy.apply(&text("one.test"), "p.toml", "ann").unwrap();
+    let error = policy.apply("[[route]]\nnam = 1\n", "p.toml", "ann").unwrap_err();
+    assert!(error.to_string().contains("the version in force stays"), "{error}");
+    assert_eq!(policy.snapshot().version(), 1);
+    assert_eq!(policy.history().unwrap().len(), 1);
+}
+
+#[test]
+fn init_is_idempotent_and_open_needs_it() {
+    let dir = TempDir::new().unwrap();
+    let error = Policy::open(dir.path()).unwrap_err();
+    assert!(error.to_string().contains("affiant init"), "{error}");
+    let first = Policy::init(dir.path(), None).unwrap();
+    let token = first.add_agent("coder").unwrap();
+    let key = fs::read(dir.path().join("vault.key")).unwrap();
+    let second = Policy::init(dir.path(), None).unwrap();
+    assert!(second.authenticate("coder", token.expose_text().unwrap()));
+    assert_eq!(fs::read(dir.path().join("vault.key")).unwrap(), key);
+}
+
+/// V-1: an agent is who holds the token.
+#[test]
+fn v_1_tokens_authenticate_their_agent_only() {
+    let (_dir, policy) = home();
+    let coder = policy.add_agent("coder").unwrap();
+    let other = policy.add_agent("other").unwrap();
+    let (coder, other) = (coder.expose_text().unwrap(), other.expose_text().unwrap());
+    assert!(coder.starts_with("afft_") && coder.len() == 48, "{}", coder.len());
+    assert!(policy.authenticate("coder", coder));
+    assert!(!policy.authenticate("coder", other));
+    assert!(!policy.authenticate("coder", ""));
+    assert!(!policy.authenticate("nobody", coder));
+    assert_eq!(policy.agent_by_token(other).as_deref(), Some("other"));
+    assert_eq!(policy.agent_by_token("afft_x"), None);
+    assert!(matches!(policy.add_agent("coder"), Err(policy::agent::Error::Exists(_))));
+    for bad in ["", "*", "a b", "-a", "a\0", &"x".repeat(600)] {
+        assert!(matches!(policy.add_agent(bad), Err(policy::agent::Error::Name)), "{bad}");
+        assert!(matches!(policy.remove_agent(bad), Err(policy::agent::Error::Unknown(_))), "{bad}");
+    }
+    let fresh = policy.rotate_agent("coder").unwrap();
+    assert!(!policy.authenticate("coder", coder));
+    assert!(policy.authenticate("coder", fresh.expose_text().unwrap()));
+    policy.remove_agent("coder").unwrap();
+    assert!(!policy.authenticate("coder", fresh.expose_text().unwrap()));
+    let names: Vec<_> = policy.list_agents().unwrap().into_iter().map(|a| a.name).collect();
+    assert_eq!(names, ["other"]);
+}
+
+#[test]
+fn public_keys_authenticate_their_agent() {
+    let (_dir, policy) = home();
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE2h2hmDUO3o+G5OiqVpMTVjIHwuEc0LIVFQmVqJMwZz";
+    drop(policy.add_agent("coder").unwrap());
+    assert!(!policy.authenticate_key("coder", key));
+    policy.add_agent_key("coder", &format!("{key} me@host")).unwrap();
+    assert!(policy.authenticate_key("coder", key));
+    assert!(!policy.authenticate_key("other", key));
+    assert!(policy.add_agent_key("coder", "ssh-ed25519 nonsense").is_err());
+}
+
+fn canary_credential(policy: &Policy) -> policy::Credential {
+    policy.apply(&text("one.test"), "p.toml", "ann").unwrap();
+    policy.snapshot().http(&action("one.test")).unwrap().credential.unwrap()
+}
+
+/// V-5 and I-1: versions count up, a bound version stays readable, absence has its code.
+#[test]
+fn i_1_secrets_have_versions_and_v_5_bindings_hold() {
+    let (_dir, policy) = home();
+    let credential = canary_credential(&policy);
+    assert_eq!(policy.credential(&credential).unwrap_err().code(), Code::SecretMissing);
+    assert_eq!(policy.bind(&credential).version, 0);
+    assert_eq!(policy.set_secret("tok", &Secret::from("one")).unwrap(), 1);
+    let bound = policy.bind(&credential);
+    assert_eq!((bound.id.as_str(), bound.version, bound.mode.as_str()), ("c", 1, "bearer"));
+    assert_eq!(policy.set_secret("tok", &Secret::from("two")).unwrap(), 2);
+    assert_eq!(policy.credential_bound(&credential, &bound).unwrap().expose(), b"one");
+    let (secret, used) = policy.credential(&credential).unwrap();
+    assert_eq!((secret.expose(), used.version), (&b"two"[..], 2));
+    policy.set_secret("tok", &Secret::from("three")).unwrap();
+    let gone = policy.credential_bound(&credential, &bound).unwrap_err();
+    assert_eq!(gone.code(), Code::SecretMissing);
+    policy.remove_secret("tok").unwrap();
+    assert!(policy.list_secrets().unwrap().is_empty());
+    assert_eq!(policy.credential(&credential).unwrap_err().code(), Code::SecretMissing);
+    assert_eq!(policy.set_secret("tok", &Secret::from("four")).unwrap(), 4, "no number twice");
+    assert!(policy.remove_secret("none").is_err());
+    assert!(policy.set_secret("a\0b", &Secret::from("x")).is_err());
+    assert!(policy.set_secret("empty", &Secret::default()).is_err());
+}
+
+/// I-1: a locked vault, and what unlocks it.
+#[test]
+fn i_1_locked_vault_has_its_code() {
+    let (_dir, policy) = home();
+    let credential = canary_credential(&policy);
+    policy.set_secret("tok", &Secret::from("one")).unwrap();
+    let before = policy.vault().derive("results").unwrap();
+    policy.vault().lock();
+    assert_eq!(policy.vault().status(), vault::Status::Locked);
+    let error = policy.credential(&credential).unwrap_err();
+    assert_eq!(error.code(), Code::VaultLocked);
+    assert_eq!(error.verdict().retry().as_str(), "after_correction");
+    assert_eq!(error.verdict().phase().as_str(), "credential_injection");
+    assert!(policy.set_secret("tok", &Secret::from("two")).is_err());
+    assert!(matches!(policy.vault().derive("results"), Err(vault::Error::Locked)));
+    policy.vault().unlock(None).unwrap();
+    assert_eq!(*policy.vault().derive("results").unwrap(), *before);
+    assert_ne!(*policy.vault().derive("other").unwrap(), *before);
+    assert_eq!(policy.credential(&credential).unwrap().0.expose(), b"one");
+}
+
+#[test]
+fn passphrase_locks_until_it_is_given() {
+    let dir = TempDir::new().unwrap();
+    assert!(Policy::init(dir.path(), Some(&Secret::default())).is_err());
+    let policy = Policy::init(dir.path(), Some(&Secret::from("right horse"))).unwrap();
+    assert!(!dir.path().join("vault.key").exists());
+    assert_eq!(policy.vault().mode(), vault::Mode::Passphrase);
+    assert_eq!(policy.vault().status(), vault::Status::Locked);
+    assert!(matches!(policy.vault().unlock(None), Err(vault::Error::PassphraseNeeded)));
+    let wrong = policy.vault().unlock(Some(&Secret::from("wrong horse"))).unwrap_err();
+    assert_eq!(wrong.to_string(), "the passphrase is wrong");
+    assert_eq!(policy.vault().status(), vault::Status::Locked);
+    policy.vault().unlock(Some(&Secret::from("right horse"))).unwrap();
+    policy.set_secret("tok", &Secret::from("one")).unwrap();
+    drop(policy);
+    let policy = Policy::open(dir.path()).unwrap();
+    let credential = canary_credential(&policy);
+    assert_eq!(policy.credential(&credential).unwrap_err().code(), Code::VaultLocked);
+    policy.vault().unlock(Some(&Secret::from("right horse"))).unwrap();
+    assert_eq!(policy.credential(&credential).unwrap().0.expose(), b"one");
+}
+
+#[test]
+fn key_file_is_private_or_refused() {
+    let (dir, policy) = home();
+    drop(policy);
+    let path = dir.path().join("home/vault.key");
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    let error = Policy::open(&dir.path().join("home")).unwrap_err().to_string();
+    assert!(error.contains("chmod 600") && error.contains("0640"), "{error}");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let other = TempDir::new().unwrap();
+    drop(Policy::init(other.path(), None).unwrap());
+    fs::copy(other.path().join("vault.key"), &path).unwrap();
+    let error = Policy::open(&dir.path().join("home")).unwrap_err().to_string();
+    assert!(error.contains("does not hold the key of this vault"), "{error}");
+    fs::remove_file(&path).unwrap();
+    assert!(Policy::init(&dir.path().join("home"), None).is_err(), "no second key is made");
+    assert!(!path.exists());
+}
+
+#[test]
+fn files_are_private() {
+    let (dir, policy) = home();
+    policy.set_secret("tok", &Secret::from("one")).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    let home = dir.path().join("home");
+    assert_eq!(mode(&home), 0o700);
+    assert_eq!(mode(&home.join("policy")), 0o700);
+    let files: Vec<_> =
+        fs::read_dir(home.join("policy")).unwrap().map(|e| e.unwrap().path()).collect();
+    assert_eq!(files.len(), 2, "{files:?}");
+    for file in files {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+}
+
+/// I-2: no secret byte in any file, message or `Debug` text.
+#[test]
+fn i_2_canaries_show_nowhere() {
+    const CANARY: &str = "canary-5d0c1b7e";
+    let (dir, policy) = home();
+    let credential = canary_credential(&policy);
+    policy.set_secret("tok", &Secret::from(CANARY)).unwrap();
+    let token = policy.add_agent("coder").unwrap();
+    let (secret, used) = policy.credential(&credential).unwrap();
+    let header = credential.inject.header(&secret).unwrap();
+    let mut shown = format!(
+        "{policy:?} {:?} {secret:?} {used:?} {header:?} {credential:?} {:?} {:?} {:?}",
+        policy.vault(),
+        policy.snapshot(),
+        policy.list_secrets().unwrap(),
+        policy.list_agents().unwrap(),
+    );
+    let odd = Secret::from(format!("{CANARY}\r\nX: y"));
+    shown += &format!("{:?}", credential.inject.header(&odd).unwrap_err());
+    shown += &format!("{}", policy.set_secret("bad name", &odd).unwrap_err());
+    let pasted =
+        format!("[[credential]]\nid = \"c\"\nsecret = \"{CANARY}:x y\"\ninject = \"bearer\"\n");
+    for finding in Policy::check(&pasted, "p.toml").unwrap_err() {
+        shown += &finding.to_string();
+    }
+    let agent = token.expose_text().unwrap();
+    assert!(!shown.contains(CANARY) && !shown.contains(agent), "{shown}");
+    for file in fs::read_dir(dir.path().join("home/policy")).unwrap() {
+        let bytes = fs::read(file.unwrap().path()).unwrap();
+        for needle in [CANARY.as_bytes(), agent.as_bytes()] {
+            assert!(!bytes.windows(needle.len()).any(|w| w == needle));
+        }
+    }
+}
+
+#[test]
+fn other_sources_have_their_codes() {
+    let (dir, policy) = home();
+    let file = dir.path().join("token");
+    let of = |secret: &str, inject: &str| {
+        let text = format!(
+            "[[credential]]\nid = \"c\"\nsecret = \"{secret}\"\ninject = \"{inject}\"\n\
+             [[route]]\nname = \"r\"\nmatch = {{ host = \"h.test\" }}\ncredential = \"c\"\n"
+        );
+        Policy::check(&text, "p").unwrap().http(&action("h.test")).unwrap().credential.unwrap()
+    };
+    let from_file = of(&format!("file:{}", file.display()), "bearer");
+    assert_eq!(policy.credential(&from_file).unwrap_err().code(), Code::SecretMissing);
+    fs::write(&file, "tok\r\n").unwrap();
+    let (secret, used) = policy.credential(&from_file).unwrap();
+    assert_eq!((secret.expose(), used.version), (&b"tok"[..], 0));
+    fs::write(&file, "\n").unwrap();
+    assert_eq!(policy.credential(&from_file).unwrap_err().code(), Code::SecretMissing);
+    let directory = of(&format!("file:{}", dir.path().display()), "bearer");
+    assert_eq!(policy.credential(&directory).unwrap_err().code(), Code::SecretSourceFailed);
+    let env = of("env:CARGO_MANIFEST_DIR", "bearer");
+    assert_eq!(policy.credential(&env).unwrap().0.expose(), env!("CARGO_MANIFEST_DIR").as_bytes());
+    let absent = of("env:AFFIANT_TEST_NEVER_SET", "bearer");
+    assert_eq!(policy.credential(&absent).unwrap_err().code(), Code::SecretMissing);
+    let exec = of("exec:pass show x", "bearer");
+    assert_eq!(policy.credential(&exec).unwrap_err().code(), Code::InjectionUnsupported);
+    let later = of("tok", "sigv4");
+    assert_eq!(policy.credential(&later).unwrap_err().code(), Code::InjectionUnsupported);
+}
+
+/// What another process changes is seen by the next look of a running one.
+#[test]
+fn changes_of_another_process_are_seen_at_once() {
+    if let Some(home) = std::env::var_os("AFFIANT_TEST_OTHER_PROCESS") {
+        let policy = Policy::open(Path::new(&home)).unwrap();
+        assert_eq!(policy.apply(&text("two.test"), "p.toml", "other").unwrap(), 2);
+        policy.set_secret("tok", &Secret::from("other")).unwrap();
+        policy.remove_agent("coder").unwrap();
+        return;
+    }
+    let (dir, policy) = home();
+    let credential = canary_credential(&policy);
+    policy.set_secret("tok", &Secret::from("own")).unwrap();
+    let token = policy.add_agent("coder").unwrap();
+    let token = token.expose_text().unwrap();
+    assert!(policy.authenticate("coder", token));
+    let second = Policy::open(&dir.path().join("home")).unwrap();
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "changes_of_another_process_are_seen_at_once"])
+        .env("AFFIANT_TEST_OTHER_PROCESS", dir.path().join("home"))
+        .output()
+        .unwrap();
+    assert!(status.status.success(), "{status:?}");
+    for policy in [&policy, &second] {
+        assert_eq!(policy.snapshot().version(), 2);
+        assert!(policy.snapshot().http(&action("two.test")).is_ok());
+        let (secret, used) = policy.credential(&credential).unwrap();
+        assert_eq!((secret.expose(), used.version), (&b"other"[..], 2));
+        assert!(!policy.authenticate("coder", token));
+    }
+    policy.apply(&text("three.test"), "p.toml", "own").unwrap();
+    assert_eq!(second.snapshot().version(), 3, "two handles of one process agree");
+}
+
+#[test]
+fn the_starter_applies_and_denies() {
+    let (_dir, policy) = home();
+    policy.apply(policy::STARTER, "policy.toml", "init").unwrap();
+    assert!(policy.snapshot().warnings().is_empty());
+    assert_eq!(policy.snapshot().http(&action("x.test")).unwrap_err().code, Code::TargetNotAllowed);
+}
