@@ -44,9 +44,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     };
     match segments {
         // Mapped addresses reach the IPv4 address; the compatible form is judged the same.
-        [0, 0, 0, 0, 0, 0xffff | 0, high, low] => {
-            !(high == 0 && low <= 1) && v4(high, low)
-        }
+        [0, 0, 0, 0, 0, 0xffff | 0, high, low] => !(high == 0 && low <= 1) && v4(high, low),
         // NAT64, well-known prefix; the local-use prefix is not global.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => v4(high, low),
         // 6to4.
@@ -69,11 +67,35 @@ mod tests {
     #[test]
     fn special_purpose_addresses_are_not_public() {
         for address in [
-            "0.0.0.0", "10.1.2.3", "100.64.0.1", "127.0.0.1", "169.254.169.254", "172.31.255.255",
-            "192.0.0.1", "192.0.2.1", "192.168.1.1", "198.19.0.1", "203.0.113.9", "224.0.0.1",
-            "255.255.255.255", "::", "::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::10.0.0.1",
-            "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::", "2001::1", "2001:db8::1", "fc00::1",
-            "fe80::1", "ff02::1", "100::1", "3fff::1", "5f00::1",
+            "0.0.0.0",
+            "10.1.2.3",
+            "100.64.0.1",
+            "127.0.0.1",
+            "169.254.169.254",
+            "172.31.255.255",
+            "192.0.0.1",
+            "192.0.2.1",
+            "192.168.1.1",
+            "198.19.0.1",
+            "203.0.113.9",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "::10.0.0.1",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::1",
+            "2002:7f00:1::",
+            "2001::1",
+            "2001:db8::1",
+            "fc00::1",
+            "fe80::1",
+            "ff02::1",
+            "100::1",
+            "3fff::1",
+            "5f00::1",
         ] {
             assert!(!is_public(address.parse().expect("address")), "{address}");
         }

@@ -187,15 +187,28 @@ mod tests {
         let chunked = |text, expected| check(Framing::Chunked, text, expected);
         chunked("0\r\n\r\n", Ok(("", Completion::Chunked, 0)));
         chunked("3\r\nabc\r\n00\r\n\r\n", Ok(("abc", Completion::Chunked, 0)));
-        chunked("A;x=\"y\"\r\n0123456789\r\n0\r\nT: 1\r\n\r\n", Ok(("0123456789", Completion::Chunked, 1)));
+        chunked(
+            "A;x=\"y\"\r\n0123456789\r\n0\r\nT: 1\r\n\r\n",
+            Ok(("0123456789", Completion::Chunked, 1)),
+        );
     }
 
     /// S-2, V-1: framing that leaves doubt is a fault, never an end.
     #[test]
     fn s_2_malformed_chunks_are_faults() {
         for text in [
-            "\r\n", "g\r\n", "-1\r\n", "0x1\r\n", "1 2\r\n", "1\nabc", "3\r\nabcd\r\n",
-            "3\r\nabc\n0\r\n\r\n", "1;\x00\r\n", "1\r\r\n", "fffffffffffffffff\r\n", "+1\r\n",
+            "\r\n",
+            "g\r\n",
+            "-1\r\n",
+            "0x1\r\n",
+            "1 2\r\n",
+            "1\nabc",
+            "3\r\nabcd\r\n",
+            "3\r\nabc\n0\r\n\r\n",
+            "1;\x00\r\n",
+            "1\r\r\n",
+            "fffffffffffffffff\r\n",
+            "+1\r\n",
         ] {
             check(Framing::Chunked, text, Err(Fault::Chunk));
         }

@@ -142,10 +142,8 @@ impl Ca {
                 self.leaves.remove(&evicted);
             }
         }
-        let leaf = Leaf {
-            config: Arc::clone(&config),
-            renew_at: now + Duration::days(LEAF_DAYS - 2),
-        };
+        let leaf =
+            Leaf { config: Arc::clone(&config), renew_at: now + Duration::days(LEAF_DAYS - 2) };
         self.leaves.insert(host.clone(), leaf);
         Ok(config)
     }
@@ -172,9 +170,8 @@ impl Ca {
         params.serial_number = Some(serial(&self.random)?);
         params.not_before = now - Duration::days(1);
         params.not_after = now + Duration::days(LEAF_DAYS);
-        let leaf = params
-            .signed_by(&self.leaf_key, &self.issuer)
-            .map_err(certificate("sign a leaf"))?;
+        let leaf =
+            params.signed_by(&self.leaf_key, &self.issuer).map_err(certificate("sign a leaf"))?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.leaf_key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
@@ -219,12 +216,8 @@ fn read(path: &Path) -> Result<String, Error> {
 
 fn write_new(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
     let failed = |source| Error::Io { step: "create", path: path.to_owned(), source };
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path)
-        .map_err(failed)?;
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(failed)?;
     file.write_all(content).map_err(failed)?;
     file.sync_all().map_err(failed)
 }

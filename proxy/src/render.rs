@@ -2,9 +2,7 @@
 //! of RFC 9651.
 
 use journal::contract::{InvocationId, Verdict};
-use sfv::{
-    ItemSerializer, KeyRef, ListSerializer, StringRef, TokenRef, key_ref, token_ref,
-};
+use sfv::{ItemSerializer, KeyRef, ListSerializer, StringRef, TokenRef, key_ref, token_ref};
 
 /// The name of this hop in `Proxy-Status` and `Via`.
 pub const PROXY_NAME: &str = "affiant";

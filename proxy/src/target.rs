@@ -4,6 +4,7 @@
 //! Spellings of IPv4 that only some resolvers accept (`127.1`, `0x7f.0.0.1`, `2130706433`) are
 //! refused, as are zone identifiers.
 
+pub(crate) use policy::Scheme;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -69,9 +70,10 @@ impl Host {
         // WHATWG: a last label that is a number makes the whole an IPv4 address in disguise.
         let numeric = |label: &str| {
             label.bytes().all(|c| c.is_ascii_digit())
-                || label.strip_prefix("0x").or(label.strip_prefix("0X")).is_some_and(|digits| {
-                    digits.bytes().all(|c| c.is_ascii_hexdigit())
-                })
+                || label
+                    .strip_prefix("0x")
+                    .or(label.strip_prefix("0X"))
+                    .is_some_and(|digits| digits.bytes().all(|c| c.is_ascii_hexdigit()))
         };
         let last_numeric = text.rsplit('.').next().is_some_and(numeric);
         if text.len() > 253 || !text.split('.').all(label) || last_numeric {
@@ -140,29 +142,6 @@ impl Authority {
             }
         };
         Ok(Self { host: host.parse()?, port })
-    }
-}
-
-/// The scheme of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Scheme {
-    Http,
-    Https,
-}
-
-impl Scheme {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
-        }
-    }
-
-    pub(crate) const fn default_port(self) -> u16 {
-        match self {
-            Self::Http => 80,
-            Self::Https => 443,
-        }
     }
 }
 
