@@ -38,7 +38,7 @@ pub fn proxy_status(status: &Status<'_>) -> String {
         if let Some(details) = status.details {
             member = with_text(member, key_ref("details"), details);
         }
-        member.finish();
+        let _written = member.finish();
     }
     list.finish().unwrap_or_default()
 }
