@@ -9,13 +9,26 @@
 //! The log is the only evidence. The index can be deleted at any time and is rebuilt from the log.
 //! Nothing in here knows an outside protocol, sends a request or decides a policy.
 
+pub mod append;
 pub mod contract;
+pub mod open;
 pub mod projection;
+pub mod read;
+pub mod result;
+pub mod verify;
 
 mod call;
+mod core;
+mod entry;
 mod guard;
+mod index;
 mod journal;
-pub mod result;
+mod list;
+mod log;
+mod projector;
+mod queue;
+mod startup;
+mod writer;
 
 pub use call::{Call, Dispatched, Settled};
 pub use guard::{Admission, Guard};
@@ -23,8 +36,3 @@ pub use journal::{Filter, Journal, Options, Page, Recovery, Stats, Ticket};
 pub use projection::{Delivery, IllegalEvent, Invocation, State};
 pub use result::{ResultKey, StoredResult, Stream};
 pub use verify::{Verified, verify};
-
-pub mod append;
-pub mod open;
-pub mod read;
-pub mod verify;

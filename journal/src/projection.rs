@@ -363,6 +363,12 @@ impl Invocation {
         self.result.as_ref()
     }
 
+    /// HTTP: the status of the remote's response, once read.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        self.started.as_ref().and_then(|started| started.status)
+    }
+
     /// Whether the caller has the result.
     #[must_use]
     pub const fn delivery(&self) -> Delivery {
