@@ -71,6 +71,11 @@ impl Spares {
         spares
     }
 
+    /// Whether spares are made without a thread.
+    pub(crate) const fn is_inline(&self) -> bool {
+        self.inline
+    }
+
     /// Bytes ready for frames in spares, plus what could be allocated above the floor.
     pub(crate) fn capacity(&self, lost_per_segment: u64) -> u64 {
         let state = self.state.lock();
