@@ -133,10 +133,14 @@ impl Spares {
         self.changed.notify_all();
     }
 
-    /// Ends the thread.
+    /// Ends the thread and waits until it touches nothing any more.
     pub(crate) fn stop(&self) {
-        self.state.lock().stopped = true;
+        let mut state = self.state.lock();
+        state.stopped = true;
         self.changed.notify_all();
+        while state.busy {
+            self.changed.wait(&mut state);
+        }
     }
 
     /// The thread: keeps the spares at their number until [`Spares::stop`].
