@@ -181,3 +181,14 @@ async fn k_3_keys_are_bound_to_their_request() {
     let without = world.plain("POST", "/close", "", "x").await;
     assert_eq!(without.facts()[3], "reconcile");
 }
+
+/// K-11: callers that open a connection per request and repeat at once do mean new actions.
+#[tokio::test]
+async fn k_11_back_to_back_requests_on_new_connections_are_new_actions() {
+    let world = World::new().await;
+    for n in 1..=30 {
+        let response = world.plain("POST", "/ok", "", "x").await;
+        assert!(!response.outcome().contains("replayed"), "{n}");
+    }
+    assert_eq!(world.origin.effects("/ok"), 30);
+}
