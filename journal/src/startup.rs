@@ -45,15 +45,17 @@ pub(crate) fn open(
     key: Option<ResultKey>,
 ) -> Result<(Arc<Core>, Recovery), Error> {
     let (directory, lock) = Directory::lock(&options.directory, options.durable)?;
-    open_on(Arc::new(directory), Some(lock), options, key)
+    open_on(Arc::new(directory), Some(lock), options, key, false)
 }
 
-/// Opens a journal on any disk; the index is in the directory of the options.
+/// Opens a journal on any disk; the index is in the directory of the options. With `inline`, spare
+/// segments are made where they are needed, without a thread.
 pub(crate) fn open_on(
     disk: Arc<dyn Disk>,
     lock: Option<fs::File>,
     options: &Options,
     key: Option<ResultKey>,
+    inline: bool,
 ) -> Result<(Arc<Core>, Recovery), Error> {
     if options.segment_bytes < MIN_SEGMENT || !options.segment_bytes.is_multiple_of(BLOCK as u64) {
         return Err(Error::Options("a segment has at least 256 KiB, in whole blocks of 4 KiB"));
@@ -64,7 +66,7 @@ pub(crate) fn open_on(
     let horizon = u64::try_from(options.guard_horizon.as_millis()).unwrap_or(u64::MAX);
     index.prune_guards(now_ms().saturating_sub(horizon))?;
     let open = index.open_invocations()?;
-    let spares = Arc::new(Spares::new(Arc::clone(&disk), options.segment_bytes, false));
+    let spares = Arc::new(Spares::new(Arc::clone(&disk), options.segment_bytes, inline));
     let core = Arc::new(Core {
         segments: Segments::new(Arc::clone(&disk)),
         disk,
@@ -99,8 +101,10 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> 
 }
 
 fn start_threads(core: &Arc<Core>, survey: &Survey, found: &Found) -> Result<(), Error> {
-    let spares = Arc::clone(&core.spares);
-    spawn("journal-spares", move || spares.run())?;
+    if !core.spares.is_inline() {
+        let spares = Arc::clone(&core.spares);
+        spawn("journal-spares", move || spares.run())?;
+    }
     let begun = begin(core, survey, found);
     if begun.is_err() {
         core.spares.stop();

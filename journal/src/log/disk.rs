@@ -32,9 +32,9 @@ pub(crate) trait File: Send + Sync {
     fn sync(&self) -> io::Result<()>;
     /// Reads exactly so many bytes.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
-    /// Reads all of it, from the device and not from the page cache where the platform can:
+    /// Reads up to so many bytes from its beginning, from the device and not from the page cache where the platform can:
     /// after a failed sync Linux keeps pages that look clean but never reached the disk.
-    fn read_stable(&self) -> io::Result<Vec<u8>>;
+    fn read_stable(&self, limit: u64) -> io::Result<Vec<u8>>;
     /// Cuts it to a length.
     fn truncate(&self, length: u64) -> io::Result<()>;
 }
@@ -145,14 +145,14 @@ impl File for RealFile {
         self.file.read_exact_at(bytes, offset)
     }
 
-    fn read_stable(&self) -> io::Result<Vec<u8>> {
+    fn read_stable(&self, limit: u64) -> io::Result<Vec<u8>> {
         if self.durable
             && let Some(direct) = open_direct(&self.path)
-            && let Ok(bytes) = read_all(&direct, 1 << 20)
+            && let Ok(bytes) = read_all(&direct, limit)
         {
             return Ok(bytes);
         }
-        read_all(&self.file, 1 << 20)
+        read_all(&self.file, limit)
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
@@ -172,21 +172,26 @@ fn open_direct(_path: &Path) -> Option<fs::File> {
     None
 }
 
-/// Reads a file from its beginning to its end through a buffer that direct reading accepts.
-fn read_all(file: &fs::File, piece: usize) -> io::Result<Vec<u8>> {
+/// Reads a file from its beginning, up to a limit in whole blocks, through a buffer that direct
+/// reading accepts.
+fn read_all(file: &fs::File, limit: u64) -> io::Result<Vec<u8>> {
     const ALIGN: usize = 4096;
-    let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let length = file.metadata()?.len().min(limit.next_multiple_of(ALIGN as u64));
+    let length = usize::try_from(length).map_err(io::Error::other)?;
+    let piece = length.next_multiple_of(ALIGN).clamp(ALIGN, 1 << 20);
     let mut out = Vec::with_capacity(length);
     let mut space = vec![0_u8; piece + ALIGN];
     let skip = space.as_ptr().align_offset(ALIGN);
     let Some(buffer) = space.get_mut(skip..skip + piece) else {
         return Err(io::Error::other("no aligned buffer"));
     };
-    loop {
+    while out.len() < length {
         let read = file.read_at(buffer, out.len() as u64)?;
         let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else {
-            return Ok(out);
+            break;
         };
         out.extend_from_slice(bytes);
     }
+    out.truncate(length);
+    Ok(out)
 }

@@ -250,6 +250,7 @@ pub(crate) struct RecordView<'a> {
     pub(crate) kind: Kind,
     pub(crate) sequence: u64,
     pub(crate) invocation: [u8; 16],
+    pub(crate) at_ms: u64,
     pub(crate) payload: &'a [u8],
     pub(crate) attachment: Option<&'a [u8]>,
     /// The chain value with this record.
@@ -293,6 +294,7 @@ impl<'a> RecordView<'a> {
             kind: Kind::from_code(kind)?,
             sequence: u64_at(&head, 8)?,
             invocation: array(&head, 16)?,
+            at_ms: u64_at(&head, 32)?,
             payload,
             attachment,
             chain: *chain,

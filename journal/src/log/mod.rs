@@ -16,7 +16,7 @@ pub(crate) mod sim;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use format::{BLOCK, Draft, Kind, Position, RecordView};
+pub(crate) use format::{BLOCK, Draft, Header, Kind, Position, RecordView};
 
 use std::io;
 

@@ -60,7 +60,28 @@ pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, Error> {
             None => survey.unused.push(file_name(number)),
         }
     }
+    drop_phantom(disk, &mut survey)?;
     Ok(survey)
+}
+
+/// Drops a youngest segment whose header the page cache shows and the device does not have: its
+/// sync failed. No frame was written to it then.
+fn drop_phantom(disk: &dyn Disk, survey: &mut Survey) -> Result<(), Error> {
+    let Some(youngest) = survey.headers.last() else { return Ok(()) };
+    let name = file_name(youngest.segment);
+    let file = disk.open(&name).map_err(io("open the youngest segment"))?;
+    file.sync().map_err(io("sync the youngest segment"))?;
+    let blocks = file.read_stable(2 * BLOCK as u64).map_err(io("read the youngest segment"))?;
+    if Header::decode(&blocks).as_ref() == Some(youngest) {
+        return Ok(());
+    }
+    if blocks.iter().skip(BLOCK).any(|byte| *byte != 0) {
+        let what = "the segment has frames but no good header";
+        return Err(damage(youngest.segment, 0, what).into());
+    }
+    survey.headers.pop();
+    survey.unused.push(name);
+    Ok(())
 }
 
 /// The header of a file, or `None` if it holds no frames.
@@ -234,9 +255,9 @@ impl Check<'_> {
 fn read_youngest(disk: &dyn Disk, header: &Header) -> Result<(Vec<u8>, End), Error> {
     let file = disk.open(&file_name(header.segment)).map_err(io("open the youngest segment"))?;
     file.sync().map_err(io("sync the youngest segment"))?;
-    let bytes = file.read_stable().map_err(io("read the youngest segment"))?;
+    let bytes = file.read_stable(u64::MAX / 2).map_err(io("read the youngest segment"))?;
     if Header::decode(&bytes).as_ref() != Some(header) {
-        return Err(damage(header.segment, 0, "the header changed under the eyes").into());
+        return Err(damage(header.segment, 0, "the header changed while it was read").into());
     }
     let end = walk(header, &bytes, &mut |_, _| Ok::<_, Error>(()))?;
     Ok((bytes, end))

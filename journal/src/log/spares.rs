@@ -71,6 +71,11 @@ impl Spares {
         spares
     }
 
+    /// Whether spares are made without a thread.
+    pub(crate) const fn is_inline(&self) -> bool {
+        self.inline
+    }
+
     /// Bytes ready for frames in spares, plus what could be allocated above the floor.
     pub(crate) fn capacity(&self, lost_per_segment: u64) -> u64 {
         let state = self.state.lock();
@@ -128,10 +133,14 @@ impl Spares {
         self.changed.notify_all();
     }
 
-    /// Ends the thread.
+    /// Ends the thread and waits until it touches nothing any more.
     pub(crate) fn stop(&self) {
-        self.state.lock().stopped = true;
+        let mut state = self.state.lock();
+        state.stopped = true;
         self.changed.notify_all();
+        while state.busy {
+            self.changed.wait(&mut state);
+        }
     }
 
     /// The thread: keeps the spares at their number until [`Spares::stop`].
