@@ -26,7 +26,7 @@ use journal::contract::{
     Accepted, CredentialUse, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
     Observation, Operation, Preflight, RemoteContract,
 };
-use journal::{Admission, Call, Dispatched, Guard};
+use journal::{Admission, Call, Delivery, Dispatched, Guard};
 use policy::{HttpAction, HttpGrant, Secret, Snapshot};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -37,6 +37,10 @@ use zeroize::Zeroizing;
 const READ_AHEAD_BYTES: u64 = 1 << 20;
 /// A pause in the caller's content that ends reading ahead.
 const READ_AHEAD_PAUSE: Duration = Duration::from_secs(2);
+
+/// How often, and at what distance, an unconfirmed delivery is looked at again.
+const DELIVERY_TRIES: u32 = 10;
+const DELIVERY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
@@ -94,7 +98,7 @@ impl Job<'_> {
             Ok(prepared) => prepared,
             Err(refusal) => return self.refuse(None, &refusal).await,
         };
-        let mut call = match self.admit(&prepared) {
+        let mut call = match self.admit_when_delivered(&prepared).await {
             Ok(Admission::New(call)) => call,
             Ok(Admission::SameRequest(earlier)) => return self.replay(earlier, true).await,
             Ok(Admission::Settled(earlier)) => return self.replay(earlier, false).await,
@@ -282,6 +286,24 @@ impl Job<'_> {
         let id = self.known.caller_id.unwrap_or_else(|| self.shared.journal.new_id());
         let accepted = self.accepted(self.known.caller_id.is_some(), None);
         self.shared.journal.admit(id, accepted, guard).map_err(Refusal::Journal)
+    }
+
+    /// As [`Job::admit`], but gives the delivery of an earlier equal call a moment to be confirmed:
+    /// the caller may have its response, and mean a new action, before the transport says so.
+    async fn admit_when_delivered(&self, prepared: &Prepared) -> Result<Admission, Refusal> {
+        for _ in 0..DELIVERY_TRIES {
+            let admission = self.admit(prepared)?;
+            match &admission {
+                Admission::Settled(earlier) if earlier.delivery() == Delivery::Pending => {}
+                Admission::New(_)
+                | Admission::SameRequest(_)
+                | Admission::Mismatch
+                | Admission::InDoubt(_)
+                | Admission::Settled(_) => return Ok(admission),
+            }
+            tokio::time::sleep(DELIVERY_PAUSE).await;
+        }
+        self.admit(prepared)
     }
 
     /// The first record of the call.

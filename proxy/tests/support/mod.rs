@@ -106,10 +106,7 @@ impl World {
         Self::with(|_, _| String::new(), Options::default()).await
     }
 
-    pub async fn with(
-        extra: impl FnOnce(&Origin, &Origin) -> String,
-        options: Options,
-    ) -> Self {
+    pub async fn with(extra: impl FnOnce(&Origin, &Origin) -> String, options: Options) -> Self {
         let home = tempfile::tempdir().expect("home");
         let origin = Origin::plain().await;
         let secure = Origin::tls(home.path()).await;
@@ -126,10 +123,8 @@ impl World {
         let policy = Arc::new(policy);
         let directory = home.path().join("journal");
         let key = policy.vault().derive("results").expect("key");
-        let options_of_journal = journal::Options {
-            segment_bytes: 1 << 20,
-            ..journal::Options::new(directory)
-        };
+        let options_of_journal =
+            journal::Options { segment_bytes: 1 << 20, ..journal::Options::new(directory) };
         let (journal, _) = tokio::task::spawn_blocking(move || {
             Journal::open(options_of_journal, Some(ResultKey::new(*key)))
         })
@@ -202,7 +197,9 @@ impl World {
         let mut client = Client::connect(self.address).await;
         let credentials = self.credentials();
         client
-            .send(&format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: localhost:{port}\r\n{credentials}\r\n"))
+            .send(&format!(
+                "CONNECT localhost:{port} HTTP/1.1\r\nHost: localhost:{port}\r\n{credentials}\r\n"
+            ))
             .await;
         let response = client.response("CONNECT").await;
         assert_eq!(response.status, 200, "{response:?}");
@@ -216,7 +213,9 @@ impl World {
         } else {
             format!("Content-Length: {}\r\n", content.len())
         };
-        format!("{method} {path} HTTP/1.1\r\nHost: localhost:{port}\r\n{fields}{length}\r\n{content}")
+        format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost:{port}\r\n{fields}{length}\r\n{content}"
+        )
     }
 
     /// The invocation once it is settled and that is durable.

@@ -162,13 +162,8 @@ impl Client {
     pub async fn response(&mut self, method: &str) -> Response {
         let head = self.head().await;
         let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
-        let mut response = Response {
-            status,
-            head,
-            content: Vec::new(),
-            trailers: String::new(),
-            complete: true,
-        };
+        let mut response =
+            Response { status, head, content: Vec::new(), trailers: String::new(), complete: true };
         let mut content = Vec::new();
         if status == 0 {
             response.complete = false;
