@@ -20,7 +20,7 @@ const WINDOW_BYTES: u32 = 2 << 20;
 
 /// Re-keying: peers do it by their own rules first; these are the outer bounds.
 fn limits() -> Limits {
-    Limits::new(4 << 30, 4 << 30, Duration::from_secs(4 * 3600))
+    Limits::new(1 << 30, 1 << 30, Duration::from_secs(4 * 3600))
 }
 
 const SERVER_KEX: &[kex::Name] = &[

@@ -2,6 +2,7 @@
 //!
 //! Every wait here ends when the client goes away or leaves its output unread for too long.
 
+use crate::flag::raised;
 use bytes::Bytes;
 use journal::contract::{Confirmation, SshEnd};
 use russh::server::{Handle, Msg};
@@ -118,7 +119,7 @@ impl Downstream {
     /// Waits until the client has gone.
     pub(crate) async fn gone(&mut self) {
         if !self.stalled {
-            gone(&mut self.gone).await;
+            raised(&mut self.gone).await;
         }
     }
 
@@ -136,7 +137,7 @@ impl Downstream {
                     Some(code) => self.write.extended_data_bytes(code, data).await,
                 }
             } => sent.is_ok(),
-            () = gone(&mut self.gone) => false,
+            () = raised(&mut self.gone) => false,
             () = tokio::time::sleep(self.stall) => false,
         };
         if sent {
@@ -175,7 +176,7 @@ impl Downstream {
         self.bounded(self.write.close()).await;
         if !confirmed && !self.is_gone() {
             // A client that leaves the question open may still close its side in good order.
-            drop(tokio::time::timeout(CONFIRM, gone(&mut self.gone)).await);
+            drop(tokio::time::timeout(CONFIRM, raised(&mut self.gone)).await);
         }
         confirmed.then_some(Confirmation::Protocol)
     }
@@ -204,7 +205,7 @@ impl Downstream {
         let question = self.handle.cancel_forward_tcpip(String::new(), 0);
         let answered = tokio::select! {
             biased;
-            () = gone(&mut self.gone) => false,
+            () = raised(&mut self.gone) => false,
             // The content of the answer says nothing; that there is one does.
             answer = tokio::time::timeout(CONFIRM, question) => answer.is_ok(),
         };
@@ -215,9 +216,4 @@ impl Downstream {
         // A session that is gone takes nothing, which shows elsewhere.
         drop(tokio::time::timeout(self.stall, work).await);
     }
-}
-
-async fn gone(flag: &mut watch::Receiver<bool>) {
-    // A sender that is gone without a word counts as well.
-    drop(flag.wait_for(|gone| *gone).await);
 }

@@ -1,5 +1,6 @@
 //! The listener: connections in, sessions out.
 
+use crate::flag::raised;
 use crate::inner::Slot;
 use crate::line::{Line, Stream};
 use crate::outer::{self, Outer};
@@ -108,13 +109,13 @@ impl Gateway {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                _ = shutdown.wait_for(|stop| *stop) => break,
+                () = raised(&mut shutdown) => break,
             }
         }
         drop(listener);
         self.shared.stopping.store(true, Ordering::Release);
         let mut under_way = self.shared.under_way.subscribe();
-        let settled = under_way.wait_for(|count| *count == 0);
+        let settled = async { drop(under_way.wait_for(|count| *count == 0).await) };
         if tokio::time::timeout(self.shared.options.drain, settled).await.is_err() {
             tracing::warn!("commands are still under way; their outcome will be unknown");
         }
@@ -196,7 +197,7 @@ async fn connect(
     let mut session = session;
     let ended = tokio::select! {
         ended = &mut session => Some(ended),
-        _ = end.wait_for(|end| *end) => None,
+        () = raised(&mut end) => None,
     };
     line.cut();
     match ended {

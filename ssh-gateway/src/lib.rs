@@ -6,6 +6,7 @@ mod algorithms;
 mod client_config;
 pub mod demo;
 mod downstream;
+mod flag;
 mod gateway;
 mod identity;
 mod inner;

@@ -20,9 +20,9 @@ use tokio::time::{Instant, Sleep};
 const STEP_BYTES: usize = 32 << 10;
 /// The share of the spool, one in so many, that fills before reading slows down.
 const FREE_SHARE: usize = 16;
-/// The longest pause per step: at a full spool 64 kB a second still come in, so that a client that
-/// goes away or grants window is heard.
-const PAUSE_MAX: Duration = Duration::from_millis(512);
+/// The longest pause per step: at a full spool 256 KiB a second still come in, so that a client
+/// that goes away, grants window or starts something else is heard.
+const PAUSE_MAX: Duration = Duration::from_millis(128);
 
 /// What everything on one client connection shares.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Line {
         self.spooled_bytes.fetch_sub(length_bytes, Ordering::AcqRel);
     }
 
-    /// The pause after `read_bytes` were read: none below a share of the limit, then doubling nine
+    /// The pause after `read_bytes` were read: none below a share of the limit, then doubling seven
     /// times up to [`PAUSE_MAX`] per step.
     fn pause(&self, read_bytes: usize) -> Option<Duration> {
         let spooled = self.spooled_bytes.load(Ordering::Acquire);
@@ -75,7 +75,7 @@ impl Line {
         if spooled <= limit / FREE_SHARE || read_bytes == 0 {
             return None;
         }
-        let doublings = spooled.min(limit).saturating_mul(9) / limit;
+        let doublings = spooled.min(limit).saturating_mul(7) / limit;
         let step = Duration::from_millis(1 << doublings).min(PAUSE_MAX);
         Some(step.mul_f64(read_bytes as f64 / STEP_BYTES as f64))
     }
@@ -157,7 +157,7 @@ mod tests {
         assert!(line.spool(2 << 20));
         assert_eq!(line.pause(STEP_BYTES), None);
         assert!(line.spool(14 << 20));
-        assert_eq!(line.pause(STEP_BYTES), Some(Duration::from_millis(16)));
+        assert_eq!(line.pause(STEP_BYTES), Some(Duration::from_millis(8)));
         assert!(line.spool(48 << 20));
         assert_eq!(line.pause(STEP_BYTES), Some(PAUSE_MAX));
         assert!(!line.spool(1));

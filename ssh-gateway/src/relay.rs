@@ -7,6 +7,7 @@
 
 use crate::Options;
 use crate::downstream::{Downstream, End};
+use crate::flag::raised;
 use crate::redact::{Needles, Redactor};
 use crate::spool::{Input, Spool};
 use crate::upstream::Running;
@@ -129,6 +130,7 @@ impl<'a> Relay<'a> {
     /// Runs until the target closes the channel, its connection is gone, or a bound is met.
     pub(crate) async fn run(mut self, running: &mut Running, spool: Spool) -> Seen {
         let (told, mut fed) = mpsc::unbounded_channel();
+        let mut overflow = spool.overflow();
         let feeder = tokio::spawn(feed(
             spool,
             Arc::clone(&running.write),
@@ -145,6 +147,7 @@ impl<'a> Relay<'a> {
                     None => break,
                 },
                 Some(news) = fed.recv() => self.heed(news),
+                () = raised(&mut overflow) => self.seen.stop = Some(Stop::InputStalled),
                 () = self.downstream.gone(), if !left => {
                     left = true;
                     self.leave();
@@ -338,7 +341,7 @@ async fn feed(
                 // A writer that waits for window is not woken when its connection dies.
                 tokio::select! {
                     passed = write.data_bytes(data) => passed,
-                    _ = lost.wait_for(|lost| *lost) => return,
+                    () = raised(&mut lost) => return,
                 }
             }
             Input::Eof => {
@@ -351,10 +354,6 @@ async fn feed(
                 write.window_change(columns, rows, width, height).await
             }
             Input::Signal(signal) => write.signal(signal).await,
-            Input::Overflow => {
-                drop(told.send(Fed::Stopped(Stop::InputStalled)));
-                return;
-            }
         };
         if passed.is_err() {
             return;

@@ -21,18 +21,23 @@ pub(crate) enum Input {
     WindowChange([u32; 4]),
     /// A signal for the command.
     Signal(Sig),
-    /// More stdin waits than the bound allows; what follows was dropped.
-    Overflow,
 }
 
 /// The consuming side.
 #[derive(Debug)]
 pub(crate) struct Spool {
     inputs: mpsc::UnboundedReceiver<Input>,
+    overflow: watch::Receiver<bool>,
     line: Arc<Line>,
 }
 
 impl Spool {
+    /// Is raised when more stdin waits than the bound allows; what followed was dropped. Told beside
+    /// the queue, whose consumer waits for the target just then.
+    pub(crate) fn overflow(&self) -> watch::Receiver<bool> {
+        self.overflow.clone()
+    }
+
     /// The next message; none when the client has gone and everything was taken.
     pub(crate) async fn next(&mut self) -> Option<Input> {
         let input = self.inputs.recv().await?;
@@ -59,7 +64,8 @@ impl Drop for Spool {
 pub(crate) fn spool(mut read: ChannelReadHalf, line: Arc<Line>) -> (Spool, watch::Receiver<bool>) {
     let (sender, inputs) = mpsc::unbounded_channel();
     let (gone, is_gone) = watch::channel(false);
-    let spool = Spool { inputs, line: Arc::clone(&line) };
+    let (overflow, is_full) = watch::channel(false);
+    let spool = Spool { inputs, overflow: is_full, line: Arc::clone(&line) };
     tokio::spawn(async move {
         let mut open = true;
         while let Some(message) = read.wait().await {
@@ -67,16 +73,24 @@ pub(crate) fn spool(mut read: ChannelReadHalf, line: Arc<Line>) -> (Spool, watch
                 break;
             }
             if open {
-                open = forward(message, &sender, &line);
+                open = forward(message, &sender, &overflow, &line);
             }
         }
+        drop(sender);
         gone.send_replace(true);
+        // The flag of an overflow that never was stays down until nobody looks any more.
+        overflow.closed().await;
     });
     (spool, is_gone)
 }
 
 /// Queues one message; false when nothing more is to be queued.
-fn forward(message: ChannelMsg, sender: &mpsc::UnboundedSender<Input>, line: &Line) -> bool {
+fn forward(
+    message: ChannelMsg,
+    sender: &mpsc::UnboundedSender<Input>,
+    overflow: &watch::Sender<bool>,
+    line: &Line,
+) -> bool {
     if let ChannelMsg::Data { data } = message {
         if data.is_empty() {
             return true;
@@ -84,7 +98,7 @@ fn forward(message: ChannelMsg, sender: &mpsc::UnboundedSender<Input>, line: &Li
         let length_bytes = data.len();
         if !line.spool(length_bytes) {
             line.unspool(length_bytes);
-            drop(sender.send(Input::Overflow));
+            overflow.send_replace(true);
             return false;
         }
         let taken = sender.send(Input::Data(data)).is_ok();

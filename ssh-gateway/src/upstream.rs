@@ -200,11 +200,10 @@ pub(crate) async fn open(
     Err(last.unwrap_or(Error::NotFound))
 }
 
-/// The addresses that may be dialled. An address that the route states is the operator's word.
+/// The addresses that may be dialled.
 async fn resolve(plan: &Plan<'_>, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
-    let stated = plan.grant.address.as_deref();
     let named;
-    let authority = match stated {
+    let authority = match plan.grant.address.as_deref() {
         Some(address) => address,
         None if plan.host.contains(':') => {
             named = format!("[{}]:{}", plan.host, plan.port);
@@ -220,7 +219,7 @@ async fn resolve(plan: &Plan<'_>, deadline: Instant) -> Result<Vec<SocketAddr>, 
     if found.is_empty() {
         return Err(Error::NotFound);
     }
-    if stated.is_some() || plan.grant.private_addresses {
+    if plan.grant.private_addresses {
         return Ok(found);
     }
     let public: Vec<_> =

@@ -2,13 +2,13 @@
 
 use crate::{Identity, algorithms};
 use journal::contract::InvocationId;
-use russh::client::{AuthResult, Config, Handle, Handler, Msg};
+use russh::client::{AuthResult, Config, Handle, Handler, Msg, Session};
 use russh::keys::ssh_key::certificate::CertType;
 use russh::keys::{Algorithm, Certificate, HashAlg, PublicKey, PublicKeyOrCertificate};
-use russh::{Channel, ChannelMsg, ChannelOpenFailure, Disconnect, Preferred};
+use russh::{Channel, ChannelId, ChannelMsg, ChannelOpenFailure, Disconnect, Preferred};
 use std::borrow::Cow;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -96,7 +96,12 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn connect(identity: &Identity, login: &Login<'_>) -> Result<Self, ClientError> {
-        let checker = |name: &str| Checker { ca: identity.ca_public().clone(), name: name.into() };
+        let told = Arc::new(OnceLock::new());
+        let checker = |name: &str| Checker {
+            ca: identity.ca_public().clone(),
+            name: name.into(),
+            told: Arc::clone(&told),
+        };
         let step = "the connection to the gateway";
         let stream = bounded(step, tokio::net::TcpStream::connect(login.gateway))
             .await?
@@ -108,7 +113,10 @@ impl Client {
         let jumping =
             outer.channel_open_direct_tcpip(login.host, u32::from(login.port), "127.0.0.1", 0);
         let step = "the jump";
-        let jump = bounded(step, jumping).await?.map_err(|error| refused(step, error))?;
+        let jump = bounded(step, jumping).await?.map_err(|source| match told.get() {
+            Some(reason) => ClientError::Refused(reason.clone()),
+            None => ClientError::Hop { step, source },
+        })?;
         let step = "the session with the target";
         let mut inner = handshake(step, jump.into_stream(), checker(login.host)).await?;
         let logging_in = inner.authenticate_none(login.user);
@@ -126,15 +134,24 @@ impl Client {
         stdin: &[u8],
         invocation: Option<InvocationId>,
     ) -> Result<Output, ClientError> {
-        let mut channel = self.start(command, invocation).await?;
-        let failed = |source| ClientError::Hop { step: "the command", source };
-        if !stdin.is_empty() {
-            channel.data_bytes(bytes::Bytes::copy_from_slice(stdin)).await.map_err(failed)?;
-        }
-        channel.eof().await.map_err(failed)?;
+        let (mut read, write) = self.start(command, invocation).await?.split();
+        let stdin = bytes::Bytes::copy_from_slice(stdin);
+        let feeding = async {
+            // Output says what became of a command that takes no input.
+            if write.data_bytes(stdin).await.is_ok() {
+                drop(write.eof().await);
+            }
+            std::future::pending().await
+        };
         let mut output = Output::default();
-        while let Some(message) = channel.wait().await {
-            output.take(message);
+        let reading = async {
+            while let Some(message) = read.wait().await {
+                output.take(message);
+            }
+        };
+        tokio::select! {
+            () = reading => {}
+            () = feeding => {}
         }
         Ok(output)
     }
@@ -234,18 +251,12 @@ fn accepted(
     }
 }
 
-fn refused(step: &'static str, error: russh::Error) -> ClientError {
-    if let russh::Error::ChannelOpenFailure(ChannelOpenFailure::Other { reason, .. }) = error {
-        ClientError::Refused(reason)
-    } else {
-        ClientError::Hop { step, source: error }
-    }
-}
-
 /// Takes a host certificate of our CA for the expected name, and nothing else.
 struct Checker {
     ca: PublicKey,
     name: String,
+    /// The words with which a channel was refused.
+    told: Arc<OnceLock<String>>,
 }
 
 impl Checker {
@@ -266,5 +277,16 @@ impl Handler for Checker {
         key: &PublicKeyOrCertificate,
     ) -> Result<bool, Self::Error> {
         Ok(key.certificate().is_some_and(|certificate| self.trusts(certificate)))
+    }
+    async fn channel_open_failure(
+        &mut self,
+        _channel: ChannelId,
+        _reason: ChannelOpenFailure,
+        description: &str,
+        _language: &str,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.told.get_or_init(|| description.to_owned());
+        Ok(())
     }
 }
