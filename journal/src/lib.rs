@@ -22,17 +22,26 @@ mod core;
 mod entry;
 mod guard;
 mod index;
-mod journal;
 mod list;
+mod live;
 mod log;
 mod projector;
 mod queue;
 mod startup;
 mod writer;
 
+#[cfg(test)]
+extern crate self as journal;
+#[cfg(test)]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "a test names one variant and fails on all others"
+)]
+mod tests;
+
 pub use call::{Call, Dispatched, Settled};
 pub use guard::{Admission, Guard};
-pub use journal::{Filter, Journal, Options, Page, Recovery, Stats, Ticket};
+pub use live::{Filter, Journal, Options, Page, Recovery, Stats, Ticket};
 pub use projection::{Delivery, IllegalEvent, Invocation, State};
 pub use result::{ResultKey, StoredResult, Stream};
 pub use verify::{Verified, verify};

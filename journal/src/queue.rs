@@ -151,7 +151,6 @@ impl Queue {
             inner.mode = Mode::Failed;
         }
         inner.reopen = false;
-        inner.tried = Some(Instant::now());
         self.bytes.store(0, Ordering::Relaxed);
         self.drained.notify_waiters();
         std::mem::take(&mut inner.items)

@@ -5,7 +5,7 @@ use crate::contract::{Body, DeliveryFailed, Event, InvocationId, Outcome, Sequen
 use crate::core::{Core, Counters, Feed, Part, now_ms};
 use crate::guard::Recent;
 use crate::index::{self, Index, Update};
-use crate::journal::{Options, Recovery};
+use crate::live::{Options, Recovery};
 use crate::log::disk::{Directory, Disk};
 use crate::log::read::Segments;
 use crate::log::recover::{Found, Survey, Watermark, recover, survey};

@@ -83,7 +83,13 @@ pub(crate) fn verify_on(disk: &dyn Disk) -> Result<Verified, Error> {
     let survey = survey(disk).map_err(|error| match error {
         crate::open::Error::Damaged(damage) => Error::Damaged(damage),
         crate::open::Error::Io { step, source } => Error::Io { step, source },
-        other => Error::Io { step: "read the segments", source: io::Error::other(other) },
+        other @ (crate::open::Error::InUse(_)
+        | crate::open::Error::Options(_)
+        | crate::open::Error::Index { .. }
+        | crate::open::Error::Thread(_)
+        | crate::open::Error::Append(_)) => {
+            Error::Io { step: "read the segments", source: io::Error::other(other) }
+        }
     })?;
     let mut check = Check::default();
     let mut end = None;

@@ -132,16 +132,16 @@ pub(crate) fn head(
 }
 
 /// The origin's fields that go on to the caller.
-fn passing<'a>(
-    response: &'a Response,
+fn passing(
+    response: &Response,
     delivery: Delivery,
     retry_forbidden: bool,
-) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+) -> impl Iterator<Item = (&[u8], &[u8])> {
     let fields = &response.fields;
     fields.iter().filter(move |(name, _)| {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let reframed = delivery != Delivery::AsDeclared && is("content-length");
-        !stays(name, fields) && !reframed && !(retry_forbidden && is("x-should-retry"))
+        !(stays(name, fields) || reframed || (retry_forbidden && is("x-should-retry")))
     })
 }
 

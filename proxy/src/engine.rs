@@ -83,6 +83,12 @@ pub(crate) struct Prepared {
     pub(crate) ahead: Vec<Bytes>,
 }
 
+/// A secret, and the field that carries it.
+struct Injected {
+    secret: Secret,
+    field: (String, Secret),
+}
+
 /// What goes to the relay: everything for the exchange except leave to begin it.
 pub(crate) struct Ready {
     pub(crate) idle: Idle,
@@ -341,10 +347,10 @@ impl Job<'_> {
         .map_err(Refusal::Journal)?;
         let injected = self.injected(grant, bound.as_ref())?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
-        let redactor = injected
-            .as_ref()
-            .map_or_else(Redactor::default, |(secret, field)| Redactor::new(secret, &field.1));
-        let field = injected.as_ref().map(|(_, field)| field);
+        let redactor = injected.as_ref().map_or_else(Redactor::default, |injected| {
+            Redactor::new(&injected.secret, &injected.field.1)
+        });
+        let field = injected.as_ref().map(|injected| &injected.field);
         let target = &prepared.target;
         let head = outgoing::head(&self.head, target, self.framing, field, &self.shared.pseudonym);
         let key = pool::Key {
@@ -361,14 +367,14 @@ impl Job<'_> {
         &self,
         grant: &HttpGrant,
         bound: Option<&CredentialUse>,
-    ) -> Result<Option<(Secret, (String, Secret))>, Refusal> {
+    ) -> Result<Option<Injected>, Refusal> {
         let Some((credential, bound)) = grant.credential.as_ref().zip(bound) else {
             return Ok(None);
         };
         let secret = self.shared.policy.credential_bound(credential, bound);
         let secret = secret.map_err(Refusal::Credential)?;
         let field = credential.inject.header(&secret).map_err(Refusal::Credential)?;
-        Ok(Some((secret, field)))
+        Ok(Some(Injected { secret, field }))
     }
 
     async fn connection(

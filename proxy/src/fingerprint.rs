@@ -97,7 +97,7 @@ mod tests {
 
     fn of(fields: &str, body: &'static str) -> Fingerprint {
         let text = format!("POST http://h/x?q=1 HTTP/1.1\r\n{fields}\r\n");
-        let head = head::request(&Bytes::from(text)).ok().expect("head");
+        let head = head::request(&Bytes::from(text)).expect("head");
         let target = Target::absolute(&head.target).expect("target");
         fingerprint(&head, &target, None, &[Bytes::from(body)], Some(body.len() as u64))
     }

@@ -193,18 +193,20 @@ impl Connection {
             return self.connect(head, inbound, framing).await;
         }
         let keep_alive = request::keeps_alive(&head) && !*self.shutdown.borrow();
-        let version = head.version;
         let Ok(incoming) = Incoming::begin(inbound, framing, CONTENT_PAUSE).await else {
             return Then::Close(None);
         };
+        let going_down = *self.shutdown.borrow();
         let mut job = self.job(head, framing, incoming, keep_alive);
-        let finished = if control::is_meant(&job.head, job.tunnel) {
+        let finished = if going_down {
+            job.refuse(None, &Refusal::ShuttingDown).await
+        } else if control::is_meant(&job.head, job.tunnel) {
             control::answer(&mut job).await
         } else {
             job.run().await
         };
         let incoming = job.incoming;
-        self.after(finished, incoming, version)
+        self.after(finished, incoming)
     }
 
     fn job(
@@ -227,7 +229,7 @@ impl Connection {
         }
     }
 
-    fn after(&mut self, finished: Finished, incoming: Incoming, _version: Version) -> Then {
+    fn after(&mut self, finished: Finished, incoming: Incoming) -> Then {
         self.pending = finished.pending;
         if self.pending.is_some() {
             self.confirm();
@@ -266,7 +268,6 @@ impl Connection {
     /// Decides on a tunnel. A refused one is an invocation of its own on record.
     async fn connect(&mut self, head: Request, inbound: Inbound, framing: Framing) -> Then {
         let keep_alive = request::keeps_alive(&head);
-        let version = head.version;
         let Ok(incoming) = Incoming::begin(inbound, framing, CONTENT_PAUSE).await else {
             return Then::Close(None);
         };
@@ -275,7 +276,7 @@ impl Connection {
             Err(refusal) => {
                 let finished = job.refuse(None, &refusal).await;
                 let incoming = job.incoming;
-                self.after(finished, incoming, version)
+                self.after(finished, incoming)
             }
             Ok((authority, identity)) => {
                 let established = b"HTTP/1.1 200 Connection Established\r\n\r\n";
@@ -295,11 +296,7 @@ impl Connection {
         authority: Authority,
         identity: Identity,
     ) -> Option<(Self, Inbound)> {
-        let config = self.shared.ca.server_config(&authority.host);
-        let config = config.inspect_err(|error| {
-            tracing::error!(%error, host = %authority.host, "no leaf could be made");
-        });
-        let config = config.ok()?;
+        let config = self.shared.ca.server_config(&authority.host).ok()?;
         let prefix = inbound.into_buffer();
         let rewound = self.out.into_wire()?.rewind(prefix)?;
         let accepting = tokio_rustls::TlsAcceptor::from(config).accept(rewound);
@@ -348,5 +345,10 @@ fn tunnel(job: &mut Job<'_>) -> Result<(Authority, Identity), Refusal> {
     let host = authority.host.to_string();
     let snapshot = shared.policy.snapshot();
     snapshot.tunnel(&identity.agent, &host, authority.port).map_err(Refusal::Denied)?;
+    // The leaf is made now, while a failure can still be told.
+    shared.ca.server_config(&authority.host).map_err(|error| {
+        tracing::error!(%error, %host, "no leaf could be made");
+        Refusal::Internal
+    })?;
     Ok((authority, identity))
 }

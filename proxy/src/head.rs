@@ -4,6 +4,7 @@
 //! lines, white space before a colon, control bytes. One message must mean one thing to everybody.
 
 use bytes::Bytes;
+use std::fmt;
 use std::ops::Range;
 
 /// Bytes of a head at most.
@@ -81,6 +82,13 @@ pub(crate) struct Fields {
     spans: Vec<(Range<usize>, Range<usize>)>,
 }
 
+/// Values can be secrets, so only names are shown.
+impl fmt::Debug for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter().map(|(name, _)| name.escape_ascii())).finish()
+    }
+}
+
 impl Fields {
     /// Names and values.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
@@ -123,7 +131,7 @@ impl Fields {
 }
 
 /// The head of a request.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) method: String,
     /// As it stands on the wire.
@@ -133,7 +141,7 @@ pub(crate) struct Request {
 }
 
 /// The head of a response.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) reason: Vec<u8>,

@@ -26,6 +26,7 @@ pub(crate) enum Error {
 }
 
 impl From<Box<pingora_error::Error>> for Error {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
     fn from(error: Box<pingora_error::Error>) -> Self {
         use pingora_error::ErrorType::{ConnectionClosed, ReadError, ReadTimedout};
         match error.etype() {

@@ -112,7 +112,7 @@ mod tests {
     use bytes::Bytes;
 
     fn check(text: &'static str, injected: Option<(&str, &str)>, expected: &str) {
-        let request = head::request(&Bytes::from_static(text.as_bytes())).ok().expect("head");
+        let request = head::request(&Bytes::from_static(text.as_bytes())).expect("head");
         let target = Target::absolute(&request.target).expect("target");
         let framing = head::request_framing(&request).expect("framing");
         let injected = injected.map(|(name, value)| (name.to_owned(), Secret::from(value)));

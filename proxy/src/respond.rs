@@ -133,10 +133,7 @@ impl Refusal {
 
     /// The earlier invocation that this refusal points to.
     pub(crate) fn follow(&self) -> Option<&Invocation> {
-        match self {
-            Self::InDoubt(earlier) => Some(earlier),
-            _ => None,
-        }
+        if let Self::InDoubt(earlier) = self { Some(earlier) } else { None }
     }
 }
 

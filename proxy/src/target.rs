@@ -52,6 +52,15 @@ impl fmt::Display for Host {
 }
 
 impl Host {
+    /// As it stands in a URI: IPv6 in brackets.
+    fn in_uri(&self) -> String {
+        match self {
+            Self::Address(IpAddr::V6(address)) => format!("[{address}]"),
+            Self::Address(IpAddr::V4(address)) => address.to_string(),
+            Self::Name(name) => name.to_string(),
+        }
+    }
+
     fn name(text: &str) -> Result<Self, Error> {
         let text = text.strip_suffix('.').unwrap_or(text);
         if text.is_empty() {
@@ -105,10 +114,7 @@ pub(crate) struct Authority {
 
 impl fmt::Display for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.host {
-            Host::Address(IpAddr::V6(address)) => write!(f, "[{address}]:{}", self.port),
-            host => write!(f, "{host}:{}", self.port),
-        }
+        write!(f, "{}:{}", self.host.in_uri(), self.port)
     }
 }
 
@@ -204,10 +210,7 @@ impl Target {
         let scheme = self.scheme.as_str();
         let path = self.path();
         if self.authority.port == self.scheme.default_port() {
-            match &self.authority.host {
-                Host::Address(IpAddr::V6(address)) => format!("{scheme}://[{address}]{path}"),
-                host => format!("{scheme}://{host}{path}"),
-            }
+            format!("{scheme}://{}{path}", self.authority.host.in_uri())
         } else {
             format!("{scheme}://{}{path}", self.authority)
         }

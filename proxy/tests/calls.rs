@@ -1,6 +1,6 @@
 //! Calls from end to end: what the caller gets, what the origin saw, what is on record.
 
-#![allow(clippy::indexing_slicing, reason = "tests")]
+#![allow(clippy::indexing_slicing, clippy::expect_used, reason = "tests")]
 
 mod support;
 

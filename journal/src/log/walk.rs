@@ -15,7 +15,7 @@ pub(crate) struct End {
     pub(crate) last_sequence: u64,
     /// The chain value there.
     pub(crate) chain: [u8; 32],
-    /// Bytes behind them up to the last one that is not zero.
+    /// Bytes behind them up to the last block that is not zero.
     pub(crate) torn_bytes: u64,
 }
 
@@ -48,7 +48,9 @@ pub(crate) fn walk<E: From<Damage>>(
     }
     let tail = bytes.get(offset..).unwrap_or_default();
     look_ahead(header, offset, tail, &end)?;
-    let used = tail.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let zeros = [0; BLOCK];
+    let last = tail.chunks(BLOCK).rposition(|block| zeros.get(..block.len()) != Some(block));
+    let used = last.map_or(0, |last| (last + 1) * BLOCK);
     end.torn_bytes = used as u64;
     Ok(end)
 }

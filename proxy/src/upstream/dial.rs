@@ -69,6 +69,7 @@ pub(crate) enum Error {
 
 impl Error {
     /// The verdict: nothing was dispatched (contract C-1).
+    #[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
     pub(crate) fn verdict(&self) -> Verdict {
         let backoff = |code| Verdict::not_connected(Retry::Backoff, code);
         let correct = |code| Verdict::not_connected(Retry::AfterCorrection, code);
@@ -108,6 +109,7 @@ impl Error {
 }
 
 /// A name of an I/O error for records.
+#[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
 pub(crate) fn errno(error: &io::Error) -> String {
     let name = match error.kind() {
         io::ErrorKind::ConnectionRefused => "ECONNREFUSED",

@@ -85,6 +85,7 @@ impl Trust {
 }
 
 /// A failed handshake in the words of records: our code, and a name of the cause.
+#[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
 pub(crate) fn classify(error: &rustls::Error) -> (Code, &'static str) {
     match error {
         rustls::Error::InvalidCertificate(cause) => (Code::TlsCertificateError, certificate(cause)),
@@ -97,6 +98,7 @@ pub(crate) fn classify(error: &rustls::Error) -> (Code, &'static str) {
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
 fn certificate(cause: &CertificateError) -> &'static str {
     match cause {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => "CERT_EXPIRED",
@@ -117,6 +119,7 @@ fn certificate(cause: &CertificateError) -> &'static str {
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
 fn alert_name(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::HandshakeFailure => "ALERT_HANDSHAKE_FAILURE",

@@ -220,7 +220,7 @@ async fn answer(
         "/echo" => {
             let all = [head.as_bytes(), content].concat();
             let mut out = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX-Echo: {}\r\nContent-Length: {}\r\n\r\n",
-                head.lines().find_map(|l| l.to_ascii_lowercase().starts_with("authorization:").then_some(l)).unwrap_or(""), all.len()).into_bytes();
+                head.lines().find(|l| l.to_ascii_lowercase().starts_with("authorization:")).unwrap_or(""), all.len()).into_bytes();
             out.extend_from_slice(&all);
             (out, true)
         }

@@ -178,7 +178,11 @@ impl Journal {
     /// [`open::Error`]; with [`open::Error::Damaged`] nothing was changed.
     pub fn open(options: Options, key: Option<ResultKey>) -> Result<(Self, Recovery), open::Error> {
         let (core, recovery) = startup::open(&options, key)?;
-        Ok((Self { handle: Arc::new(Handle { core }) }, recovery))
+        Ok((Self::from_core(core), recovery))
+    }
+
+    pub(crate) fn from_core(core: Arc<Core>) -> Self {
+        Self { handle: Arc::new(Handle { core }) }
     }
 
     fn core(&self) -> &Arc<Core> {
