@@ -1,5 +1,7 @@
 //! The store as users of the crate see it: versions, agents, secrets, other processes, file modes.
 
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+
 use journal::contract::Code;
 use policy::{HttpAction, Policy, Scheme, Secret, vault};
 use std::fs;
