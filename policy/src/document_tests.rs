@@ -302,3 +302,55 @@ proptest! {
         drop(Snapshot::compile(&format!("[[{table}]]\n{key} = {value}\n"), "p", 0));
     }
 }
+
+/// Every example of the reference is a policy, and every key stands in the reference.
+#[test]
+fn the_reference_is_true_and_whole() {
+    let reference = include_str!("../../docs/policy.md");
+    let mut blocks = 0;
+    for part in reference.split("```toml\n").skip(1) {
+        let (block, _) = part.split_once("```").unwrap();
+        Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
+        blocks += 1;
+    }
+    assert_eq!(blocks, 4);
+    let lists = [
+        super::DEFAULTS,
+        super::TRUST,
+        super::credential::KNOWN,
+        super::http::KNOWN,
+        super::http::MATCH,
+        super::http::IDEMPOTENCY,
+        super::http::RECONCILE,
+        super::ssh::KNOWN,
+        super::ssh::MATCH,
+        super::terms::RESULT,
+        super::terms::SSH_LIMITS,
+    ];
+    for key in lists.into_iter().flatten() {
+        let named = [format!("`{key}`"), format!(" {key} "), format!(" {key},")];
+        assert!(named.iter().any(|n| reference.contains(n.as_str())), "{key} is not explained");
+    }
+    for mode in super::credential::LATER {
+        assert!(reference.contains(&format!("`{mode}`")), "{mode} is not named");
+    }
+}
+
+/// The starter is a policy as it is, and with its examples brought to life.
+#[test]
+fn the_starter_and_its_examples_are_policies() {
+    let starter = Snapshot::compile(crate::STARTER, "policy.toml", 0).unwrap();
+    assert!(starter.warnings().is_empty() && starter.agents().is_empty());
+    let alive: Vec<_> = crate::STARTER
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(example) if !example.starts_with(' ') => example,
+            Some(_) | None => line,
+        })
+        .collect();
+    let key = "AAAAC3NzaC1lZDI1NTE5AAAAIE2h2hmDUO3o+G5OiqVpMTVjIHwuEc0LIVFQmVqJMwZz";
+    let alive = alive.join("\n").replace("AAAA...", key);
+    let alive = Snapshot::compile(&alive, "policy.toml", 0).unwrap_or_else(|e| panic!("{e:#?}"));
+    assert_eq!(alive.warnings(), &[]);
+    assert_eq!(alive.agents(), ["coder"]);
+}

@@ -450,9 +450,10 @@ fn ten_thousand_routes_decide_fast() {
     assert!(per_decision < Duration::from_micros(250), "{per_decision:?}");
 }
 
-fn conditions()
--> impl Strategy<Value = (String, Option<String>, Option<Vec<&'static str>>, Option<Vec<&'static str>>)>
-{
+/// Host, path, methods, agents.
+type Conditions = (String, Option<String>, Option<Vec<&'static str>>, Option<Vec<&'static str>>);
+
+fn conditions() -> impl Strategy<Value = Conditions> {
     let host = prop_oneof!["a.test", "\\*.test", "b.a.test", "\\*.a.test"];
     let path = proptest::option::of("(/(a|b|\\*|a\\*)){1,3}(/\\*\\*)?");
     let methods = proptest::option::of(proptest::sample::subsequence(vec!["GET", "POST"], 1..=2));
