@@ -1,1 +1,40 @@
-fn main() {}
+//! The `affiant` binary: arguments and environment come in here and go no further down.
+
+mod bundle;
+mod cli;
+mod commands;
+mod control;
+mod environment;
+mod home;
+mod output;
+mod server;
+
+use clap::Parser as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    init_logging(&cli);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return output::fail(&anyhow::Error::new(error).context("start the runtime")),
+    };
+    let code = match runtime.block_on(commands::execute(cli)) {
+        Ok(code) => code,
+        Err(error) => output::fail(&error),
+    };
+    // Blocking reads of a terminal must not hold the process back.
+    runtime.shutdown_background();
+    code
+}
+
+/// Logs go to stderr. russh is capped at `warn`: its lower levels describe packets.
+fn init_logging(cli: &cli::Cli) {
+    let filter = match &cli.log {
+        Some(filter) => format!("{filter},russh=warn"),
+        None => "warn,affiant=info,russh=warn,pingora_core=error".to_owned(),
+    };
+    let filter = tracing_subscriber::EnvFilter::try_new(&filter)
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,russh=warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

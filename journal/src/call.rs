@@ -1,12 +1,25 @@
 //! One call under way, and the proofs that its records are durable.
 
-use crate::append;
+use crate::append::{self, Reason};
 use crate::contract::{
-    Confirmation, CredentialUse, Dispatch, Ended, InvocationId, Preflight, RequestSent,
-    ResponseComplete, ResponseStarted, Sequence, SetupAttempt, Verdict,
+    Body, Code, Confirmation, CredentialUse, Delivered, DeliveryFailed, Dispatch, Ended,
+    InvocationId, Noted, Outcome, Preflight, RequestSent, ResponseComplete, ResponseStarted,
+    ResultCommitted, ResultRef, Sequence, SetupAttempt, Source, Verdict,
 };
-use crate::projection::Invocation;
-use crate::result::Stream;
+use crate::core::{Core, Part, now_ms};
+use crate::entry::Entry;
+use crate::log::Draft;
+use crate::projection::{Delivery, Invocation, State};
+use crate::queue::{self, Outcome as Told};
+use crate::result::{Sealer, Stream};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Bytes reserved for the events of a call: every one of them in a frame of its own.
+pub(crate) const EVENT_RESERVE: u64 = 48 << 10;
+/// Chunks of one call that may be on their way to the disk.
+const WINDOW: usize = 2;
 
 /// Proof that `DISPATCH_STARTED` is durable (contract D-1). What releases bytes to an upstream
 /// takes it by value; it can't be made or copied outside of this module.
@@ -61,26 +74,60 @@ impl Settled {
     }
 }
 
+/// What becomes of the result.
+enum Keep {
+    /// Nothing was stored yet.
+    Nothing,
+    /// It is being stored.
+    Some(Box<Sealer>),
+    /// It was given up.
+    Lost,
+}
+
 /// One call under way. The only way to append its course of events.
 ///
 /// Dropped without an end, it records one: `INTERNAL_ERROR` before dispatch,
 /// `REMOTE_OUTCOME_UNKNOWN` after it.
 #[must_use]
 pub struct Call {
-    _private: (),
+    core: Arc<Core>,
+    entry: Arc<Entry>,
+    epoch: u64,
+    keep: Keep,
+    outstanding: VecDeque<oneshot::Receiver<Told>>,
+    reserved_events: u64,
+    reserved_result: u64,
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("id", &self.entry.id).finish_non_exhaustive()
+    }
 }
 
 impl Call {
+    pub(crate) fn new(core: Arc<Core>, entry: Arc<Entry>, epoch: u64) -> Self {
+        Self {
+            core,
+            entry,
+            epoch,
+            keep: Keep::Nothing,
+            outstanding: VecDeque::new(),
+            reserved_events: EVENT_RESERVE,
+            reserved_result: 0,
+        }
+    }
+
     /// The invocation's id.
     #[must_use]
     pub fn id(&self) -> InvocationId {
-        todo!()
+        self.entry.id
     }
 
     /// A copy of the invocation as this call has made it so far, durable or not.
     #[must_use]
     pub fn invocation(&self) -> Invocation {
-        todo!()
+        self.entry.state.lock().live.clone()
     }
 
     /// Reserves room for a result of that length (contract R-6), on top of what every call has for
@@ -88,71 +135,158 @@ impl Call {
     ///
     /// # Errors
     /// [`append::Error::Unavailable`] without room.
-    pub fn reserve(&mut self, _result_bytes: u64) -> Result<(), append::Error> {
-        todo!()
+    pub fn reserve(&mut self, result_bytes: u64) -> Result<(), append::Error> {
+        // Descriptions, tags and padding: a block per chunk is enough.
+        let bytes = result_bytes + (result_bytes >> 4) + (4 << 10);
+        self.core.reserve(bytes)?;
+        self.reserved_result += bytes;
+        Ok(())
+    }
+
+    fn append(&self, source: Source, body: Body) -> Result<(), append::Error> {
+        let parts = vec![Part::Event(source, body)];
+        self.core.append(&self.entry, Some(self.epoch), parts, false).map(drop)
+    }
+
+    async fn append_durable(&self, parts: Vec<Part>) -> Result<Sequence, append::Error> {
+        let queued = self.core.append(&self.entry, Some(self.epoch), parts, true)?;
+        durable(queued.receiver).await
     }
 
     /// Appends `PREFLIGHT_VALIDATED`; does not wait.
     ///
     /// # Errors
     /// [`append::Error`].
-    pub fn preflight(&mut self, _preflight: Preflight) -> Result<(), append::Error> {
-        todo!()
+    pub fn preflight(&mut self, preflight: Preflight) -> Result<(), append::Error> {
+        let body = Body::PreflightValidated(Box::new(preflight));
+        self.append(Source::TransportObserved, body)
     }
 
     /// Appends `CREDENTIAL_AUTHORIZED`; does not wait.
     ///
     /// # Errors
     /// [`append::Error`].
-    pub fn authorize(&mut self, _credential: Option<CredentialUse>) -> Result<(), append::Error> {
-        todo!()
+    pub fn authorize(&mut self, credential: Option<CredentialUse>) -> Result<(), append::Error> {
+        self.append(Source::TransportObserved, Body::CredentialAuthorized(credential))
     }
 
     /// Appends `SETUP_ATTEMPTED`; does not wait.
     ///
     /// # Errors
     /// [`append::Error`].
-    pub fn setup_attempted(&mut self, _attempt: SetupAttempt) -> Result<(), append::Error> {
-        todo!()
+    pub fn setup_attempted(&mut self, attempt: SetupAttempt) -> Result<(), append::Error> {
+        self.append(Source::TransportObserved, Body::SetupAttempted(attempt))
     }
 
     /// Appends `DISPATCH_STARTED` and waits until it is durable (contract D-1).
     ///
     /// # Errors
     /// [`append::Error`]; nothing may be sent then.
-    pub async fn dispatch(&mut self, _dispatch: Dispatch) -> Result<Dispatched, append::Error> {
-        todo!()
+    pub async fn dispatch(&mut self, dispatch: Dispatch) -> Result<Dispatched, append::Error> {
+        let body = Body::DispatchStarted(Box::new(dispatch));
+        let parts = vec![Part::Event(Source::TransportObserved, body)];
+        let sequence = self.append_durable(parts).await?;
+        Ok(Dispatched { id: self.entry.id, sequence })
     }
 
     /// Appends `REQUEST_SENT`; does not wait.
     ///
     /// # Errors
     /// [`append::Error`].
-    pub fn request_sent(&mut self, _sent: RequestSent) -> Result<(), append::Error> {
-        todo!()
+    pub fn request_sent(&mut self, sent: RequestSent) -> Result<(), append::Error> {
+        self.append(Source::TransportObserved, Body::RequestSent(sent))
     }
 
     /// Appends `REMOTE_RESPONSE_STARTED`; does not wait.
     ///
     /// # Errors
     /// [`append::Error`].
-    pub fn response_started(&mut self, _started: ResponseStarted) -> Result<(), append::Error> {
-        todo!()
+    pub fn response_started(&mut self, started: ResponseStarted) -> Result<(), append::Error> {
+        self.append(Source::RemoteResponse, Body::RemoteResponseStarted(started))
     }
 
     /// Stores bytes of the result, encrypted. Waits only while too much of this call is not yet
-    /// durable. [`Stream::Head`] goes first, in one piece.
+    /// durable. [`Stream::Head`] goes first.
     ///
     /// # Errors
     /// [`append::Error`]; the result is not kept then, and [`Call::commit`] records none.
-    pub async fn store(&mut self, _stream: Stream, _bytes: &[u8]) -> Result<(), append::Error> {
-        todo!()
+    pub async fn store(&mut self, stream: Stream, bytes: &[u8]) -> Result<(), append::Error> {
+        let full = match &mut self.keep {
+            Keep::Lost => return Ok(()),
+            Keep::Some(sealer) => sealer.push(stream, bytes, now_ms()),
+            Keep::Nothing => {
+                let key = self.core.key.read().clone();
+                let Some(mut sealer) = key.and_then(|key| Sealer::new(&key, self.entry.id)) else {
+                    self.keep = Keep::Lost;
+                    return Err(append::Error::Locked);
+                };
+                let full = sealer.push(stream, bytes, now_ms());
+                self.keep = Keep::Some(Box::new(sealer));
+                full
+            }
+        };
+        let Some(full) = full else {
+            self.keep = Keep::Lost;
+            return Err(append::Error::Locked);
+        };
+        for draft in full {
+            let stored = self.store_chunk(draft).await;
+            if stored.is_err() {
+                self.keep = Keep::Lost;
+            }
+            stored?;
+        }
+        Ok(())
+    }
+
+    async fn store_chunk(&mut self, draft: Draft) -> Result<(), append::Error> {
+        while self.outstanding.len() >= WINDOW {
+            durable(self.outstanding.pop_front()).await?;
+        }
+        loop {
+            let drained = self.core.queue.drained.notified();
+            if self.core.queue.bytes() <= queue::LIMIT / 2 {
+                break;
+            }
+            drained.await;
+        }
+        self.take_room(&draft)?;
+        let parts = vec![Part::Chunk(draft)];
+        let queued = self.core.append(&self.entry, Some(self.epoch), parts, true)?;
+        self.outstanding.extend(queued.receiver);
+        Ok(())
+    }
+
+    /// Pays for a chunk from what was reserved, or from what nobody reserved.
+    fn take_room(&mut self, draft: &Draft) -> Result<(), append::Error> {
+        let length = draft.length() as u64;
+        if self.reserved_result >= length {
+            self.reserved_result -= length;
+            self.core.release(length);
+            return Ok(());
+        }
+        if self.core.available() < length {
+            return Err(append::Error::Unavailable(Reason::NoCapacity));
+        }
+        Ok(())
     }
 
     /// Forgets what was stored: [`Call::commit`] records no result. For a result that passed the
     /// route's bound.
     pub fn discard_result(&mut self) {
-        todo!()
+        self.keep = Keep::Lost;
+    }
+
+    /// The last chunk and the reference, if a result is kept.
+    fn finish_result(&mut self) -> (Option<Draft>, Option<ResultRef>) {
+        let Keep::Some(sealer) = std::mem::replace(&mut self.keep, Keep::Lost) else {
+            return (None, None);
+        };
+        let Some((last, reference)) = sealer.finish(now_ms()) else { return (None, None) };
+        if last.as_ref().is_some_and(|draft| self.take_room(draft).is_err()) {
+            return (None, None);
+        }
+        (last, Some(reference))
     }
 
     /// Appends `REMOTE_RESPONSE_COMPLETE` and `RESULT_COMMITTED` in one flush and waits until they
@@ -162,11 +296,18 @@ impl Call {
     /// [`append::Error`]; the result may not be delivered as recorded then.
     pub async fn commit(
         &mut self,
-        _complete: ResponseComplete,
-        _verdict: Verdict,
-        _not_before_ms: Option<u64>,
+        complete: ResponseComplete,
+        verdict: Verdict,
+        not_before_ms: Option<u64>,
     ) -> Result<Settled, append::Error> {
-        todo!()
+        let (last, result) = self.finish_result();
+        let committed = ResultCommitted { verdict, result, not_before_ms };
+        let source = Source::RemoteResponse;
+        let mut parts: Vec<Part> = last.map(Part::Chunk).into_iter().collect();
+        parts.push(Part::Event(source, Body::RemoteResponseComplete(complete)));
+        parts.push(Part::Event(source, Body::ResultCommitted(Box::new(committed))));
+        let sequence = self.append_durable(parts).await?;
+        Ok(Settled { id: self.entry.id, sequence, verdict })
     }
 
     /// Appends `RESULT_COMMITTED` alone, for a refusal that the protocol itself proves
@@ -176,32 +317,100 @@ impl Call {
     /// [`append::Error`].
     pub async fn reject(
         &mut self,
-        _verdict: Verdict,
-        _not_before_ms: Option<u64>,
+        verdict: Verdict,
+        not_before_ms: Option<u64>,
     ) -> Result<Settled, append::Error> {
-        todo!()
+        let committed = ResultCommitted { verdict, result: None, not_before_ms };
+        let body = Body::ResultCommitted(Box::new(committed));
+        let parts = vec![Part::Event(Source::TransportObserved, body)];
+        let sequence = self.append_durable(parts).await?;
+        Ok(Settled { id: self.entry.id, sequence, verdict })
     }
 
     /// Appends `INVOCATION_ENDED` and waits until it is durable.
     ///
     /// # Errors
     /// [`append::Error`].
-    pub async fn end(&mut self, _ended: Ended) -> Result<Settled, append::Error> {
-        todo!()
+    pub async fn end(&mut self, ended: Ended) -> Result<Settled, append::Error> {
+        let verdict = ended.verdict;
+        let body = Body::InvocationEnded(Box::new(ended));
+        let parts = vec![Part::Event(Source::TransportObserved, body)];
+        let sequence = self.append_durable(parts).await?;
+        Ok(Settled { id: self.entry.id, sequence, verdict })
     }
 
     /// Appends `RESULT_DELIVERED`; does not wait. Nothing happens when it is on record already.
-    pub fn delivered(&mut self, _confirmation: Confirmation) {
-        todo!()
+    pub fn delivered(&mut self, confirmation: Confirmation) {
+        self.append_delivery(Body::ResultDelivered(Delivered { confirmation }));
     }
 
     /// Appends `DELIVERY_FAILED`; does not wait. Nothing happens when the delivery is confirmed.
-    pub fn delivery_failed(&mut self, _length_bytes: u64) {
-        todo!()
+    pub fn delivery_failed(&mut self, length_bytes: u64) {
+        self.append_delivery(Body::DeliveryFailed(DeliveryFailed { length_bytes }));
+    }
+
+    fn append_delivery(&self, body: Body) {
+        {
+            let state = self.entry.state.lock();
+            let committed = matches!(state.live.state(), State::Committed(_));
+            if !committed || matches!(state.live.delivery(), Delivery::Delivered(_)) {
+                return;
+            }
+        }
+        if let Err(error) = self.append(Source::TransportObserved, body) {
+            tracing::warn!(%error, id = %self.entry.id, "a delivery could not be recorded");
+        }
     }
 
     /// Appends `NOTED`; does not wait.
-    pub fn note(&mut self, _name: &str, _detail: &str) {
-        todo!()
+    pub fn note(&mut self, name: &str, detail: &str) {
+        let noted = Noted { name: name.to_owned(), detail: detail.to_owned() };
+        if let Err(error) = self.append(Source::TransportObserved, Body::Noted(noted)) {
+            tracing::warn!(%error, id = %self.entry.id, "a note could not be recorded");
+        }
+    }
+
+    /// Records the end of a call that was given up.
+    fn give_up(&self) {
+        let verdict = self.entry.state.lock().live.conclude(
+            now_ms(),
+            Code::InternalError,
+            Code::RemoteOutcomeUnknown,
+        );
+        let Some(verdict) = verdict else { return };
+        let message = match verdict.outcome() {
+            Outcome::NotAttempted => "The call was given up before dispatch; nothing was sent.",
+            Outcome::Unknown | Outcome::Rejected | Outcome::Committed => {
+                "The call was given up after dispatch, and no complete result was recorded."
+            }
+        };
+        let ended = Ended {
+            verdict,
+            message: message.to_owned(),
+            field: None,
+            not_before_ms: None,
+            observation: None,
+        };
+        let body = Body::InvocationEnded(Box::new(ended));
+        if let Err(error) = self.append(Source::TransportObserved, body) {
+            tracing::warn!(%error, id = %self.entry.id, "the end of a call was not recorded");
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.give_up();
+        self.core.release(self.reserved_events + self.reserved_result);
+        self.core.release_entry(&self.entry);
+    }
+}
+
+/// Waits for what the writer says of an append.
+pub(crate) async fn durable(receiver: Option<oneshot::Receiver<Told>>) -> Told {
+    match receiver {
+        // A writer that is gone can't say more.
+        Some(receiver) => receiver.await.unwrap_or(Err(append::Error::Indeterminate)),
+        None => Err(append::Error::Indeterminate),
     }
 }

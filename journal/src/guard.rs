@@ -1,13 +1,18 @@
 //! What makes an earlier invocation answer instead of a new one (contract K-3, K-10, K-11).
 
 use crate::call::Call;
-use crate::projection::Invocation;
+use crate::contract::{Accepted, Fingerprint, Outcome};
+use crate::entry::Entry;
+use crate::projection::{Delivery, Invocation, State};
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What makes an earlier invocation answer instead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Guard {
-    /// How far back an equal request counts (K-11). `None` switches the guard off.
+    /// How far back an equal request counts (K-11), from its end. `None` switches the guard off.
     pub window: Option<Duration>,
     /// Remote scope and idempotency key of the request (K-3).
     pub key: Option<(String, String)>,
@@ -28,4 +33,88 @@ pub enum Admission {
     /// K-11: an equal request of this agent, inside the window, is settled by a 5xx, or settled and
     /// not known to be handed over. It answers from the record.
     Settled(Box<Invocation>),
+}
+
+/// Calls under way, and those that the index has not seen yet, by what they guard.
+#[derive(Default)]
+pub(crate) struct Recent {
+    pub(crate) requests: HashMap<[u8; 16], Vec<Arc<Entry>>>,
+    pub(crate) keys: HashMap<[u8; 16], Vec<Arc<Entry>>>,
+}
+
+impl Recent {
+    /// Forgets an entry.
+    pub(crate) fn remove(&mut self, entry: &Arc<Entry>) {
+        let remove = |map: &mut HashMap<[u8; 16], Vec<Arc<Entry>>>, hash: Option<[u8; 16]>| {
+            let Some(hash) = hash else { return };
+            if let Some(entries) = map.get_mut(&hash) {
+                entries.retain(|other| !Arc::ptr_eq(other, entry));
+                if entries.is_empty() {
+                    map.remove(&hash);
+                }
+            }
+        };
+        remove(&mut self.requests, entry.request_hash);
+        remove(&mut self.keys, entry.key_hash);
+    }
+}
+
+fn hash(parts: &[&[u8]]) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    let digest: [u8; 32] = hash.finalize().into();
+    digest.first_chunk::<16>().copied().unwrap_or_default()
+}
+
+/// What makes two requests of one agent the same request.
+pub(crate) fn request_hash(accepted: &Accepted) -> Option<[u8; 16]> {
+    let fingerprint = accepted.fingerprint.as_ref()?;
+    let agent = accepted.agent.as_deref().map_or(&b""[..], str::as_bytes);
+    Some(hash(&[b"request", agent, &fingerprint.0]))
+}
+
+/// An idempotency key in its scope.
+pub(crate) fn key_hash(scope: &str, key: &str) -> [u8; 16] {
+    hash(&[b"key", scope.as_bytes(), key.as_bytes()])
+}
+
+/// Whether two submissions are the same request of the same agent.
+pub(crate) fn is_same(earlier: &Accepted, later: &Accepted) -> bool {
+    let equal = |a: Option<Fingerprint>, b: Option<Fingerprint>| a.is_some() && a == b;
+    earlier.agent == later.agent && equal(earlier.fingerprint, later.fingerprint)
+}
+
+/// Whether an equal request would be guarded against, the window aside (contract K-11).
+pub(crate) fn may_guard(invocation: &Invocation) -> bool {
+    match invocation.state() {
+        State::Accepted | State::Validated | State::Authorized | State::Dispatched => true,
+        State::Ended(verdict) => verdict.outcome() == Outcome::Unknown,
+        State::Committed(_) => {
+            let failed = invocation.status().is_some_and(|status| (500..600).contains(&status));
+            failed || !matches!(invocation.delivery(), Delivery::Delivered(_))
+        }
+    }
+}
+
+/// Whether an invocation binds its idempotency key: the remote may have seen it (contract K-3).
+pub(crate) fn may_bind(invocation: &Invocation) -> bool {
+    match invocation.state() {
+        State::Ended(verdict) => verdict.outcome() != Outcome::NotAttempted,
+        State::Accepted
+        | State::Validated
+        | State::Authorized
+        | State::Dispatched
+        | State::Committed(_) => true,
+    }
+}
+
+/// Whether an invocation counts inside a window that ends now. One under way always does.
+pub(crate) fn is_within(invocation: &Invocation, window: Duration, now_ms: u64) -> bool {
+    invocation.ended_at_ms().is_none_or(|ended| {
+        let window = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
+        now_ms.saturating_sub(ended) < window
+    })
 }

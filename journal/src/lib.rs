@@ -9,22 +9,35 @@
 //! The log is the only evidence. The index can be deleted at any time and is rebuilt from the log.
 //! Nothing in here knows an outside protocol, sends a request or decides a policy.
 
+pub mod append;
 pub mod contract;
+pub mod open;
 pub mod projection;
+pub mod read;
+pub mod result;
+pub mod verify;
 
 mod call;
+mod core;
+mod entry;
 mod guard;
-mod journal;
-pub mod result;
+mod index;
+mod list;
+mod live;
+mod log;
+mod projector;
+mod queue;
+mod startup;
+mod writer;
+
+#[cfg(test)]
+extern crate self as journal;
+#[cfg(test)]
+mod tests;
 
 pub use call::{Call, Dispatched, Settled};
 pub use guard::{Admission, Guard};
-pub use journal::{Filter, Journal, Options, Page, Recovery, Stats, Ticket};
+pub use live::{Filter, Journal, Options, Page, Recovery, Stats, Ticket};
 pub use projection::{Delivery, IllegalEvent, Invocation, State};
 pub use result::{ResultKey, StoredResult, Stream};
 pub use verify::{Verified, verify};
-
-pub mod append;
-pub mod open;
-pub mod read;
-pub mod verify;

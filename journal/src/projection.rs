@@ -218,114 +218,108 @@ impl Invocation {
     /// # Errors
     /// [`IllegalEvent`] with the rule that it breaks.
     pub fn check(&self, body: &Body, source: Source) -> Result<(), IllegalEvent> {
-        if matches!(body, Body::Noted(_) | Body::RepeatAnswered(_)) {
-            return Ok(());
-        }
-        match self.state {
-            State::Accepted => match body {
-                Body::PreflightValidated(_) => Ok(()),
-                Body::InvocationEnded(ended) => self.check_not_attempted(body, ended.verdict),
-                other => Err(self.illegal(other, "the call is not validated")),
-            },
-            State::Validated => match body {
-                Body::CredentialAuthorized(_) => Ok(()),
-                Body::InvocationEnded(ended) => self.check_not_attempted(body, ended.verdict),
-                other => Err(self.illegal(other, "the credential is not authorized")),
-            },
-            State::Authorized => match body {
-                Body::SetupAttempted(_) | Body::DispatchStarted(_) => Ok(()),
-                Body::InvocationEnded(ended) => self.check_not_attempted(body, ended.verdict),
-                other => Err(self.illegal(other, "the call is not dispatched")),
-            },
-            State::Dispatched => self.check_dispatched(body, source),
-            State::Ended(verdict) => self.check_ended(body, source, verdict),
-            State::Committed(_) => self.check_committed(body),
-        }
-    }
-
-    fn check_not_attempted(&self, body: &Body, verdict: Verdict) -> Result<(), IllegalEvent> {
-        if verdict.outcome() == Outcome::NotAttempted {
-            return Ok(());
-        }
-        Err(self.illegal(body, "before dispatch a call ends not_attempted"))
-    }
-
-    fn check_dispatched(&self, body: &Body, source: Source) -> Result<(), IllegalEvent> {
-        let once = |present: bool, reason| {
-            if present { Err(self.illegal(body, reason)) } else { Ok(()) }
+        let require = |holds: bool, reason: &'static str| {
+            if holds { Ok(()) } else { Err(self.illegal(body, reason)) }
         };
         match body {
-            Body::RequestSent(_) => once(self.sent.is_some(), "it is on record already"),
+            Body::Noted(_) | Body::RepeatAnswered(_) => Ok(()),
+            Body::ActionAccepted(_) => require(false, "the invocation is on record already"),
+            Body::PreflightValidated(_) => {
+                require(matches!(self.state, State::Accepted), "it follows ACTION_ACCEPTED alone")
+            }
+            Body::CredentialAuthorized(_) => {
+                let validated = matches!(self.state, State::Validated);
+                require(validated, "it follows PREFLIGHT_VALIDATED alone")
+            }
+            Body::SetupAttempted(_) | Body::DispatchStarted(_) => require(
+                matches!(self.state, State::Authorized),
+                "it follows CREDENTIAL_AUTHORIZED and precedes dispatch",
+            ),
+            Body::RequestSent(_) => {
+                require(self.is_executing(), "the call is not under way at the remote")?;
+                require(self.sent.is_none(), "it is on record already")
+            }
             Body::RemoteResponseStarted(_) => {
-                once(self.started.is_some(), "it is on record already")
+                require(self.is_executing(), "the call is not under way at the remote")?;
+                require(self.started.is_none(), "it is on record already")
             }
             Body::RemoteResponseComplete(_) => {
-                once(self.started.is_none(), "no response has begun")?;
-                once(self.complete.is_some(), "it is on record already")
+                require(self.is_executing(), "the call is not under way at the remote")?;
+                require(self.started.is_some(), "no response has begun")?;
+                require(self.complete.is_none(), "it is on record already")
             }
-            Body::ResultCommitted(committed) => {
-                self.check_deciding(body, committed.verdict)?;
-                let by_refusal = matches!(
-                    committed.verdict.code(),
-                    Code::RemoteNotProcessed | Code::RequestRefused
-                );
-                match source {
-                    Source::TransportObserved | Source::RemoteResponse => once(
-                        self.complete.is_none() && !by_refusal,
-                        "no complete response is on record",
-                    ),
-                    Source::RemoteQuery | Source::OperatorAttested => Ok(()),
-                    Source::Recovered => {
-                        Err(self.illegal(body, "a restart proves no result of the remote"))
-                    }
+            Body::ResultCommitted(committed) => self.check_committing(body, committed, source),
+            Body::InvocationEnded(ended) => self.check_ending(body, ended.verdict.outcome()),
+            Body::ResultDelivered(_) | Body::DeliveryFailed(_) => {
+                require(matches!(self.state, State::Committed(_)), "no result is on record")?;
+                let delivered = matches!(self.delivery, Delivery::Delivered(_));
+                require(!delivered, "the delivery is confirmed already")
+            }
+        }
+    }
+
+    const fn is_executing(&self) -> bool {
+        matches!(self.state, State::Dispatched)
+    }
+
+    fn check_ending(&self, body: &Body, outcome: Outcome) -> Result<(), IllegalEvent> {
+        match self.state {
+            State::Accepted | State::Validated | State::Authorized => match outcome {
+                Outcome::NotAttempted => Ok(()),
+                Outcome::Rejected | Outcome::Committed | Outcome::Unknown => {
+                    Err(self.illegal(body, "before dispatch a call ends not_attempted"))
                 }
-            }
-            Body::InvocationEnded(ended) => once(
-                ended.verdict.outcome() != Outcome::Unknown,
-                "after dispatch a call without a result ends unknown",
-            ),
-            other => Err(self.illegal(other, "the call is dispatched")),
-        }
-    }
-
-    fn check_deciding(&self, body: &Body, verdict: Verdict) -> Result<(), IllegalEvent> {
-        match verdict.outcome() {
-            Outcome::Rejected | Outcome::Committed => Ok(()),
-            Outcome::NotAttempted | Outcome::Unknown => {
-                Err(self.illegal(body, "a deciding result is rejected or committed"))
+            },
+            State::Dispatched => match outcome {
+                Outcome::Unknown => Ok(()),
+                Outcome::NotAttempted | Outcome::Rejected | Outcome::Committed => {
+                    Err(self.illegal(body, "after dispatch a call without a result ends unknown"))
+                }
+            },
+            State::Ended(_) | State::Committed(_) => {
+                Err(self.illegal(body, "an outcome is on record already"))
             }
         }
     }
 
-    fn check_ended(
+    fn check_committing(
         &self,
         body: &Body,
+        committed: &ResultCommitted,
         source: Source,
-        verdict: Verdict,
     ) -> Result<(), IllegalEvent> {
-        if verdict.outcome() != Outcome::Unknown {
-            return Err(self.illegal(body, "not_attempted is final"));
+        let verdict = committed.verdict;
+        match verdict.outcome() {
+            Outcome::Rejected | Outcome::Committed => {}
+            Outcome::NotAttempted | Outcome::Unknown => {
+                return Err(self.illegal(body, "a deciding result is rejected or committed"));
+            }
         }
-        let Body::ResultCommitted(committed) = body else {
-            return Err(self.illegal(body, "only late evidence may follow unknown"));
+        let late = match source {
+            Source::RemoteQuery | Source::OperatorAttested => true,
+            Source::TransportObserved | Source::RemoteResponse => false,
+            Source::Recovered => {
+                return Err(self.illegal(body, "a restart proves no result of the remote"));
+            }
         };
-        self.check_deciding(body, committed.verdict)?;
-        match source {
-            Source::RemoteQuery | Source::OperatorAttested => Ok(()),
-            Source::TransportObserved | Source::RemoteResponse | Source::Recovered => {
+        match self.state {
+            State::Accepted | State::Validated | State::Authorized => {
+                Err(self.illegal(body, "the call is not dispatched"))
+            }
+            State::Dispatched => {
+                let by_refusal =
+                    matches!(verdict.code(), Code::RemoteNotProcessed | Code::RequestRefused);
+                if late || by_refusal || self.complete.is_some() {
+                    return Ok(());
+                }
+                Err(self.illegal(body, "no complete response is on record"))
+            }
+            State::Ended(ended) if ended.outcome() == Outcome::Unknown && late => Ok(()),
+            State::Ended(ended) if ended.outcome() == Outcome::Unknown => {
                 Err(self.illegal(body, "late evidence comes from a query or an operator"))
             }
-        }
-    }
-
-    fn check_committed(&self, body: &Body) -> Result<(), IllegalEvent> {
-        let delivered = matches!(self.delivery, Delivery::Delivered(_));
-        match body {
-            Body::ResultDelivered(_) | Body::DeliveryFailed(_) if !delivered => Ok(()),
-            Body::ResultDelivered(_) | Body::DeliveryFailed(_) => {
-                Err(self.illegal(body, "the delivery is confirmed already"))
-            }
-            other => Err(self.illegal(other, "the result is committed")),
+            State::Ended(_) => Err(self.illegal(body, "not_attempted is final")),
+            State::Committed(_) => Err(self.illegal(body, "an outcome is on record already")),
         }
     }
 
@@ -361,6 +355,12 @@ impl Invocation {
     #[must_use]
     pub const fn result(&self) -> Option<&ResultRef> {
         self.result.as_ref()
+    }
+
+    /// HTTP: the status of the remote's response, once read.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        self.started.as_ref().and_then(|started| started.status)
     }
 
     /// Whether the caller has the result.

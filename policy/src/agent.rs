@@ -11,6 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::time::Duration;
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
@@ -61,19 +62,46 @@ struct Record {
     token_hash: String,
     #[serde(default)]
     keys: Vec<String>,
+    #[serde(default)]
+    sessions: Vec<SessionRecord>,
 }
+
+/// A token for one run, beside the agent's own.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct SessionRecord {
+    token_hash: String,
+    expires_at_ms: u64,
+}
+
+/// A token that ends with a run ([`Policy::remove_session`]), at the latest after [`SESSION`].
+#[derive(Debug)]
+pub struct Session {
+    /// The agent.
+    pub agent: String,
+    /// The token.
+    pub token: Secret,
+}
+
+/// How long a session lasts that nobody ends, because its run was killed.
+pub const SESSION: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// All agents, ready for authentication.
 #[derive(Default)]
 pub(crate) struct Book {
     key: Zeroizing<[u8; 32]>,
     agents: HashMap<String, Entry>,
-    by_hash: HashMap<Vec<u8>, String>,
+    by_hash: HashMap<Vec<u8>, Proof>,
 }
 
 struct Entry {
-    hash: Vec<u8>,
+    /// Hash and end of every token.
+    tokens: Vec<(Vec<u8>, u64)>,
     keys: Vec<String>,
+}
+
+struct Proof {
+    agent: String,
+    expires_at_ms: u64,
 }
 
 const TOKEN_HEAD: &str = "afft_";
@@ -86,10 +114,16 @@ impl Book {
         let key = Zeroizing::new(key.ok_or(store::Error::Damaged("the key of token hashes"))?);
         let mut book = Self { key, ..Self::default() };
         for (name, record) in store.records::<Record>(&store.agents, txn, "an agent")? {
-            let hash = seal::decode(&record.token_hash);
-            let hash = hash.ok_or(store::Error::Damaged("an agent"))?;
-            book.by_hash.insert(hash.clone(), name.clone());
-            book.agents.insert(name, Entry { hash, keys: record.keys });
+            let own = (record.token_hash.as_str(), u64::MAX);
+            let sessions = record.sessions.iter().map(|s| (s.token_hash.as_str(), s.expires_at_ms));
+            let mut tokens = Vec::new();
+            for (hash, expires_at_ms) in std::iter::once(own).chain(sessions) {
+                let hash = seal::decode(hash).ok_or(store::Error::Damaged("an agent"))?;
+                let proof = Proof { agent: name.clone(), expires_at_ms };
+                book.by_hash.insert(hash.clone(), proof);
+                tokens.push((hash, expires_at_ms));
+            }
+            book.agents.insert(name, Entry { tokens, keys: record.keys });
         }
         Ok(book)
     }
@@ -105,10 +139,10 @@ impl Policy {
     pub fn authenticate(&self, agent: &str, token: &str) -> bool {
         let state = self.state();
         let given = state.agents.hash(token);
-        match state.agents.agents.get(agent) {
-            Some(entry) => given.ct_eq(&entry.hash).into(),
-            None => false,
-        }
+        let now = now_ms();
+        state.agents.agents.get(agent).is_some_and(|entry| {
+            entry.tokens.iter().any(|(hash, end)| given.ct_eq(hash).into() && now < *end)
+        })
     }
 
     /// The agent whose token this is.
@@ -116,7 +150,8 @@ impl Policy {
     pub fn agent_by_token(&self, token: &str) -> Option<String> {
         let state = self.state();
         // What is looked up is a keyed hash: its timing tells nothing that helps to find a token.
-        state.agents.by_hash.get(&state.agents.hash(token)).cloned()
+        let proof = state.agents.by_hash.get(&state.agents.hash(token))?;
+        (now_ms() < proof.expires_at_ms).then(|| proof.agent.clone())
     }
 
     /// Whether the SSH public key (`algorithm base64`, a comment may follow) is registered for the
@@ -142,6 +177,7 @@ impl Policy {
             token_set_at_ms: now,
             token_hash: self.token_hash(&token),
             keys: Vec::new(),
+            sessions: Vec::new(),
         };
         let store = &self.store;
         let mut txn = store.write()?;
@@ -153,7 +189,7 @@ impl Policy {
         Ok(token)
     }
 
-    /// Gives an agent a new token; the old one ends at once.
+    /// Gives an agent a new token; the old one ends at once, and so do its sessions.
     ///
     /// # Errors
     /// [`Error`].
@@ -163,8 +199,41 @@ impl Policy {
         self.change_agent(name, |record| {
             record.token_hash = hash;
             record.token_set_at_ms = now_ms();
+            record.sessions.clear();
         })?;
         Ok(token)
+    }
+
+    /// Gives an agent a token for one run.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn add_session(&self, name: &str) -> Result<Session, Error> {
+        let token = fresh_token()?;
+        let token_hash = self.token_hash(&token);
+        let now = now_ms();
+        let lasts_ms = u64::try_from(SESSION.as_millis()).unwrap_or(u64::MAX);
+        self.change_agent(name, |record| {
+            record.sessions.retain(|session| now < session.expires_at_ms);
+            let expires_at_ms = now.saturating_add(lasts_ms);
+            record.sessions.push(SessionRecord { token_hash, expires_at_ms });
+        })?;
+        Ok(Session { agent: name.to_owned(), token })
+    }
+
+    /// Ends the token of a run. That the agent is gone by now is no failure.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn remove_session(&self, session: &Session) -> Result<(), Error> {
+        let token_hash = self.token_hash(&session.token);
+        let removed = self.change_agent(&session.agent, |record| {
+            record.sessions.retain(|kept| kept.token_hash != token_hash);
+        });
+        match removed {
+            Err(Error::Unknown(_)) => Ok(()),
+            other => other,
+        }
     }
 
     /// Removes an agent.
@@ -232,4 +301,33 @@ impl Policy {
 fn fresh_token() -> Result<Secret, Error> {
     let random = seal::random_key().map_err(Error::Random)?;
     Ok(Secret::from(format!("{TOKEN_HEAD}{}", URL_SAFE_NO_PAD.encode(*random))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_ends_with_its_run_and_with_the_agents_token() {
+        let home = tempfile::tempdir().unwrap();
+        let policy = Policy::init(home.path(), None).unwrap();
+        let own = policy.add_agent("a").unwrap();
+        let own = own.expose_text().unwrap();
+        let first = policy.add_session("a").unwrap();
+        let second = policy.add_session("a").unwrap();
+        let (one, two) = (first.token.expose_text().unwrap(), second.token.expose_text().unwrap());
+        for token in [own, one, two] {
+            assert!(policy.authenticate("a", token));
+            assert_eq!(policy.agent_by_token(token).as_deref(), Some("a"));
+        }
+        policy.remove_session(&first).unwrap();
+        assert!(!policy.authenticate("a", one));
+        assert_eq!(policy.agent_by_token(one), None);
+        assert!(policy.authenticate("a", two));
+        policy.rotate_agent("a").unwrap();
+        assert!(!policy.authenticate("a", two) && !policy.authenticate("a", own));
+        assert!(matches!(policy.add_session("b"), Err(Error::Unknown(_))));
+        policy.remove_agent("a").unwrap();
+        policy.remove_session(&second).unwrap();
+    }
 }

@@ -1,13 +1,17 @@
 //! The proxy as its embedder sees it: built once, served on one or more listeners.
 
-use crate::Ca;
+use crate::upstream::pool::Pool;
+use crate::upstream::tls::Trust;
+use crate::{Ca, front};
 use async_trait::async_trait;
 use journal::Journal;
 use policy::Policy;
+use ring::rand::{SecureRandom as _, SystemRandom};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
 
 /// What answers `http://affiant.internal/`. The agent is authenticated already.
 #[async_trait]
@@ -53,15 +57,27 @@ pub enum Error {
     /// The TLS settings towards origins could not be built.
     #[error("build the TLS settings towards origins")]
     Tls(#[source] rustls::Error),
+    /// The system gave no random bytes.
+    #[error("draw a name for this proxy")]
+    Random,
 }
 
 /// The proxy.
 pub struct Proxy {
-    journal: Journal,
-    policy: Arc<Policy>,
-    ca: Arc<Ca>,
-    control: Arc<dyn Control>,
-    options: Options,
+    shared: Arc<Shared>,
+}
+
+/// What every connection uses.
+pub(crate) struct Shared {
+    pub(crate) journal: Journal,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) ca: Arc<Ca>,
+    pub(crate) control: Arc<dyn Control>,
+    pub(crate) options: Options,
+    pub(crate) trust: Trust,
+    pub(crate) pool: Pool,
+    /// This proxy's name in `Via`, unlike any other's, so that loops are seen.
+    pub(crate) pseudonym: String,
 }
 
 impl Proxy {
@@ -76,12 +92,79 @@ impl Proxy {
         control: Arc<dyn Control>,
         options: Options,
     ) -> Result<Arc<Self>, Error> {
-        Ok(Arc::new(Self { journal, policy, ca, control, options }))
+        let mut tag = [0; 6];
+        SystemRandom::new().fill(&mut tag).map_err(|_| Error::Random)?;
+        let tag: String = tag.iter().map(|byte| format!("{byte:02x}")).collect();
+        let shared = Shared {
+            journal,
+            policy,
+            ca,
+            control,
+            options,
+            trust: Trust::load().map_err(Error::Tls)?,
+            pool: Pool::default(),
+            pseudonym: format!("{}-{tag}", crate::render::PROXY_NAME),
+        };
+        Ok(Arc::new(Self { shared: Arc::new(shared) }))
     }
 
-    /// Serves a listener until `shutdown` turns true, then lets calls under way end.
-    pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: watch::Receiver<bool>) {
-        let _ = (&self.journal, &self.policy, &self.ca, &self.control, &self.options);
-        drop((listener, shutdown));
+    /// Serves a listener until `shutdown` turns true, then lets calls under way end, up to
+    /// [`Options::drain`].
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        mut shutdown: watch::Receiver<bool>,
+    ) {
+        let permits = Arc::new(Semaphore::new(self.shared.options.connections));
+        let mut connections = JoinSet::new();
+        let mut pause = ACCEPT_PAUSE;
+        while !*shutdown.borrow() {
+            let accepted = tokio::select! {
+                accepted = accept(&listener, &permits) => accepted,
+                Some(ended) = connections.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "a connection's task failed");
+                    }
+                    continue;
+                }
+                changed = shutdown.changed() => {
+                    if changed.is_err() { break }
+                    continue;
+                }
+            };
+            match accepted {
+                Ok((tcp, permit)) => {
+                    pause = ACCEPT_PAUSE;
+                    let serving = front::serve(Arc::clone(&self.shared), tcp, shutdown.clone());
+                    connections.spawn(async move {
+                        serving.await;
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    // Out of descriptors, mostly: some will be free again.
+                    tracing::warn!(%error, "no connection could be accepted");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(1));
+                }
+            }
+        }
+        drop(listener);
+        let drained = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(self.shared.options.drain, drained).await.is_err() {
+            // A dropped call records that it was interrupted.
+            connections.shutdown().await;
+        }
     }
+}
+
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(permits).acquire_owned().await.map_err(std::io::Error::other)?;
+    let (tcp, _) = listener.accept().await?;
+    Ok((tcp, permit))
 }

@@ -2,6 +2,10 @@
 //! of RFC 9651.
 
 use journal::contract::{InvocationId, Verdict};
+use sfv::{ItemSerializer, KeyRef, ListSerializer, StringRef, TokenRef, key_ref, token_ref};
+
+/// The name of this hop in `Proxy-Status` and `Via`.
+pub const PROXY_NAME: &str = "affiant";
 
 /// What stands in one `Proxy-Status` member of ours (RFC 9209), beside the proxy's name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -12,18 +16,104 @@ pub struct Status<'a> {
     pub received_status: Option<u16>,
     /// The hop that the broker asked, `host:port`.
     pub next_hop: Option<&'a str>,
-    /// One sentence, ASCII.
+    /// One sentence; what is not printable ASCII is left out.
     pub details: Option<&'a str>,
 }
 
 /// Our member of `Proxy-Status`.
 #[must_use]
-pub fn proxy_status(_status: &Status<'_>) -> String {
-    String::new()
+pub fn proxy_status(status: &Status<'_>) -> String {
+    let mut list = ListSerializer::new();
+    {
+        let mut member = list.bare_item(token_ref(PROXY_NAME));
+        if let Some(token) = status.error.and_then(|name| TokenRef::from_str(name).ok()) {
+            member = member.parameter(key_ref("error"), token);
+        }
+        if let Some(hop) = status.next_hop {
+            member = with_text(member, key_ref("next-hop"), hop);
+        }
+        if let Some(code) = status.received_status {
+            member = member.parameter(key_ref("received-status"), sfv::Integer::from(code));
+        }
+        if let Some(details) = status.details {
+            member = with_text(member, key_ref("details"), details);
+        }
+        let _written = member.finish();
+    }
+    list.finish().unwrap_or_default()
 }
 
-/// `Affiant-Outcome`: the outcome as a token with its parameters.
+fn with_text<'a>(
+    member: sfv::ParameterSerializer<&'a mut String>,
+    key: &KeyRef,
+    text: &str,
+) -> sfv::ParameterSerializer<&'a mut String> {
+    let printable: String = text.chars().filter(|c| matches!(c, ' '..='~')).collect();
+    match StringRef::from_str(&printable) {
+        Ok(text) => member.parameter(key, text),
+        Err(_) => member,
+    }
+}
+
+/// `Affiant-Outcome`: the outcome as a token with its parameters. `replayed` marks an answer from
+/// the record of an earlier invocation (contract K-10, K-11).
 #[must_use]
-pub fn affiant_outcome(_verdict: Verdict, _id: Option<InvocationId>, _replayed: bool) -> String {
-    String::new()
+pub fn affiant_outcome(verdict: Verdict, id: Option<InvocationId>, replayed: bool) -> String {
+    let Ok(outcome) = TokenRef::from_str(verdict.outcome().as_str()) else {
+        return String::new();
+    };
+    let mut item = ItemSerializer::new().bare_item(outcome);
+    for (key, value) in [
+        (key_ref("phase"), verdict.phase().as_str()),
+        (key_ref("retry"), verdict.retry().as_str()),
+        (key_ref("code"), verdict.code().as_str()),
+    ] {
+        if let Ok(token) = TokenRef::from_str(value) {
+            item = item.parameter(key, token);
+        }
+    }
+    if let Some(id) = id
+        && let Ok(text) = StringRef::from_str(&id.to_string())
+    {
+        item = item.parameter(key_ref("invocation"), text);
+    }
+    if replayed {
+        item = item.parameter(key_ref("replayed"), true);
+    }
+    item.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use journal::contract::{Code, Retry};
+
+    /// E-4: the outcome is an Item of RFC 9651, as the contract's example has it.
+    #[test]
+    fn e_4_outcome_is_a_structured_item() {
+        let id = InvocationId::from_parts(1_764_476_760_000, 42);
+        assert_eq!(
+            affiant_outcome(Verdict::committed(Retry::Never, Code::Ok), Some(id), true),
+            format!(
+                "committed;phase=remote_execution;retry=never;code=OK;invocation=\"{id}\";replayed"
+            )
+        );
+    }
+
+    #[test]
+    fn e_4_proxy_status_is_a_structured_list_member() {
+        let status = Status {
+            error: Some("connection_refused"),
+            next_hop: Some("127.0.0.1:80"),
+            received_status: None,
+            details: Some("a \"word\"\r\n"),
+        };
+        assert_eq!(
+            proxy_status(&status),
+            r#"affiant;error=connection_refused;next-hop="127.0.0.1:80";details="a \"word\"""#
+        );
+        let received = Status { received_status: Some(200), ..Status::default() };
+        assert_eq!(proxy_status(&received), "affiant;received-status=200");
+        assert_eq!(proxy_status(&Status::default()), "affiant");
+    }
 }

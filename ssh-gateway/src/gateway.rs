@@ -1,14 +1,71 @@
 //! The listener: connections in, sessions out.
 
-use crate::{Identity, Options};
+use crate::flag::raised;
+use crate::inner::Slot;
+use crate::line::{Line, Stream};
+use crate::outer::{self, Outer};
+use crate::{Identity, Options, algorithms};
 use journal::Journal;
 use policy::Policy;
+use std::io;
 use std::sync::Arc;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{oneshot, watch};
+
+/// The pause after the system refused a connection for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The SSH gateway of one home.
-pub struct Gateway {}
+pub struct Gateway {
+    shared: Arc<Shared>,
+    connections: Arc<AtomicUsize>,
+    unauthenticated: Arc<AtomicUsize>,
+}
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub(crate) journal: Journal,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) options: Options,
+    stopping: AtomicBool,
+    next_connection: AtomicU64,
+    under_way: watch::Sender<usize>,
+}
+
+/// A command under way; its end lets a stopping gateway go on.
+pub(crate) struct UnderWay(watch::Sender<usize>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
+impl Shared {
+    /// Whether no new commands are taken.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// A number for an upstream connection, unique within the process.
+    pub(crate) fn next_connection(&self) -> u64 {
+        self.next_connection.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts a command until the value is dropped.
+    pub(crate) fn under_way(&self) -> UnderWay {
+        self.under_way.send_modify(|count| *count += 1);
+        UnderWay(self.under_way.clone())
+    }
+
+    /// Whether policy knows the agent.
+    pub(crate) fn knows_agent(&self, agent: &str) -> bool {
+        self.policy.list_agents().is_ok_and(|agents| agents.iter().any(|info| info.name == agent))
+    }
+}
 
 impl Gateway {
     /// Joins the parts. Nothing runs before [`Gateway::serve`].
@@ -19,14 +76,132 @@ impl Gateway {
         identity: Arc<Identity>,
         options: Options,
     ) -> Arc<Self> {
-        let _ = (journal, policy, identity, options);
-        todo!()
+        let shared = Shared {
+            journal,
+            policy,
+            identity,
+            options,
+            stopping: AtomicBool::new(false),
+            next_connection: AtomicU64::new(1),
+            under_way: watch::Sender::new(0),
+        };
+        Arc::new(Self {
+            shared: Arc::new(shared),
+            connections: Arc::default(),
+            unauthenticated: Arc::default(),
+        })
     }
 
     /// Takes connections until `shutdown` turns true (or its sender is gone), then no new commands;
     /// returns when the commands under way are settled, at the latest after [`Options::drain`].
-    pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: watch::Receiver<bool>) {
-        let _ = (listener, shutdown);
-        todo!()
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        mut shutdown: watch::Receiver<bool>,
+    ) {
+        let end = watch::Sender::new(false);
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _peer)) => self.admit(stream, end.subscribe()),
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection was not accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                () = raised(&mut shutdown) => break,
+            }
+        }
+        drop(listener);
+        self.shared.stopping.store(true, Ordering::Release);
+        let mut under_way = self.shared.under_way.subscribe();
+        let settled = async { drop(under_way.wait_for(|count| *count == 0).await) };
+        if tokio::time::timeout(self.shared.options.drain, settled).await.is_err() {
+            tracing::warn!("commands are still under way; their outcome will be unknown");
+        }
+        end.send_replace(true);
+    }
+
+    /// Starts a connection's task, if there is room for it.
+    fn admit(&self, stream: TcpStream, end: watch::Receiver<bool>) {
+        let options = &self.shared.options;
+        let connection = Slot::take(&self.connections, options.max_connections);
+        let newcomer = Slot::take(&self.unauthenticated, options.max_unauthenticated);
+        let (Some(connection), Some(newcomer)) = (connection, newcomer) else {
+            tracing::warn!("a connection was turned away: there are too many");
+            return;
+        };
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            if let Err(error) = connect(shared, stream, newcomer, end).await {
+                tracing::debug!(error = &error as &dyn std::error::Error, "a connection ended");
+            }
+            drop(connection);
+        });
+    }
+}
+
+/// Why a connection was given up.
+#[derive(Debug, thiserror::Error)]
+enum ConnectError {
+    #[error("the socket failed")]
+    Socket(#[source] io::Error),
+    #[error("no host certificate could be made")]
+    Certificate(#[source] crate::IdentityError),
+    #[error("the SSH session failed")]
+    Session(#[source] russh::Error),
+    #[error("the login took too long")]
+    LoginGrace,
+}
+
+/// Serves one connection to its end.
+async fn connect(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    newcomer: Slot,
+    mut end: watch::Receiver<bool>,
+) -> Result<(), ConnectError> {
+    stream.set_nodelay(true).map_err(ConnectError::Socket)?;
+    let mut names = vec!["127.0.0.1", "localhost", "::1"];
+    names.extend(shared.options.names.iter().map(String::as_str));
+    let certificate = shared
+        .identity
+        .host_certificate(&names, SystemTime::now())
+        .map_err(ConnectError::Certificate)?;
+    let host_key = shared.identity.host_key();
+    let config =
+        algorithms::server_config(&shared.options, host_key, certificate, outer::methods());
+    let line = Line::new(shared.options.stdin_spool_bytes);
+    let refused = Arc::new(AtomicBool::new(false));
+    let (logged_in, login) = oneshot::channel();
+    let handler =
+        Outer::new(Arc::clone(&shared), Arc::clone(&line), Arc::clone(&refused), logged_in);
+    let stream = Stream::new(stream, Arc::clone(&line));
+    let deadline = tokio::time::Instant::now() + shared.options.login_grace;
+    let starting = russh::server::run_stream(config, stream, handler);
+    let session = tokio::time::timeout_at(deadline, starting)
+        .await
+        .map_err(|_| ConnectError::LoginGrace)?
+        .map_err(ConnectError::Session)?;
+    match tokio::time::timeout_at(deadline, login).await {
+        Ok(Ok(())) => drop(newcomer),
+        // The session ended first, or time is up.
+        Ok(Err(_)) | Err(_) => {
+            line.cut();
+            if refused.load(Ordering::Acquire) {
+                outer::record_refused_login(&shared).await;
+            }
+            return Ok(());
+        }
+    }
+    let mut session = session;
+    let ended = tokio::select! {
+        ended = &mut session => Some(ended),
+        () = raised(&mut end) => None,
+    };
+    line.cut();
+    match ended {
+        Some(ended) => ended.map_err(ConnectError::Session),
+        None => Ok(()),
     }
 }

@@ -1,0 +1,273 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// A forward proxy and SSH jump gateway for agents: it injects credentials that the agent never
+/// sees, and reports what its records prove about every call.
+#[derive(Debug, Parser)]
+#[command(name = "affiant", version, propagate_version = true)]
+pub(crate) struct Cli {
+    /// The home: CA, vault, policy, journal [default: the platform's data directory + affiant]
+    #[arg(long, global = true, env = "AFFIANT_HOME", value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+    /// Print records as JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Log filter, for example `info` or `affiant=debug`
+    #[arg(long, global = true, env = "AFFIANT_LOG", value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Create the home; safe to run twice
+    Init(Init),
+    /// Run proxy, SSH gateway and control API in the foreground
+    Serve(Listen),
+    /// Run a command with proxy and CA environment set; starts a server when none serves this home
+    Run(Run),
+    /// The main job on an embedded set-up with nothing installed and no network
+    Demo,
+    /// Policy: versioned snapshots
+    #[command(subcommand)]
+    Policy(Policy),
+    /// Secrets of the vault
+    #[command(subcommand)]
+    Secret(Secret),
+    /// The vault's state
+    #[command(subcommand)]
+    Vault(Vault),
+    /// Who may call
+    #[command(subcommand)]
+    Agent(Agent),
+    /// Invocations
+    #[command(subcommand)]
+    Inv(Inv),
+    /// The evidence log
+    #[command(subcommand)]
+    Journal(Journal),
+    /// Print an OpenSSH client configuration that leads through the gateway
+    SshConfig(SshConfig),
+    /// The certificate authority
+    #[command(subcommand)]
+    Ca(Ca),
+    /// Check the set-up as a user would need it
+    Doctor,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    /// Protect the vault by a passphrase (asked for, or read from stdin) instead of a key file
+    #[arg(long)]
+    pub(crate) passphrase: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Listen {
+    /// Address of the HTTP proxy; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:7780", value_name = "ADDR")]
+    pub(crate) http: SocketAddr,
+    /// Address of the SSH gateway
+    #[arg(long, default_value = "127.0.0.1:7722", value_name = "ADDR")]
+    pub(crate) ssh: SocketAddr,
+    /// Serve the control API for operators on this loopback address as well
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) console: Option<SocketAddr>,
+    /// For benches only: acknowledge journal records before they are on disk
+    #[arg(long, hide = true)]
+    pub(crate) unsafe_no_sync: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The agent in whose name the command calls
+    #[arg(long, default_value = "local", value_name = "NAME")]
+    pub(crate) agent: String,
+    /// Hosts that are reached without the proxy, comma-separated (for example localhost,127.0.0.1)
+    #[arg(long, default_value = "", value_name = "HOSTS")]
+    pub(crate) no_proxy: String,
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    pub(crate) command: Vec<std::ffi::OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Policy {
+    /// Check a policy file without applying it
+    Check {
+        /// The policy file
+        file: PathBuf,
+    },
+    /// Apply a policy file as the next snapshot
+    Apply {
+        /// The policy file
+        file: PathBuf,
+    },
+    /// Print the current policy
+    Show {
+        /// Another version than the current one
+        #[arg(long)]
+        version: Option<u64>,
+    },
+    /// List the snapshots
+    History,
+    /// Make an earlier snapshot the next one
+    Rollback {
+        /// The version to go back to
+        version: u64,
+    },
+    /// Say which rule decides a call, and what would be injected
+    Explain {
+        /// The agent that calls
+        #[arg(long)]
+        agent: String,
+        /// Method and URL, or `ssh USER@HOST[:PORT] COMMAND`
+        #[arg(required = true, num_args = 2.., trailing_var_arg = true, value_name = "METHOD URL")]
+        call: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Secret {
+    /// Set a secret; the value comes from stdin or a prompt, never from the arguments
+    Set {
+        /// Its name
+        name: String,
+    },
+    /// Set a new version of a secret that exists
+    Rotate {
+        /// Its name
+        name: String,
+    },
+    /// List names and versions
+    List,
+    /// Remove a secret
+    Rm {
+        /// Its name
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Vault {
+    /// Locked or unlocked
+    Status,
+    /// Unlock the running server's vault with the passphrase
+    Unlock,
+    /// Lock the running server's vault
+    Lock,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Agent {
+    /// Add an agent; prints its token and proxy URL once
+    Add {
+        /// Its name
+        name: String,
+    },
+    /// List the agents
+    List,
+    /// Give an agent a new token; the old one ends
+    Rotate {
+        /// Its name
+        name: String,
+    },
+    /// Remove an agent
+    Rm {
+        /// Its name
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Inv {
+    /// List invocations, newest first
+    List {
+        /// committed, rejected, not_attempted or unknown
+        #[arg(long)]
+        outcome: Option<String>,
+        /// Where the broker stopped
+        #[arg(long)]
+        phase: Option<String>,
+        /// The agent that called
+        #[arg(long)]
+        agent: Option<String>,
+        /// RFC 3339 time, or an age such as 15m, 6h, 2d
+        #[arg(long)]
+        since: Option<String>,
+        /// How many
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+        /// Where the page before ended
+        #[arg(long)]
+        cursor: Option<String>,
+    },
+    /// State and evidence of one invocation
+    Show {
+        /// Its id
+        id: String,
+        /// Wait up to this long for it to settle, for example 10s
+        #[arg(long)]
+        wait: Option<String>,
+    },
+    /// The events of one invocation
+    Events {
+        /// Its id
+        id: String,
+    },
+    /// The stored result
+    Result {
+        /// Its id
+        id: String,
+        /// Write the content here instead of stdout
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// What automation may do now
+    Decide {
+        /// Its id
+        id: String,
+    },
+    /// Confirm that the result was received
+    Ack {
+        /// Its id
+        id: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Journal {
+    /// Walk the whole log and check chain, checksums, order and results
+    Verify,
+    /// Counters of the log
+    Stats,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SshConfig {
+    /// The agent that the configuration logs in as
+    #[arg(long, default_value = "local", value_name = "NAME")]
+    pub(crate) agent: String,
+    /// Address of the SSH gateway [default: the running server's, else 127.0.0.1:7722]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) gateway: Option<SocketAddr>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Ca {
+    /// The CA certificate, PEM
+    Cert,
+    /// The path of a bundle that also holds the system's roots
+    Bundle,
+    /// Shell exports of the CA variables
+    Env,
+}

@@ -1,0 +1,78 @@
+//! `affiant agent`: add, list, rotate, rm.
+
+use super::Context;
+use crate::cli;
+use crate::control::client::Client;
+use crate::output;
+use anyhow::Context as _;
+use policy::{Policy, Secret};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+pub(super) async fn agent(context: &Context, command: cli::Agent) -> anyhow::Result<ExitCode> {
+    context.home.require()?;
+    let store = Policy::open(context.home.path()).context("open the policy store")?;
+    match command {
+        cli::Agent::Add { name } => {
+            let token = store.add_agent(&name)?;
+            show_token(context, &name, &token).await
+        }
+        cli::Agent::Rotate { name } => {
+            let token = store.rotate_agent(&name)?;
+            show_token(context, &name, &token).await
+        }
+        cli::Agent::List => list(context, &store),
+        cli::Agent::Rm { name } => {
+            store.remove_agent(&name)?;
+            output::line(&format!("removed agent {name:?}"));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// The one time that a token is shown.
+async fn show_token(context: &Context, name: &str, token: &Secret) -> anyhow::Result<ExitCode> {
+    let address = proxy_address(context).await;
+    let url = super::run::proxy_url(name, token, address)?;
+    if context.json {
+        let token = std::str::from_utf8(token.expose())?;
+        output::json(&serde_json::json!({ "agent": name, "token": token, "proxy": url }))?;
+    } else {
+        output::line(&format!(
+            "agent {name:?}; the token is shown this once, inside the proxy URL:"
+        ));
+        output::line(&format!("  {url}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The running server's proxy, else the default address.
+async fn proxy_address(context: &Context) -> SocketAddr {
+    let default = SocketAddr::from(([127, 0, 0, 1], 7780));
+    if tokio::net::UnixStream::connect(context.home.socket()).await.is_err() {
+        return default;
+    }
+    let client = Client::Socket(context.home.socket());
+    match client.json("/v1/health").await {
+        Ok(health) => health
+            .pointer("/listening/http")
+            .and_then(|value| value.as_str())
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(default),
+        Err(_) => default,
+    }
+}
+
+fn list(context: &Context, store: &Policy) -> anyhow::Result<ExitCode> {
+    let agents = store.list_agents()?;
+    if context.json {
+        output::json(&agents)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = vec![["NAME", "ADDED"].map(str::to_owned).to_vec()];
+    for agent in agents {
+        rows.push(vec![agent.name, output::time(agent.added_at_ms)]);
+    }
+    output::table(&rows);
+    Ok(ExitCode::SUCCESS)
+}

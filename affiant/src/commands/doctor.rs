@@ -1,0 +1,127 @@
+//! `affiant doctor`: the set-up as a user needs it, one line a check with the fix.
+
+use super::Context;
+use crate::output;
+use policy::Policy;
+use serde::Serialize;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Ok,
+    Note,
+    Fault,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    check: &'static str,
+    state: State,
+    says: String,
+}
+
+pub(super) async fn doctor(context: &Context) -> anyhow::Result<ExitCode> {
+    let mut checks = vec![home(context)];
+    if checks.iter().all(|check| check.state == State::Ok) {
+        checks.extend([private_files(context), store(context), ca(context), socket(context).await]);
+        checks.push(program("curl", "HTTP examples"));
+        checks.push(program("ssh", "SSH through the gateway"));
+    }
+    if context.json {
+        output::json(&checks)?;
+    } else {
+        for check in &checks {
+            let mark = match check.state {
+                State::Ok => "ok   ",
+                State::Note => "note ",
+                State::Fault => "FAULT",
+            };
+            output::line(&format!("{mark}  {:<13} {}", check.check, check.says));
+        }
+    }
+    let faulty = checks.iter().any(|check| check.state == State::Fault);
+    Ok(if faulty { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn check(check: &'static str, result: Result<String, String>) -> Check {
+    match result {
+        Ok(says) => Check { check, state: State::Ok, says },
+        Err(says) => Check { check, state: State::Fault, says },
+    }
+}
+
+fn home(context: &Context) -> Check {
+    let shown = context.home.path().display().to_string();
+    check("home", context.home.require().map(|()| shown).map_err(|error| error.to_string()))
+}
+
+/// Key material must be readable by its owner alone.
+fn private_files(context: &Context) -> Check {
+    let open_to_others = |path: &Path| {
+        std::fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
+    };
+    let home = &context.home;
+    let mut keys = vec![home.ca().join("ca-key.pem"), home.path().join("vault.key")];
+    keys.extend([home.ssh().join("host_ca"), home.ssh().join("host_key")]);
+    let exposed: Vec<String> = keys
+        .iter()
+        .filter(|path| open_to_others(path))
+        .map(|path| path.display().to_string())
+        .collect();
+    let result = if exposed.is_empty() {
+        Ok("keys are readable by their owner alone".to_owned())
+    } else {
+        Err(format!("others can read: run `chmod 600 {}`", exposed.join(" ")))
+    };
+    check("key files", result)
+}
+
+fn store(context: &Context) -> Check {
+    let result =
+        Policy::open(context.home.path()).map_err(|error| error.to_string()).map(|store| {
+            let agents = store.list_agents().map(|agents| agents.len()).unwrap_or_default();
+            let secrets = store.list_secrets().map(|secrets| secrets.len()).unwrap_or_default();
+            format!("version {}, {agents} agents, {secrets} secrets", store.snapshot().version())
+        });
+    check("policy", result)
+}
+
+fn ca(context: &Context) -> Check {
+    let result = proxy::Ca::load(&context.home.ca())
+        .map_err(|error| error.to_string())
+        .and_then(|ca| {
+            crate::bundle::write(&context.home, ca.certificate_pem()).map_err(|e| e.to_string())
+        })
+        .map(|bundle| format!("bundle for clients: {}", bundle.display()));
+    check("CA", result)
+}
+
+async fn socket(context: &Context) -> Check {
+    if tokio::net::UnixStream::connect(context.home.socket()).await.is_err() {
+        let says = "no server runs: `affiant serve`, or let `affiant run` start one".to_owned();
+        return Check { check: "server", state: State::Note, says };
+    }
+    let client = crate::control::client::Client::Socket(context.home.socket());
+    let result =
+        client.json("/v1/health").await.map_err(|error| error.to_string()).map(
+            |health| match health.pointer("/listening/http").and_then(|v| v.as_str()) {
+                Some(address) => format!("serves on {address}"),
+                None => "serves".to_owned(),
+            },
+        );
+    check("server", result)
+}
+
+fn program(name: &'static str, purpose: &str) -> Check {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()));
+    if found {
+        check(name, Ok(format!("found ({purpose})")))
+    } else {
+        let says = format!("not on the PATH: install it for {purpose}");
+        Check { check: name, state: State::Note, says }
+    }
+}

@@ -1,0 +1,208 @@
+//! `affiant inv`: list, show, events, result, decide, ack.
+
+use super::Context;
+use crate::cli::Inv;
+use crate::control::client::{Client, problem};
+use crate::output;
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http::Method;
+use serde_json::Value;
+use std::path::Path;
+use std::process::ExitCode;
+
+pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitCode> {
+    let client = Client::connect(&context.home).await?;
+    match command {
+        Inv::List { outcome, phase, agent, since, limit, cursor } => {
+            let mut query = vec![("limit", limit.to_string())];
+            for (name, value) in
+                [("outcome", outcome), ("phase", phase), ("agent", agent), ("cursor", cursor)]
+            {
+                query.extend(value.map(|value| (name, value)));
+            }
+            if let Some(since) = since {
+                query.push(("since", since));
+            }
+            list(context, &client, &query).await
+        }
+        Inv::Show { id, wait } => {
+            let wait = wait.map(|wait| format!("?wait={wait}")).unwrap_or_default();
+            let state = client.json(&format!("{}{wait}", path(&id, "")?)).await?;
+            show(context, &state)
+        }
+        Inv::Events { id } => {
+            let events = client.json(&path(&id, "/events")?).await?;
+            if context.json {
+                output::json(&events)?;
+            } else {
+                print_events(&events);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Inv::Result { id, output } => result(&client, &id, output.as_deref()).await,
+        Inv::Decide { id } => {
+            let decision = client.json(&path(&id, "/decision")?).await?;
+            if context.json {
+                output::json(&decision)?;
+            } else {
+                output::line(text(&decision, "/decision"));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Inv::Ack { id } => {
+            client.expect(Method::POST, &path(&id, "/ack")?, Bytes::new()).await?;
+            output::line("delivery is on record");
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// The id is checked here, so that it can stand in a path.
+fn path(id: &str, rest: &str) -> anyhow::Result<String> {
+    let id: journal::contract::InvocationId =
+        id.parse().with_context(|| format!("{id:?} is no invocation id"))?;
+    Ok(format!("/v1/invocations/{id}{rest}"))
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or("-")
+}
+
+async fn list(
+    context: &Context,
+    client: &Client,
+    query: &[(&str, String)],
+) -> anyhow::Result<ExitCode> {
+    let mut path = String::from("/v1/invocations");
+    for (n, (name, value)) in query.iter().enumerate() {
+        path.push(if n == 0 { '?' } else { '&' });
+        path.push_str(name);
+        path.push('=');
+        path.push_str(&encode(value));
+    }
+    let page = client.json(&path).await?;
+    if context.json {
+        output::json(&page)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = vec![
+        ["INVOCATION", "TIME", "AGENT", "ACTION", "TARGET", "PHASE", "OUTCOME", "RETRY", "CODE"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for item in page.get("invocations").and_then(Value::as_array).into_iter().flatten() {
+        let at = item.pointer("/accepted_at_ms").and_then(Value::as_u64).unwrap_or_default();
+        let column = |pointer| text(item, pointer).to_owned();
+        rows.push(vec![
+            column("/invocation_id"),
+            output::time(at),
+            column("/agent"),
+            column("/action"),
+            column("/target"),
+            column("/error/phase"),
+            column("/error/outcome"),
+            column("/error/retry"),
+            column("/error/code"),
+        ]);
+    }
+    output::table(&rows);
+    if let Some(next) = page.get("next").and_then(Value::as_str) {
+        output::note(&format!("more: --cursor {next}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn encode(value: &str) -> String {
+    let mut encoded = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+fn show(context: &Context, state: &Value) -> anyhow::Result<ExitCode> {
+    if context.json {
+        output::json(state)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (label, pointer) in [
+        ("invocation", "/invocation_id"),
+        ("agent", "/agent"),
+        ("action", "/action"),
+        ("target", "/target"),
+        ("state", "/state"),
+        ("phase", "/error/phase"),
+        ("outcome", "/error/outcome"),
+        ("retry", "/error/retry"),
+        ("code", "/error/code"),
+        ("message", "/error/message"),
+        ("delivery", "/delivery"),
+    ] {
+        output::line(&format!("{label:<11} {}", text(state, pointer)));
+    }
+    output::line("evidence");
+    if let Some(evidence) = state.get("evidence").and_then(Value::as_object) {
+        for (name, value) in evidence {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            output::line(&format!("  {name:<26} {value}"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_events(events: &Value) {
+    let mut rows = vec![["SEQ", "TIME", "EVENT", "SOURCE", "DATA"].map(str::to_owned).to_vec()];
+    for event in events.get("events").and_then(Value::as_array).into_iter().flatten() {
+        let number = |name| event.get(name).and_then(Value::as_u64).unwrap_or_default();
+        rows.push(vec![
+            number("sequence").to_string(),
+            output::time(number("at_ms")),
+            text(event, "/event").to_owned(),
+            text(event, "/source").to_owned(),
+            event
+                .get("data")
+                .filter(|data| !data.is_null())
+                .map(Value::to_string)
+                .unwrap_or_default(),
+        ]);
+    }
+    output::table(&rows);
+}
+
+/// Writes the stored content as it was received: to the file, or to stdout (and stderr, for SSH).
+async fn result(client: &Client, id: &str, file: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let response = client.call(Method::GET, &path(id, "/result")?, Bytes::new()).await?;
+    let Some(outcome) = response.headers().get("affiant-result") else {
+        bail!("{}", problem(response.status(), response.body()));
+    };
+    let over_ssh = outcome.as_bytes() == b"ssh";
+    output::note(&match response.headers().get("affiant-exit") {
+        Some(exit) if over_ssh => {
+            format!("ended with {}", String::from_utf8_lossy(exit.as_bytes()))
+        }
+        _ => format!("status {}", response.status()),
+    });
+    write_content(response.body(), file)?;
+    if over_ssh {
+        let path = path(id, "/result?stream=stderr")?;
+        let stderr = client.expect(Method::GET, &path, Bytes::new()).await?;
+        std::io::Write::write_all(&mut std::io::stderr().lock(), stderr.body())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_content(content: &[u8], file: Option<&Path>) -> anyhow::Result<()> {
+    match file {
+        Some(file) => {
+            std::fs::write(file, content).with_context(|| format!("write {}", file.display()))
+        }
+        None => std::io::Write::write_all(&mut std::io::stdout().lock(), content)
+            .context("write to stdout"),
+    }
+}

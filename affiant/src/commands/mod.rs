@@ -1,0 +1,49 @@
+//! One file a verb.
+
+mod agent;
+mod ca;
+mod demo;
+mod doctor;
+mod init;
+mod inv;
+mod journal;
+mod policy;
+mod run;
+mod secret;
+mod serve;
+mod ssh_config;
+mod vault;
+
+use crate::cli::{Cli, Command};
+use crate::home::Home;
+use std::process::ExitCode;
+
+/// What every command is given.
+pub(crate) struct Context {
+    pub(crate) home: Home,
+    pub(crate) json: bool,
+}
+
+/// Runs the command. Exit codes: 0 done, 1 the thing asked for is so but negative, 2 wrong usage
+/// or a failure.
+pub(crate) async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
+    if matches!(cli.command, Command::Demo) {
+        return demo::demo(cli.json).await;
+    }
+    let context = Context { home: Home::resolve(cli.home)?, json: cli.json };
+    match cli.command {
+        Command::Init(arguments) => init::init(&context, &arguments),
+        Command::Serve(listen) => serve::serve(&context, &listen).await,
+        Command::Run(arguments) => run::run(&context, arguments).await,
+        Command::Demo => demo::demo(context.json).await,
+        Command::Policy(command) => policy::policy(&context, command),
+        Command::Secret(command) => secret::secret(&context, command),
+        Command::Vault(command) => vault::vault(&context, command).await,
+        Command::Agent(command) => agent::agent(&context, command).await,
+        Command::Inv(command) => inv::inv(&context, command).await,
+        Command::Journal(command) => journal::journal(&context, command).await,
+        Command::SshConfig(arguments) => ssh_config::ssh_config(&context, &arguments).await,
+        Command::Ca(command) => ca::ca(&context, command),
+        Command::Doctor => doctor::doctor(&context).await,
+    }
+}

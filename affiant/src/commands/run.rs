@@ -1,0 +1,130 @@
+//! `affiant run -- CMD`: a command whose every call goes through the proxy.
+
+use super::Context;
+use crate::cli::{Listen, Run};
+use crate::control::client::Client;
+use crate::server::Server;
+use crate::{bundle, environment};
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http::Method;
+use policy::Policy;
+use std::io::IsTerminal as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitCode, ExitStatus};
+use tokio::process::Child;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<ExitCode> {
+    let [program, rest @ ..] = arguments.command.as_slice() else {
+        bail!("name the command after `--`");
+    };
+    context.home.require()?;
+    let policy = Policy::open(context.home.path()).context("open the policy store")?;
+    let (address, embedded) = address(context).await?;
+    let ca = proxy::Ca::load(&context.home.ca()).context("read the CA")?;
+    let bundle = bundle::write(&context.home, ca.certificate_pem())?;
+    let session = policy
+        .add_session(&arguments.agent)
+        .with_context(|| format!("give agent {:?} a token for this run", arguments.agent))?;
+    let url = proxy_url(&arguments.agent, &session.token, address)?;
+
+    let signals = Signals::new()?;
+    let child = tokio::process::Command::new(program)
+        .args(rest)
+        .envs(environment::all(&url, &arguments.no_proxy, &bundle))
+        .env("AFFIANT_AGENT", &arguments.agent)
+        // The home holds the vault's key; a command has no use for its path.
+        .env_remove("AFFIANT_HOME")
+        .spawn()
+        .with_context(|| format!("start {}", program.display()));
+    let status = match child {
+        Ok(child) => signals.pass_on_until_exit(child).await,
+        Err(error) => Err(error),
+    };
+    policy.remove_session(&session).context("withdraw the token of this run")?;
+    if let Some(server) = embedded {
+        server.stop().await;
+    }
+    Ok(exit_code(status?))
+}
+
+/// The proxy of the running server, or one embedded in this process.
+async fn address(context: &Context) -> anyhow::Result<(SocketAddr, Option<Server>)> {
+    if tokio::net::UnixStream::connect(context.home.socket()).await.is_ok() {
+        let client = Client::Socket(context.home.socket());
+        let health = client.call(Method::GET, "/v1/health", Bytes::new()).await?;
+        let health: serde_json::Value = serde_json::from_slice(health.body())?;
+        let listening = health.get("listening").cloned().context("the server is not ready yet")?;
+        let listening: crate::control::Listening = serde_json::from_value(listening)?;
+        return Ok((listening.http, None));
+    }
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let listen = Listen { http: any, ssh: any, console: None, unsafe_no_sync: false };
+    let server = Server::start(&context.home, &listen).await?;
+    Ok((server.listening.http, Some(server)))
+}
+
+pub(super) fn proxy_url(
+    agent: &str,
+    token: &policy::Secret,
+    address: SocketAddr,
+) -> anyhow::Result<String> {
+    let token = std::str::from_utf8(token.expose()).context("read the token")?;
+    Ok(format!("http://{agent}:{token}@{address}"))
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+/// The signals that are passed on to the command.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    hangup: Signal,
+    user1: Signal,
+    user2: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            hangup: signal(SignalKind::hangup())?,
+            user1: signal(SignalKind::user_defined1())?,
+            user2: signal(SignalKind::user_defined2())?,
+        })
+    }
+
+    async fn pass_on_until_exit(mut self, mut child: Child) -> anyhow::Result<ExitStatus> {
+        use rustix::process::Signal;
+        // A terminal sends these to its whole foreground group: the command has them already.
+        let from_terminal = std::io::stdin().is_terminal();
+        loop {
+            let received = tokio::select! {
+                status = child.wait() => return status.context("wait for the command"),
+                _ = self.terminate.recv() => Signal::TERM,
+                _ = self.hangup.recv() => Signal::HUP,
+                _ = self.user1.recv() => Signal::USR1,
+                _ = self.user2.recv() => Signal::USR2,
+                _ = self.interrupt.recv() => if from_terminal { continue } else { Signal::INT },
+                _ = self.quit.recv() => if from_terminal { continue } else { Signal::QUIT },
+            };
+            let pid = child
+                .id()
+                .and_then(|id| i32::try_from(id).ok())
+                .and_then(rustix::process::Pid::from_raw);
+            if let Some(pid) = pid
+                && let Err(error) = rustix::process::kill_process(pid, received)
+            {
+                tracing::warn!("the command could not be signalled: {error}");
+            }
+        }
+    }
+}

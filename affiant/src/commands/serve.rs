@@ -1,0 +1,46 @@
+//! `affiant serve`: everything in the foreground, until a signal.
+
+use super::Context;
+use crate::cli::Listen;
+use crate::output;
+use crate::server::Server;
+use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub(super) async fn serve(context: &Context, listen: &Listen) -> anyhow::Result<ExitCode> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let server = Server::start(&context.home, listen).await?;
+    let listening = server.listening;
+    if context.json {
+        output::line(&serde_json::json!({ "ready": listening }).to_string());
+    } else {
+        output::line(&format!("ready http {}", listening.http));
+        output::line(&format!("ready ssh {}", listening.ssh));
+        if let Some(console) = listening.console {
+            output::line(&format!(
+                "ready console {console} (bearer token in {})",
+                context.home.console_token().display()
+            ));
+        }
+        output::line(&format!("ready control {}", context.home.socket().display()));
+    }
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            // Every request reads the newest snapshot anyway; the signal says which one that is.
+            _ = hangup.recv() => {
+                let version = server.state().policy.snapshot().version();
+                tracing::info!("policy version {version} is in force");
+            }
+        }
+    }
+    tracing::info!("draining: a second signal ends the process at once");
+    tokio::select! {
+        () = server.stop() => Ok(ExitCode::SUCCESS),
+        _ = terminate.recv() => Ok(ExitCode::FAILURE),
+        _ = interrupt.recv() => Ok(ExitCode::FAILURE),
+    }
+}

@@ -1,0 +1,106 @@
+//! The operator's side of the control API: over the socket of a running server, or in this process.
+
+use super::{Caller, router};
+use crate::home::Home;
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::TokioIo;
+use std::path::Path;
+use tokio::net::UnixStream;
+use tower::ServiceExt as _;
+
+/// Where calls go.
+pub(crate) enum Client {
+    /// A server serves this home.
+    Socket(std::path::PathBuf),
+    /// None does: the records are read in this process, which then holds the home's lock.
+    Local(axum::Router),
+}
+
+impl Client {
+    /// Connects to the server of the home, or opens the home.
+    pub(crate) async fn connect(home: &Home) -> anyhow::Result<Self> {
+        home.require()?;
+        if UnixStream::connect(home.socket()).await.is_ok() {
+            return Ok(Self::Socket(home.socket()));
+        }
+        let state = crate::server::open_state(home, true)?;
+        Ok(Self::Local(router(state)))
+    }
+
+    /// Calls the API as an operator.
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> anyhow::Result<Response<Bytes>> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::HOST, "affiant.internal")
+            .body(Full::new(body))?;
+        let response = match self {
+            Self::Socket(socket) => call_socket(socket, request).await?,
+            Self::Local(router) => {
+                let mut request = request.map(axum::body::Body::new);
+                request.extensions_mut().insert(Caller::Operator);
+                let (parts, body) = router.clone().oneshot(request).await?.into_parts();
+                Response::from_parts(parts, body.collect().await?.to_bytes())
+            }
+        };
+        Ok(response)
+    }
+
+    /// Calls, and turns every answer but a success into an error with the API's own words.
+    pub(crate) async fn expect(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> anyhow::Result<Response<Bytes>> {
+        let response = self.call(method, path, body).await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        bail!("{}", problem(response.status(), response.body()))
+    }
+
+    /// Reads JSON.
+    pub(crate) async fn json(&self, path: &str) -> anyhow::Result<serde_json::Value> {
+        let response = self.expect(Method::GET, path, Bytes::new()).await?;
+        serde_json::from_slice(response.body()).context("read the answer of the control API")
+    }
+}
+
+/// The words of a problem document.
+pub(crate) fn problem(status: StatusCode, body: &[u8]) -> String {
+    let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    let text = |name: &str| {
+        parsed.as_ref().and_then(|v| v.get(name)).and_then(|v| v.as_str()).map(str::to_owned)
+    };
+    match (text("detail"), text("code")) {
+        (Some(detail), Some(code)) => format!("{detail} ({code})"),
+        (Some(detail), None) => detail,
+        (None, _) => format!("the control API answered {status}"),
+    }
+}
+
+async fn call_socket(
+    socket: &Path,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<Response<Bytes>> {
+    let stream = UnixStream::connect(socket)
+        .await
+        .with_context(|| format!("connect to the server at {}", socket.display()))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(connection);
+    let (parts, body) = sender.send_request(request).await?.into_parts();
+    let body = body.collect().await?.to_bytes();
+    drop(sender);
+    driver.abort();
+    Ok(Response::from_parts(parts, body))
+}

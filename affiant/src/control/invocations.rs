@@ -1,0 +1,420 @@
+//! Invocations: list, state, events, stored result, decision, acknowledgement.
+
+use super::{Caller, Problem, ProblemCode, State};
+use axum::extract::{Path, Query, State as Extract};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use http::{HeaderMap, StatusCode};
+use journal::contract::{
+    Body, Confirmation, Delivered, Gateway, InvocationId, Source, SshEnd, decide,
+};
+use journal::projection::{Delivery, Invocation};
+use journal::{Filter, Journal, Stream};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest `?wait=`.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+fn internal(error: &(dyn std::error::Error + 'static)) -> Problem {
+    tracing::error!("the journal could not be read: {error}");
+    Problem::new(ProblemCode::Internal, format!("the journal could not be read: {error}"))
+}
+
+/// The invocation, if the caller may see it. What belongs to another agent is not there.
+fn find(journal: &Journal, caller: &Caller, id: &str) -> Result<Invocation, Problem> {
+    let none = || {
+        Problem::new(ProblemCode::NoSuchInvocation, "there is no such invocation of this caller")
+    };
+    let id: InvocationId = id.parse().map_err(|_| none())?;
+    let invocation = journal.invocation(id).map_err(|e| internal(&e))?.ok_or_else(none)?;
+    match caller {
+        Caller::Operator => Ok(invocation),
+        Caller::Agent(agent) if invocation.accepted().agent.as_ref() == Some(agent) => {
+            Ok(invocation)
+        }
+        Caller::Agent(_) => Err(none()),
+    }
+}
+
+/// Envelope and circumstances of one invocation.
+fn describe(invocation: &Invocation) -> Value {
+    let accepted = invocation.accepted();
+    let mut value = json!(invocation.envelope());
+    let more = json!({
+        "state": if invocation.is_settled() { "settled" } else { "in_flight" },
+        "gateway": accepted.gateway,
+        "agent": accepted.agent,
+        "action": accepted.action,
+        "target": accepted.target,
+        "accepted_at_ms": invocation.accepted_at_ms(),
+        "ended_at_ms": invocation.ended_at_ms(),
+        "first_sequence": invocation.first_sequence(),
+        "last_sequence": invocation.last_sequence(),
+        "policy_version": invocation.preflight().map(|preflight| preflight.policy_version),
+        "route": invocation.preflight().and_then(|preflight| preflight.route.clone()),
+        "credential": invocation.preflight().and_then(|preflight| preflight.credential.clone()),
+        "delivery": match invocation.delivery() {
+            Delivery::Pending => "pending",
+            Delivery::Failed => "failed",
+            Delivery::Delivered(_) => "delivered",
+        },
+        "links": { "earlier": accepted.link },
+    });
+    if let (Some(value), Value::Object(more)) = (value.as_object_mut(), more) {
+        value.extend(more);
+    }
+    value
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListQuery {
+    outcome: Option<String>,
+    phase: Option<String>,
+    agent: Option<String>,
+    gateway: Option<String>,
+    since: Option<String>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+fn invalid(name: &str, error: impl std::fmt::Display) -> Problem {
+    Problem::new(ProblemCode::InvalidParameter, format!("parameter `{name}`: {error}"))
+}
+
+fn parse<T>(name: &str, value: Option<&str>) -> Result<Option<T>, Problem>
+where
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
+    value.map(|text| text.parse().map_err(|error| invalid(name, error))).transpose()
+}
+
+/// `GET /v1/invocations`: newest first.
+pub(super) async fn list(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(query) = query.map_err(|error| invalid("query", error.body_text()))?;
+    let agent = match caller {
+        Caller::Operator => query.agent,
+        Caller::Agent(agent) => Some(agent),
+    };
+    let filter = Filter {
+        agent,
+        outcome: parse("outcome", query.outcome.as_deref())?,
+        phase: parse("phase", query.phase.as_deref())?,
+        gateway: parse("gateway", query.gateway.as_deref())?,
+        since_ms: query.since.as_deref().map(since).transpose()?,
+        limit: query.limit.unwrap_or(50).clamp(1, 500),
+        cursor: query.cursor,
+    };
+    let page = state.journal.list(&filter).map_err(|e| internal(&e))?;
+    let invocations: Vec<Value> = page.invocations.iter().map(describe).collect();
+    Ok(Json(json!({ "invocations": invocations, "next": page.next })).into_response())
+}
+
+/// RFC 3339, or an age: a number with `s`, `m`, `h` or `d`.
+fn since(text: &str) -> Result<u64, Problem> {
+    if let Some(age) = duration(text) {
+        let now = time::OffsetDateTime::now_utc();
+        return millis(now - age).ok_or_else(|| invalid("since", "too long ago"));
+    }
+    let format = &time::format_description::well_known::Rfc3339;
+    time::OffsetDateTime::parse(text, format)
+        .ok()
+        .and_then(millis)
+        .ok_or_else(|| invalid("since", "give an RFC 3339 time, or an age such as 15m or 2d"))
+}
+
+fn millis(at: time::OffsetDateTime) -> Option<u64> {
+    u64::try_from(at.unix_timestamp_nanos() / 1_000_000).ok()
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let unit = text.chars().last()?;
+    let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        _ => return None,
+    };
+    number.checked_mul(seconds).map(Duration::from_secs)
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ShowQuery {
+    wait: Option<String>,
+}
+
+/// `GET /v1/invocations/{id}`; `?wait=10s` waits for settlement.
+pub(super) async fn show(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Query(query): Query<ShowQuery>,
+) -> Result<Response, Problem> {
+    let mut invocation = find(&state.journal, &caller, &id)?;
+    if let Some(wait) = query.wait {
+        let wait = duration(&wait).ok_or_else(|| invalid("wait", "give a time such as 10s"))?;
+        if !invocation.is_settled() {
+            let settled = state.journal.changed(invocation.id());
+            // Not settling in time is an answer as well: the state says so.
+            let in_time = tokio::time::timeout(wait.min(LONGEST_WAIT), settled).await.is_ok();
+            tracing::debug!("waited for {}: {in_time}", invocation.id());
+            invocation = find(&state.journal, &caller, &id)?;
+        }
+    }
+    Ok(Json(describe(&invocation)).into_response())
+}
+
+/// `GET /v1/invocations/{id}/events`.
+pub(super) async fn events(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let invocation = find(&state.journal, &caller, &id)?;
+    let events = state.journal.events(invocation.id()).map_err(|e| internal(&e))?;
+    let events: Vec<Value> = events
+        .iter()
+        .map(|(sequence, event)| {
+            let mut value = json!(event);
+            if let Some(object) = value.as_object_mut() {
+                object.insert("sequence".to_owned(), json!(sequence));
+            }
+            value
+        })
+        .collect();
+    Ok(Json(json!({ "invocation_id": invocation.id(), "events": events })).into_response())
+}
+
+/// `GET /v1/invocations/{id}/decision`: rule T-2 on the record.
+pub(super) async fn decision(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let invocation = find(&state.journal, &caller, &id)?;
+    if !invocation.is_settled() {
+        let detail = "the call is under way: ask again with ?wait=10s on the invocation itself";
+        return Err(Problem::new(ProblemCode::NotSettled, detail));
+    }
+    let verdict = invocation.verdict();
+    // What would be sent again is the stored request itself, so the fingerprints are equal.
+    let decision = decide(verdict, invocation.operation().idempotent, true);
+    Ok(Json(json!({
+        "invocation_id": invocation.id(),
+        "decision": decision,
+        "outcome": verdict.outcome(),
+        "retry": verdict.retry(),
+        "not_before_ms": invocation.not_before_ms(),
+    }))
+    .into_response())
+}
+
+/// `POST /v1/invocations/{id}/ack`: the caller confirms receipt (contract R-5).
+pub(super) async fn ack(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let invocation = find(&state.journal, &caller, &id)?;
+    confirm(&state.journal, &invocation, Confirmation::Acknowledged).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Records the hand-over, once.
+async fn confirm(
+    journal: &Journal,
+    invocation: &Invocation,
+    confirmation: Confirmation,
+) -> Result<(), Problem> {
+    if matches!(invocation.delivery(), Delivery::Delivered(_)) {
+        return Ok(());
+    }
+    let body = Body::ResultDelivered(Delivered { confirmation });
+    let source = Source::TransportObserved;
+    match journal.record(invocation.id(), source, body) {
+        Ok(ticket) => {
+            ticket.durable().await.map_err(|e| internal(&e))?;
+            Ok(())
+        }
+        Err(journal::append::Error::Illegal(_)) => Err(Problem::new(
+            ProblemCode::NotSettled,
+            "there is no settled result whose receipt could be confirmed",
+        )),
+        Err(error) => Err(internal(&error)),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ResultQuery {
+    stream: Option<String>,
+}
+
+/// The stored head of an HTTP response, as the proxy wrote it.
+#[derive(Debug, Deserialize)]
+struct StoredHead {
+    status: u16,
+    headers: Vec<(String, String)>,
+}
+
+/// `GET /v1/invocations/{id}/result`: the stored response with its status, its selected headers and
+/// its content; `Range: bytes=N-` resumes. For SSH: stdout, or stderr with `?stream=stderr`.
+///
+/// A read is a read: nothing is dispatched (contract ).
+pub(super) async fn result(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Query(query): Query<ResultQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let invocation = find(&state.journal, &caller, &id)?;
+    let wanted = match query.stream.as_deref() {
+        None => None,
+        Some("stdout") => Some(Stream::Stdout),
+        Some("stderr") => Some(Stream::Stderr),
+        Some(_) => return Err(invalid("stream", "stdout or stderr")),
+    };
+    let over_ssh = invocation.accepted().gateway == Gateway::Ssh;
+    let wanted = wanted.unwrap_or(if over_ssh { Stream::Stdout } else { Stream::Content });
+    let offset = headers.get(http::header::RANGE).map(range_start).transpose()?;
+    if over_ssh && offset.is_some() {
+        return Err(invalid("Range", "only the content of an HTTP result can be resumed"));
+    }
+
+    let journal = state.journal.clone();
+    let id = invocation.id();
+    let read = tokio::task::spawn_blocking(move || read_result(&journal, id, wanted, offset));
+    let stored = read.await.map_err(|error| internal(&error))??;
+    // An agent that read the result to its end has it.
+    if matches!(caller, Caller::Agent(_)) {
+        confirm(&state.journal, &invocation, Confirmation::Fetched).await?;
+    }
+    render(&invocation, stored, offset)
+}
+
+struct Stored {
+    head: Option<StoredHead>,
+    content: Vec<u8>,
+    length_bytes: u64,
+}
+
+fn read_result(
+    journal: &Journal,
+    id: InvocationId,
+    wanted: Stream,
+    offset: Option<u64>,
+) -> Result<Stored, Problem> {
+    let mut stored = journal.result(id).map_err(refused)?;
+    let head =
+        stored.head().map(serde_json::from_slice).transpose().map_err(|error| internal(&error))?;
+    let length_bytes = stored.length_bytes();
+    if let Some(offset) = offset {
+        if offset >= length_bytes {
+            let detail = format!("the stored content has {length_bytes} bytes");
+            return Err(Problem::new(ProblemCode::RangeNotSatisfiable, detail));
+        }
+        stored.skip(offset).map_err(refused)?;
+    }
+    let mut content = Vec::new();
+    while let Some((stream, chunk)) = stored.next_chunk().map_err(refused)? {
+        if stream == wanted {
+            content.extend_from_slice(&chunk);
+        }
+    }
+    Ok(Stored { head, content, length_bytes })
+}
+
+fn refused(error: journal::result::Error) -> Problem {
+    use journal::result::Error;
+    let code = match &error {
+        Error::NotFound => ProblemCode::NoSuchInvocation,
+        Error::NotKept => ProblemCode::NoResult,
+        Error::Incomplete => ProblemCode::ResultIncomplete,
+        Error::Expired => ProblemCode::ResultExpired,
+        Error::Locked => ProblemCode::VaultLocked,
+        Error::Damaged | Error::Read(_) => ProblemCode::Internal,
+    };
+    Problem::new(code, error.to_string())
+}
+
+/// `bytes=N-`: the one form that a resumed read needs (RFC 9110 section 14.1.2).
+fn range_start(value: &http::HeaderValue) -> Result<u64, Problem> {
+    value
+        .to_str()
+        .ok()
+        .and_then(|text| text.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok())
+        .ok_or_else(|| invalid("Range", "only `bytes=N-` is supported"))
+}
+
+fn render(
+    invocation: &Invocation,
+    stored: Stored,
+    offset: Option<u64>,
+) -> Result<Response, Problem> {
+    let mut builder = Response::builder();
+    match stored.head {
+        Some(head) => {
+            builder = builder.status(head.status).header("affiant-result", "http");
+            for (name, value) in head.headers {
+                let framing = ["content-length", "transfer-encoding", "connection", "trailer"];
+                if !framing.iter().any(|field| name.eq_ignore_ascii_case(field)) {
+                    builder = builder.header(name, value);
+                }
+            }
+        }
+        None => {
+            builder = builder
+                .header("affiant-result", "ssh")
+                .header(http::header::CONTENT_TYPE, "application/octet-stream");
+            if let Some(end) = invocation.evidence().ssh_end {
+                builder = builder.header(
+                    "affiant-exit",
+                    match end {
+                        SshEnd::ExitStatus(status) => format!("status {status}"),
+                        SshEnd::ExitSignal(signal) => format!("signal {signal}"),
+                    },
+                );
+            }
+        }
+    }
+    if let Some(offset) = offset {
+        let length = stored.length_bytes;
+        builder = builder
+            .status(StatusCode::PARTIAL_CONTENT)
+            .header(http::header::CONTENT_RANGE, format!("bytes {offset}-{}/{length}", length - 1));
+    }
+    builder.body(stored.content.into()).map_err(|error| internal(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_and_times_are_read() {
+        assert_eq!(duration("15m"), Some(Duration::from_secs(900)));
+        assert_eq!(duration("2d"), Some(Duration::from_secs(172_800)));
+        assert_eq!(duration("m"), None);
+        assert_eq!(duration("18446744073709551615d"), None);
+        assert_eq!(since("1970-01-01T00:00:01Z").ok(), Some(1000));
+        assert!(since("yesterday").is_err());
+    }
+
+    #[test]
+    fn only_an_open_range_is_taken() {
+        let start = |text: &str| range_start(&text.parse().unwrap()).ok();
+        assert_eq!(start("bytes=5-"), Some(5));
+        assert_eq!(start("bytes=0-4"), None);
+        assert_eq!(start("bytes=-5"), None);
+        assert_eq!(start("items=5-"), None);
+    }
+}

@@ -1,0 +1,91 @@
+//! The control API: reading invocations and their results, never submitting one (contract R-3).
+
+mod answer;
+pub(crate) mod client;
+pub(crate) mod console;
+mod invocations;
+mod operator;
+
+pub(crate) use answer::{Problem, ProblemCode};
+
+use axum::Router;
+use axum::routing::{get, post};
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use journal::Journal;
+use policy::Policy;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use tower::ServiceExt as _;
+
+/// What the API works on.
+pub(crate) struct State {
+    pub(crate) journal: Journal,
+    pub(crate) policy: Arc<Policy>,
+    /// Where the gateways listen, once they do.
+    pub(crate) listening: OnceLock<Listening>,
+}
+
+/// The addresses of a running server.
+#[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Listening {
+    pub(crate) http: SocketAddr,
+    pub(crate) ssh: SocketAddr,
+    pub(crate) console: Option<SocketAddr>,
+}
+
+/// Who calls: it decides what can be seen and done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// An agent, through the proxy: its own invocations.
+    Agent(String),
+    /// Whoever can open the socket in the home.
+    Operator,
+}
+
+/// The routes. A [`Caller`] has to be among the request's extensions.
+pub(crate) fn router(state: Arc<State>) -> Router {
+    Router::new()
+        .route("/v1/invocations", get(invocations::list))
+        .route("/v1/invocations/{id}", get(invocations::show))
+        .route("/v1/invocations/{id}/events", get(invocations::events))
+        .route("/v1/invocations/{id}/result", get(invocations::result))
+        .route("/v1/invocations/{id}/decision", get(invocations::decision))
+        .route("/v1/invocations/{id}/ack", post(invocations::ack))
+        .route("/v1/health", get(operator::health))
+        .route("/v1/stats", get(operator::stats))
+        .route("/v1/vault", get(operator::vault))
+        .route("/v1/vault/unlock", post(operator::unlock))
+        .route("/v1/vault/lock", post(operator::lock))
+        .fallback(|| async {
+            Problem::new(ProblemCode::NoSuchResource, "there is nothing at this path of the API")
+        })
+        .method_not_allowed_fallback(|| async {
+            Problem::new(ProblemCode::MethodNotAllowed, "this resource does not take the method")
+        })
+        .with_state(state)
+}
+
+/// The way in for agents, `http://affiant.internal/` through the proxy.
+pub(crate) struct ForAgents(pub(crate) Router);
+
+#[async_trait::async_trait]
+impl proxy::Control for ForAgents {
+    async fn call(&self, agent: &str, request: http::Request<Bytes>) -> http::Response<Bytes> {
+        let mut request = request.map(axum::body::Body::from);
+        request.extensions_mut().insert(Caller::Agent(agent.to_owned()));
+        let response = match self.0.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        let (parts, body) = response.into_parts();
+        match body.collect().await {
+            Ok(body) => http::Response::from_parts(parts, body.to_bytes()),
+            Err(error) => {
+                tracing::error!("an answer of the control API broke off: {error}");
+                Problem::new(ProblemCode::Internal, "the answer could not be read to its end")
+                    .into_bytes()
+            }
+        }
+    }
+}

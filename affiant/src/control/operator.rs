@@ -1,0 +1,115 @@
+//! What operators see and do beside invocations: health, counters, the vault.
+
+use super::{Caller, Problem, ProblemCode, State};
+use axum::Extension;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State as Extract;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use policy::Secret;
+use serde_json::json;
+use std::sync::Arc;
+
+fn operators_only(caller: &Caller) -> Result<(), Problem> {
+    match caller {
+        Caller::Operator => Ok(()),
+        Caller::Agent(_) => Err(Problem::new(
+            ProblemCode::OperatorsOnly,
+            "this is for operators: use the `affiant` command on the machine of the broker",
+        )),
+    }
+}
+
+/// `GET /v1/health`: 200 when calls can be taken, else 503 with what is missing.
+pub(super) async fn health(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    let journal = state.journal.ready();
+    let ready = journal.is_ok();
+    let mut body = json!({
+        "ready": ready,
+        "journal": journal.err().map_or_else(|| "ready".to_owned(), |error| error.to_string()),
+        "vault": state.policy.vault().status(),
+        "policy_version": state.policy.snapshot().version(),
+    });
+    if let (Caller::Operator, Some(listening), Some(map)) =
+        (caller, state.listening.get(), body.as_object_mut())
+    {
+        map.insert("listening".to_owned(), json!(listening));
+    }
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(body)).into_response()
+}
+
+/// `GET /v1/stats`: counters of the journal.
+pub(super) async fn stats(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, Problem> {
+    operators_only(&caller)?;
+    let stats = state.journal.stats();
+    Ok(Json(json!({
+        "appends": stats.appends,
+        "frames": stats.frames,
+        "syncs": stats.syncs,
+        "written_bytes": stats.written_bytes,
+        "payload_bytes": stats.payload_bytes,
+        "queue_wait_us": stats.queue_wait_us,
+        "sync_us": stats.sync_us,
+        "queued_bytes": stats.queued_bytes,
+        "reserved_bytes": stats.reserved_bytes,
+        "available_bytes": stats.available_bytes,
+        "healthy": stats.healthy,
+        "reopened": stats.reopened,
+        "durable_sequence": stats.durable_sequence,
+        "indexed_sequence": stats.indexed_sequence,
+    }))
+    .into_response())
+}
+
+/// `GET /v1/vault`: locked or unlocked.
+pub(super) async fn vault(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, Problem> {
+    operators_only(&caller)?;
+    Ok(Json(json!({ "vault": state.policy.vault().status() })).into_response())
+}
+
+/// `POST /v1/vault/unlock` with the passphrase as the body.
+pub(super) async fn unlock(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    operators_only(&caller)?;
+    let passphrase = Secret::new(body.to_vec());
+    // Deriving the key takes a second of CPU by design.
+    let policy = Arc::clone(&state.policy);
+    tokio::task::spawn_blocking(move || policy.vault().unlock(Some(&passphrase)))
+        .await
+        .map_err(|error| Problem::new(ProblemCode::Internal, error.to_string()))?
+        .map_err(|error| Problem::new(ProblemCode::WrongPassphrase, error.to_string()))?;
+    crate::server::hand_result_key(&state.journal, &state.policy)
+        .map_err(|error| Problem::new(ProblemCode::Internal, error.to_string()))?;
+    vault(Extract(state), Extension(caller)).await
+}
+
+/// `POST /v1/vault/lock`.
+pub(super) async fn lock(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, Problem> {
+    operators_only(&caller)?;
+    if state.policy.vault().mode() == policy::vault::Mode::KeyFile {
+        return Err(Problem::new(
+            ProblemCode::InvalidParameter,
+            "this vault opens by its key file: only a vault with a passphrase can be locked",
+        ));
+    }
+    state.policy.vault().lock();
+    state.journal.set_result_key(None);
+    vault(Extract(state), Extension(caller)).await
+}

@@ -1,0 +1,179 @@
+//! One server: journal, policy, both gateways and the control API, from start to drain.
+
+use crate::cli::Listen;
+use crate::control::{Caller, ForAgents, Listening, State, console, router};
+use crate::home::Home;
+use anyhow::{Context as _, bail};
+use journal::{Journal, ResultKey};
+use policy::Policy;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::{Arc, OnceLock};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// What the key for stored results is derived for.
+const RESULT_KEY_PURPOSE: &str = "affiant journal results v1";
+
+/// A running server. Stop it with [`Server::stop`], so that calls under way can end.
+pub(crate) struct Server {
+    pub(crate) listening: Listening,
+    pub(crate) ca_pem: String,
+    state: Arc<State>,
+    home: Home,
+    shutdown: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+/// Opens journal and policy of the home. Takes the home's lock.
+pub(crate) fn open_state(home: &Home, durable: bool) -> anyhow::Result<Arc<State>> {
+    home.require()?;
+    let policy = Arc::new(Policy::open(home.path()).context("open the policy store")?);
+    let options = journal::Options { durable, ..journal::Options::new(home.journal()) };
+    let (journal, recovery) = Journal::open(options, None).context("open the journal")?;
+    if !recovery.unknown.is_empty() {
+        tracing::warn!(
+            "{} dispatched calls were under way when the last run ended; see \
+             `affiant inv list --outcome unknown`",
+            recovery.unknown.len()
+        );
+    }
+    hand_result_key(&journal, &policy)?;
+    Ok(Arc::new(State { journal, policy, listening: OnceLock::new() }))
+}
+
+/// Gives the journal the key for results, when the vault is unlocked.
+pub(crate) fn hand_result_key(journal: &Journal, policy: &Policy) -> anyhow::Result<()> {
+    match policy.vault().status() {
+        policy::vault::Status::Locked => journal.set_result_key(None),
+        policy::vault::Status::Unlocked => {
+            let key = policy.vault().derive(RESULT_KEY_PURPOSE).context("derive the result key")?;
+            journal.set_result_key(Some(ResultKey::new(*key)));
+        }
+    }
+    Ok(())
+}
+
+impl Server {
+    /// Opens the home and starts to listen.
+    pub(crate) async fn start(home: &Home, listen: &Listen) -> anyhow::Result<Self> {
+        if tokio::net::UnixStream::connect(home.socket()).await.is_ok() {
+            bail!(
+                "a server already serves {}: stop it, or name another home with --home",
+                home.path().display()
+            );
+        }
+        let state = open_state(home, !listen.unsafe_no_sync)?;
+        let ca = Arc::new(proxy::Ca::load(&home.ca()).context("read the CA")?);
+        let identity =
+            Arc::new(ssh_gateway::Identity::open(&home.ssh()).context("read the SSH identity")?);
+        let routes = router(Arc::clone(&state));
+        let proxy = proxy::Proxy::new(
+            state.journal.clone(),
+            Arc::clone(&state.policy),
+            Arc::clone(&ca),
+            Arc::new(ForAgents(routes.clone())),
+            proxy::Options::default(),
+        )
+        .context("set up the proxy")?;
+        let gateway = ssh_gateway::Gateway::new(
+            state.journal.clone(),
+            Arc::clone(&state.policy),
+            identity,
+            ssh_gateway::Options::default(),
+        );
+
+        let http = bind("HTTP proxy", listen.http).await?;
+        let ssh = bind("SSH gateway", listen.ssh).await?;
+        let console = match listen.console {
+            Some(address) if !address.ip().is_loopback() => {
+                bail!("--console {address}: the console has no login, so only loopback is allowed")
+            }
+            Some(address) => Some(bind("console", address).await?),
+            None => None,
+        };
+        let listening = Listening {
+            http: http.local_addr()?,
+            ssh: ssh.local_addr()?,
+            console: console.as_ref().map(TcpListener::local_addr).transpose()?,
+        };
+        if state.listening.set(listening).is_err() {
+            bail!("this state belongs to a running server already");
+        }
+        let socket = control_socket(home)?;
+
+        let (shutdown, watched) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(proxy.serve(http, watched.clone()));
+        tasks.spawn(gateway.serve(ssh, watched.clone()));
+        let operators = routes.layer(axum::Extension(Caller::Operator));
+        tasks.spawn(serve_control(socket, operators.clone(), watched.clone()));
+        if let Some(console) = console {
+            let guarded = console::require_token(operators, home)?;
+            tasks.spawn(serve_control(console, guarded, watched));
+        }
+        let ca_pem = ca.certificate_pem().to_owned();
+        Ok(Self { listening, ca_pem, state, home: home.clone(), shutdown, tasks })
+    }
+
+    /// What the server works on.
+    pub(crate) fn state(&self) -> &Arc<State> {
+        &self.state
+    }
+
+    /// Takes no new calls, lets those under way end, and closes the journal.
+    pub(crate) async fn stop(mut self) {
+        self.shutdown.send_replace(true);
+        while let Some(ended) = self.tasks.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!("a part of the server ended badly: {error}");
+            }
+        }
+        if let Err(error) = std::fs::remove_file(self.home.socket()) {
+            tracing::debug!("the control socket was gone already: {error}");
+        }
+        self.state.journal.close().await;
+    }
+}
+
+async fn bind(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        format!("the {what} can't listen on {address} (another port can be named, 0 for any)")
+    })
+}
+
+/// The lock of the journal proves that no other server lives, so a socket file is a left-over.
+fn control_socket(home: &Home) -> anyhow::Result<UnixListener> {
+    let path = home.socket();
+    if path.exists() {
+        std::fs::remove_file(&path)
+            .with_context(|| format!("remove the old socket {}", path.display()))?;
+    }
+    // Bound under another name and renamed once it is private: nobody can connect before.
+    let unready = path.with_extension("new");
+    if unready.exists() {
+        std::fs::remove_file(&unready)?;
+    }
+    let listener = UnixListener::bind(&unready).with_context(|| {
+        format!("create the socket {} (is its path longer than 100 bytes?)", path.display())
+    })?;
+    std::fs::set_permissions(&unready, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::rename(&unready, &path)?;
+    Ok(listener)
+}
+
+async fn serve_control<L>(listener: L, routes: axum::Router, mut shutdown: watch::Receiver<bool>)
+where
+    L: axum::serve::Listener,
+    L::Addr: std::fmt::Debug,
+{
+    let drained = async move {
+        if shutdown.wait_for(|down| *down).await.is_err() {
+            tracing::debug!("the server is gone");
+        }
+    };
+    if let Err(error) = axum::serve(listener, routes).with_graceful_shutdown(drained).await {
+        tracing::error!("the control API ended: {error}");
+    }
+}

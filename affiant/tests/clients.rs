@@ -1,0 +1,294 @@
+//! Stock clients and servers through the real binary: curl, Python requests, Node, git, nginx.
+
+mod support;
+
+use conformance::http::Script;
+use conformance::pki::Authority;
+use std::process::{Command, Stdio};
+use support::*;
+
+fn charges() -> Vec<Script> {
+    vec![Script::answer("*", 201, &[("X-Request-Id", "req_7")], r#"{"id":"ch_1"}"#)]
+}
+
+/// curl over interception: the origin gets the credential, the agent never does, and the answer
+/// says what is known (E-4, I-2).
+#[test]
+fn e_4_curl_post_is_committed_with_the_credential_injected() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(charges());
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let server = home.serve();
+
+    let response = server.curl(&["-d", r#"{"amount":1}"#, &origin.url("/v1/charges?x=1")]);
+    assert_eq!((response.status, response.body.as_slice()), (201, &br#"{"id":"ch_1"}"#[..]));
+    assert_eq!(response.outcome(), "committed");
+    let proxy_status = response.field("proxy-status").unwrap();
+    assert!(proxy_status.contains("received-status=201"), "{proxy_status}");
+
+    let [seen] = origin.origin.seen().try_into().unwrap();
+    assert_eq!(seen.target(), "/v1/charges?x=1");
+    assert_eq!(seen.field("authorization"), Some(format!("Bearer {SECRET}")));
+    assert_eq!(seen.field("proxy-authorization"), None);
+    assert_eq!(seen.body, br#"{"amount":1}"#);
+
+    let state = server.control(&format!("invocations/{}", response.invocation()));
+    assert_eq!(state["error"]["outcome"], "committed");
+    assert_eq!(state["evidence"]["dispatch_started"], true);
+    assert_eq!(state["evidence"]["response_complete"], true);
+    assert_eq!(state["evidence"]["completion"], "content_length");
+    assert_eq!(state["evidence"]["remote_request_id"], "req_7");
+    assert_eq!(state["credential"]["id"], "pay");
+    assert!(!state.to_string().contains(SECRET));
+    let events = server.control(&format!("invocations/{}/events", response.invocation()));
+    let names: Vec<&str> =
+        events["events"].as_array().unwrap().iter().map(|e| e["event"].as_str().unwrap()).collect();
+    let order = [
+        "ACTION_ACCEPTED",
+        "PREFLIGHT_VALIDATED",
+        "CREDENTIAL_AUTHORIZED",
+        "DISPATCH_STARTED",
+        "REQUEST_SENT",
+        "REMOTE_RESPONSE_STARTED",
+        "REMOTE_RESPONSE_COMPLETE",
+        "RESULT_COMMITTED",
+    ];
+    let mut rest = names.iter();
+    for name in order {
+        assert!(rest.any(|seen| *seen == name), "{name} is missing or out of order in {names:?}");
+    }
+    assert!(!events.to_string().contains(SECRET));
+}
+
+/// Absolute-form over clear text, and the stored result read back by id (R-3).
+#[test]
+fn r_3_absolute_form_and_the_stored_result() {
+    let home = Home::new();
+    let origin = conformance::http::Origin::start(charges(), None).unwrap();
+    home.policy(&format!(
+        r#"
+[[route]]
+name = "plain"
+agents = ["coder"]
+match = {{ scheme = "http", host = "127.0.0.1", port = {}, path = "/**" }}
+private_addresses = "allow"
+"#,
+        origin.address().port()
+    ));
+    let server = home.serve();
+    let response = server.curl(&["-d", "a=1", &format!("http://{}/things", origin.address())]);
+    assert_eq!((response.status, response.outcome()), (201, "committed"));
+    assert_eq!(origin.seen()[0].target(), "/things");
+
+    let url = format!("http://affiant.internal/v1/invocations/{}/result", response.invocation());
+    let stored = server.curl(&[&url]);
+    assert_eq!((stored.status, stored.body), (201, response.body.clone()));
+    assert_eq!(stored.field("x-request-id"), Some("req_7"));
+    let resumed = server.curl(&["-H", "Range: bytes=6-", &url]);
+    assert_eq!((resumed.status, resumed.body.as_slice()), (206, &br#""ch_1"}"#[..]));
+    assert_eq!(origin.effects("/things"), 1);
+    assert_eq!(home.ok(&["inv", "result", &response.invocation()]), r#"{"id":"ch_1"}"#);
+}
+
+/// The state of the art of clients behind `affiant run`: nothing is configured but the environment.
+#[test]
+fn python_and_node_behind_affiant_run() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(charges());
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy("").replace("[\"coder\"]", "[\"local\"]"));
+    let url = origin.url("/from");
+    let python = std::env::var("AFFIANT_TEST_PYTHON").expect("run the tests by `./dev test`");
+    let script = format!(
+        "import requests\nr = requests.post('{url}/python', json={{'a': 1}})\n\
+         print(r.status_code, r.json()['id'], r.headers['Affiant-Outcome'].split(';')[0])"
+    );
+    assert_eq!(home.ok(&["run", "--", &python, "-c", &script]), "201 ch_1 committed\n");
+
+    // Python 3.13 verifies strictly by default; the flag asks the same of any version.
+    let strict = format!(
+        "import ssl, http.client, os, urllib.parse, base64\n\
+         p = urllib.parse.urlparse(os.environ['https_proxy'])\n\
+         c = ssl.create_default_context()\n\
+         c.verify_flags |= ssl.VERIFY_X509_STRICT\n\
+         h = http.client.HTTPSConnection(p.hostname, p.port, context=c)\n\
+         a = base64.b64encode(f'{{p.username}}:{{p.password}}'.encode()).decode()\n\
+         h.set_tunnel('localhost', {port}, headers={{'Proxy-Authorization': 'Basic ' + a}})\n\
+         h.request('POST', '/strict', b'x')\n\
+         print(h.getresponse().status)",
+        port = origin.origin.address().port()
+    );
+    assert_eq!(home.ok(&["run", "--", &python, "-c", &strict]), "201\n");
+
+    // Node's own fetch reads the proxy from the environment since 24; before, its https module
+    // goes through the tunnel by hand. Both trust the bundle.
+    let node = format!(
+        "const http = require('http'), tls = require('tls');\n\
+         const p = new URL(process.env.https_proxy);\n\
+         const auth = 'Basic ' + Buffer.from(p.username + ':' + p.password).toString('base64');\n\
+         http.request({{ host: p.hostname, port: p.port, method: 'CONNECT', \
+           path: 'localhost:{port}', headers: {{ 'Proxy-Authorization': auth }} }})\n\
+         .on('connect', (res, socket) => {{\n\
+           const s = tls.connect({{ socket, servername: 'localhost' }}, () => s.end(\
+             'POST /node HTTP/1.1\\r\\nHost: localhost:{port}\\r\\nContent-Length: 2\\r\\n\\r\\n{{}}'));\n\
+           let all = ''; s.on('data', d => {{ all += d; if (all.includes('ch_1')) {{ \
+             console.log(all.split(' ')[1], s.authorized); s.destroy(); process.exit(0); }} }});\n\
+         }}).end();",
+        port = origin.origin.address().port()
+    );
+    assert_eq!(home.ok(&["run", "--", "node", "-e", &node]), "201 true\n");
+
+    assert_eq!(origin.origin.effects("/from/python"), 1);
+    assert_eq!(origin.origin.effects("/strict"), 1);
+    assert_eq!(origin.origin.effects("/node"), 1);
+}
+
+/// `affiant run` passes on exit codes and signals, and the token ends with the run.
+#[test]
+fn affiant_run_passes_on_exit_code_and_signals() {
+    let home = Home::new();
+    assert_eq!(home.run(&["run", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(home.run(&["run", "--", "sh", "-c", "kill -9 $$"]).status.code(), Some(137));
+    assert_eq!(home.run(&["run", "--", "/no/such/program"]).status.code(), Some(2));
+
+    let mut command = home.command(&[
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "trap 'echo got; exit 5' TERM; echo up; while :; do sleep 0.05; done",
+    ]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    assert_eq!(lines.next().unwrap().unwrap(), "up");
+    signal(&child, rustix::process::Signal::TERM);
+    assert_eq!(lines.next().unwrap().unwrap(), "got");
+    assert_eq!(wait(&mut child, PATIENCE).code(), Some(5));
+
+    let printed = home.ok(&["run", "--", "sh", "-c", "echo $https_proxy"]);
+    let server = home.serve();
+    let old = printed.trim().rsplit_once('@').unwrap().0.to_owned();
+    let mut command = Command::new("curl");
+    command.args([
+        "-sS",
+        "-i",
+        "-x",
+        &format!("{old}@{}", server.http),
+        "http://affiant.internal/",
+    ]);
+    clean(&mut command);
+    assert_eq!(Response::parse(&finish(command, b"")).status, 407);
+}
+
+/// `git clone` over intercepted https from nginx with a private CA.
+#[test]
+fn git_clones_from_nginx_over_interception() {
+    let home = Home::new();
+    let site = Nginx::start();
+    home.policy(&format!(
+        r#"
+[[trust]]
+host = "localhost"
+ca_file = "{}"
+
+[[route]]
+name = "git"
+agents = ["local"]
+match = {{ scheme = "https", host = "localhost", port = {}, path = "/**" }}
+private_addresses = "allow"
+"#,
+        site.ca_file.display(),
+        site.port
+    ));
+    let target = home.path().join("clone");
+    let url = format!("https://localhost:{}/repo.git", site.port);
+    home.ok(&["run", "--", "git", "clone", "-q", &url, target.to_str().unwrap()]);
+    let cloned = std::fs::read(target.join("big.bin")).unwrap();
+    assert_eq!(cloned, site.big, "the clone differs from what was committed");
+    let listed = home.json(&["inv", "list", "--agent", "local"]);
+    let invocations = listed["invocations"].as_array().unwrap();
+    assert!(invocations.len() > 3, "{listed}");
+    for invocation in invocations {
+        let outcome = invocation["error"]["outcome"].as_str().unwrap();
+        assert!(outcome == "committed" || outcome == "rejected", "{invocation}");
+    }
+}
+
+/// nginx with a bare repository behind TLS, as static files.
+struct Nginx {
+    directory: tempfile::TempDir,
+    child: std::process::Child,
+    port: u16,
+    ca_file: std::path::PathBuf,
+    big: Vec<u8>,
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        signal(&self.child, rustix::process::Signal::QUIT);
+        drop(self.child.wait());
+    }
+}
+
+impl Nginx {
+    fn start() -> Self {
+        let directory = tempfile::Builder::new().prefix("affiant-nginx-").tempdir().unwrap();
+        let root = directory.path();
+        let authority = Authority::new("nginx test CA").unwrap();
+        let leaf = authority.leaf(&["localhost"]).unwrap();
+        std::fs::write(root.join("ca.pem"), authority.pem()).unwrap();
+        std::fs::write(root.join("leaf.pem"), &leaf.certificate_pem).unwrap();
+        std::fs::write(root.join("leaf.key"), &leaf.key_pem).unwrap();
+        let big = Self::repository(root);
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let dir = root.display();
+        let config = format!(
+            "daemon off; master_process off; pid {dir}/pid; error_log {dir}/error.log;\n\
+             events {{ worker_connections 64; }}\n\
+             http {{ access_log off; client_body_temp_path {dir}/t1; proxy_temp_path {dir}/t2;\n\
+             fastcgi_temp_path {dir}/t3; uwsgi_temp_path {dir}/t4; scgi_temp_path {dir}/t5;\n\
+             server {{ listen 127.0.0.1:{port} ssl; server_name localhost; root {dir}/www;\n\
+             ssl_certificate {dir}/leaf.pem; ssl_certificate_key {dir}/leaf.key; }} }}\n"
+        );
+        std::fs::write(root.join("nginx.conf"), config).unwrap();
+        let program = ["/usr/sbin/nginx", "/opt/homebrew/bin/nginx", "/usr/local/bin/nginx"]
+            .into_iter()
+            .find(|path| std::path::Path::new(path).exists())
+            .expect("nginx is not installed: run the tests by `./dev test`");
+        let child = Command::new(program)
+            .arg("-p")
+            .arg(root)
+            .arg("-c")
+            .arg(root.join("nginx.conf"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("nginx", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        let ca_file = root.join("ca.pem");
+        Self { directory, child, port, ca_file, big }
+    }
+
+    fn repository(root: &std::path::Path) -> Vec<u8> {
+        let big: Vec<u8> =
+            (0..3_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let work = root.join("work");
+        let git = |directory: &std::path::Path, arguments: &[&str]| {
+            let mut command = Command::new("git");
+            command.arg("-C").arg(directory).args(["-c", "user.name=t", "-c", "user.email=t@t"]);
+            command.args(arguments).env("GIT_CONFIG_GLOBAL", "/dev/null");
+            succeed(command);
+        };
+        std::fs::create_dir_all(&work).unwrap();
+        std::fs::create_dir_all(root.join("www")).unwrap();
+        git(&work, &["init", "-q"]);
+        std::fs::write(work.join("big.bin"), &big).unwrap();
+        git(&work, &["add", "."]);
+        git(&work, &["commit", "-q", "-m", "big"]);
+        let bare = root.join("www/repo.git");
+        git(root, &["clone", "-q", "--bare", "work", bare.to_str().unwrap()]);
+        git(&bare, &["update-server-info"]);
+        big
+    }
+}

@@ -1,0 +1,111 @@
+//! The OpenAI and Anthropic Python SDKs with their default retries, posting to an origin that
+//! applies the effect and closes: exactly one effect (K-11, X-6).
+
+mod support;
+
+use conformance::http::{Script, Step};
+use support::*;
+
+const OPENAI: &str = "
+import os, openai
+client = openai.OpenAI(api_key='placeholder', base_url=os.environ['BASE'] + '/v1')
+try:
+    client.chat.completions.create(model='m', messages=[{'role': 'user', 'content': 'pay'}])
+    print('answered')
+except openai.APIStatusError as error:
+    body = error.response.json()
+    print(error.status_code, body['error']['code'], body['error']['retry'])
+except openai.APIConnectionError as error:
+    print('connection')
+";
+
+const ANTHROPIC: &str = "
+import os, anthropic
+client = anthropic.Anthropic(api_key='placeholder', base_url=os.environ['BASE'])
+try:
+    client.messages.create(model='m', max_tokens=9, messages=[{'role': 'user', 'content': 'pay'}])
+    print('answered')
+except anthropic.APIStatusError as error:
+    body = error.response.json()
+    print(error.status_code, body['error']['code'], body['error']['retry'])
+except anthropic.APIConnectionError as error:
+    print('connection')
+";
+
+fn check(script: &str, path: &str, steps: Vec<Step>) -> String {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::new("*", steps)]);
+    home.secret("pay-token", SECRET);
+    // The SDKs send a key of their own; the route sets its own, so theirs is replaced.
+    home.policy(&origin.policy("agent_header = \"replace\""));
+    let server = home.serve();
+    let mut command = python();
+    command
+        .args(["-c", script])
+        .env("BASE", origin.url(""))
+        .env("https_proxy", server.proxy())
+        .env("SSL_CERT_FILE", home.path().join("bundle.pem"));
+    let said = succeed(command);
+    assert_eq!(origin.origin.effects(path), 1, "effects at the origin; the SDK said {said}");
+    let seen = origin.origin.seen();
+    assert_eq!(seen[0].field("authorization"), Some(format!("Bearer {SECRET}")));
+    said
+}
+
+fn closes() -> Vec<Step> {
+    vec![Step::ReadBody, Step::Apply, Step::Close]
+}
+
+fn cuts() -> Vec<Step> {
+    let half = "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{\"id\":";
+    vec![Step::ReadBody, Step::Apply, Step::Send(half.into()), Step::Close]
+}
+
+fn resets() -> Vec<Step> {
+    vec![Step::ReadBody, Step::Apply, Step::Reset]
+}
+
+fn fails() -> Vec<Step> {
+    let failed = "HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\n{}";
+    vec![Step::ReadBody, Step::Apply, Step::Send(failed.into())]
+}
+
+#[test]
+fn k_11_x_6_openai_default_retries_cause_one_effect() {
+    let path = "/v1/chat/completions";
+    assert_eq!(check(OPENAI, path, closes()), "502 REMOTE_OUTCOME_UNKNOWN reconcile\n");
+    assert_eq!(check(OPENAI, path, cuts()), "502 REMOTE_RESULT_INCOMPLETE reconcile\n");
+    assert_eq!(check(OPENAI, path, resets()), "502 REMOTE_OUTCOME_UNKNOWN reconcile\n");
+}
+
+#[test]
+fn k_11_x_6_anthropic_default_retries_cause_one_effect() {
+    let path = "/v1/messages";
+    assert_eq!(check(ANTHROPIC, path, closes()), "502 REMOTE_OUTCOME_UNKNOWN reconcile\n");
+    assert_eq!(check(ANTHROPIC, path, cuts()), "502 REMOTE_RESULT_INCOMPLETE reconcile\n");
+    assert_eq!(check(ANTHROPIC, path, resets()), "502 REMOTE_OUTCOME_UNKNOWN reconcile\n");
+}
+
+/// A complete 500 is a result: the SDK sees it once more from the record, not from the origin.
+#[test]
+fn k_11_a_complete_500_is_not_repeated_at_the_origin() {
+    for (script, path) in [(OPENAI, "/v1/chat/completions"), (ANTHROPIC, "/v1/messages")] {
+        let home = Home::new();
+        let origin = TlsOrigin::start(vec![Script::new("*", fails())]);
+        home.secret("pay-token", SECRET);
+        home.policy(&origin.policy("agent_header = \"replace\""));
+        let server = home.serve();
+        let mut command = python();
+        let quiet = script.replace("body = error.response.json()", "pass").replace(
+            "body['error']['code'], body['error']['retry']",
+            "error.response.headers['affiant-outcome'].split(';')[0]",
+        );
+        command
+            .args(["-c", &quiet])
+            .env("BASE", origin.url(""))
+            .env("https_proxy", server.proxy())
+            .env("SSL_CERT_FILE", home.path().join("bundle.pem"));
+        assert_eq!(succeed(command), "500 committed\n");
+        assert_eq!(origin.origin.effects(path), 1);
+    }
+}

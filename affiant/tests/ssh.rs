@@ -1,0 +1,298 @@
+//! Stock OpenSSH through the real binary to a real sshd, with `affiant ssh-config` only.
+
+mod support;
+
+use conformance::http::Origin;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use support::*;
+
+/// An sshd of the test's own on a high port, with one authorised key.
+struct Sshd {
+    directory: tempfile::TempDir,
+    child: Child,
+    port: u16,
+    host_key: String,
+    user_key: String,
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn user() -> String {
+    let mut command = Command::new("id");
+    command.arg("-un");
+    succeed(command).trim().to_owned()
+}
+
+fn keygen(path: &Path) {
+    let mut command = Command::new("ssh-keygen");
+    command.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path);
+    succeed(command);
+}
+
+impl Sshd {
+    fn start() -> Self {
+        let directory = tempfile::Builder::new().prefix("affiant-sshd-").tempdir().unwrap();
+        let root = directory.path();
+        keygen(&root.join("host"));
+        keygen(&root.join("user"));
+        std::fs::copy(root.join("user.pub"), root.join("authorized")).unwrap();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let dir = root.display();
+        let config = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {dir}/host\nPidFile {dir}/pid\n\
+             AuthorizedKeysFile {dir}/authorized\nStrictModes no\nUsePAM no\n\
+             PasswordAuthentication no\nPermitRootLogin yes\nPrintMotd no\n\
+             Subsystem sftp internal-sftp\n"
+        );
+        std::fs::write(root.join("config"), config).unwrap();
+        // Debian's sshd wants this folder of its own even when it is started by hand.
+        if user() == "root" {
+            std::fs::create_dir_all("/run/sshd").unwrap();
+        }
+        let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"]
+            .into_iter()
+            .find(|path| Path::new(path).exists())
+            .expect("sshd is not installed: run the tests by `./dev test`");
+        let child = Command::new(program)
+            .args(["-D", "-e", "-f"])
+            .arg(root.join("config"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("sshd", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        let host_key = std::fs::read_to_string(root.join("host.pub")).unwrap();
+        let user_key = std::fs::read_to_string(root.join("user")).unwrap();
+        Self { directory, child, port, host_key: host_key.trim().to_owned(), user_key }
+    }
+
+    fn policy(&self, host_key: &str) -> String {
+        format!(
+            r#"
+[[credential]]
+id = "deploy"
+secret = "deploy-key"
+inject = "ssh_key"
+
+[[ssh]]
+name = "prod"
+agents = ["coder"]
+match = {{ host = "prod-1", port = 22, users = ["{user}"], commands = ["*"] }}
+address = "127.0.0.1:{port}"
+host_keys = ["{host_key}"]
+credential = "deploy"
+allow = ["exec"]
+shell = "any"
+"#,
+            user = user(),
+            port = self.port
+        )
+    }
+}
+
+struct Bench {
+    home: Home,
+    sshd: Sshd,
+    server: Server,
+    config: PathBuf,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let sshd = Sshd::start();
+        let home = Home::new();
+        home.secret("deploy-key", &sshd.user_key);
+        home.policy(&sshd.policy(&sshd.host_key));
+        let server = home.serve();
+        let config = home.path().join("ssh_config");
+        std::fs::write(&config, home.ok(&["ssh-config", "--agent", "coder"])).unwrap();
+        Self { home, sshd, server, config }
+    }
+
+    /// `ssh -J coder@127.0.0.1:PORT user@prod-1 CMD`, with nothing but the printed configuration.
+    fn ssh(&self, more: &[&str], command: &str) -> Command {
+        let mut ssh = Command::new("ssh");
+        ssh.arg("-F").arg(&self.config).args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=20"]);
+        ssh.args(more);
+        ssh.arg("-J").arg(format!("coder@{}", self.server.ssh));
+        ssh.arg(format!("{}@prod-1", user())).arg(command);
+        clean(&mut ssh);
+        ssh
+    }
+
+    fn newest(&self) -> Value {
+        self.home.json(&["inv", "list", "--limit", "1"])["invocations"][0].clone()
+    }
+}
+
+/// S-1: stdout, stderr, stdin, exit status and signal pass unchanged, and are on record.
+#[test]
+fn s_1_commands_pass_through_unchanged() {
+    let bench = Bench::new();
+    let output = finish(bench.ssh(&[], "cat; echo err >&2; exit 23"), b"over stdin\n");
+    assert_eq!(
+        (output.status.code(), text(&output.stdout), text(&output.stderr)),
+        (Some(23), "over stdin\n".to_owned(), "err\n".to_owned())
+    );
+    let record = bench.newest();
+    assert_eq!(record["error"]["outcome"], "committed");
+    assert_eq!(record["evidence"]["ssh_end"]["exit_status"], 23);
+    assert_eq!(record["evidence"]["dispatch_started"], true);
+    assert_eq!(record["credential"]["id"], "deploy");
+    let id = record["invocation_id"].as_str().unwrap();
+    let stored = bench.home.run(&["inv", "result", id]);
+    assert_eq!(text(&stored.stdout), "over stdin\n");
+
+    let killed = finish(bench.ssh(&[], "kill -9 $$"), b"");
+    assert_eq!(killed.status.code(), Some(255));
+    assert_eq!(bench.newest()["evidence"]["ssh_end"]["exit_signal"], "KILL");
+
+    let big = finish(bench.ssh(&[], "head -c 5000000 /dev/zero | tr '\\0' x"), b"");
+    assert_eq!((big.status.code(), big.stdout.len()), (Some(0), 5_000_000));
+}
+
+/// C-1: a target with another host key than the pinned one gets nothing.
+#[test]
+fn c_1_another_host_key_is_not_attempted() {
+    let bench = Bench::new();
+    keygen(&bench.home.path().join("other"));
+    let other = std::fs::read_to_string(bench.home.path().join("other.pub")).unwrap();
+    bench.home.policy(&bench.sshd.policy(other.trim()));
+    let marker = bench.home.path().join("ran");
+    let output = finish(bench.ssh(&[], &format!("touch {}", marker.display())), b"");
+    assert_eq!(output.status.code(), Some(255));
+    let said = text(&output.stderr);
+    assert!(said.contains("HOST_KEY_MISMATCH"), "{said}");
+    let record = bench.newest();
+    assert_eq!(record["error"]["outcome"], "not_attempted");
+    assert_eq!(record["error"]["phase"], "connection_setup");
+    assert!(!marker.exists());
+}
+
+/// V-1: what policy does not name is refused, with the reason on stderr.
+#[test]
+fn v_1_an_unknown_target_is_refused() {
+    let bench = Bench::new();
+    let mut ssh = Command::new("ssh");
+    ssh.arg("-F").arg(&bench.config).args(["-o", "BatchMode=yes", "-J"]);
+    ssh.arg(format!("coder@{}", bench.server.ssh)).args(["root@elsewhere", "true"]);
+    clean(&mut ssh);
+    let output = finish(ssh, b"");
+    assert_eq!(output.status.code(), Some(255));
+    assert!(text(&output.stderr).contains("TARGET_NOT_ALLOWED"), "{}", text(&output.stderr));
+    assert_eq!(bench.newest()["error"]["code"], "TARGET_NOT_ALLOWED");
+}
+
+/// S-8, E-5: sshd goes away in the middle: unknown, one summary line and the envelope.
+#[test]
+fn s_8_a_lost_target_gives_unknown_with_the_envelope() {
+    let bench = Bench::new();
+    // The command ends the sshd process that serves it.
+    let output = finish(bench.ssh(&[], "echo begun; kill -9 $PPID; sleep 20"), b"");
+    assert_eq!(output.status.code(), Some(255));
+    assert_eq!(text(&output.stdout), "begun\n");
+    let said = text(&output.stderr);
+    let envelope: Value = said
+        .lines()
+        .find_map(|line| serde_json::from_str(line).ok())
+        .unwrap_or_else(|| panic!("no envelope in {said}"));
+    assert_eq!(envelope["error"]["outcome"], "unknown");
+    assert_eq!(envelope["error"]["code"], "REMOTE_RESULT_INCOMPLETE");
+    assert_eq!(envelope["error"]["retry"], "reconcile");
+    assert_eq!(bench.newest()["error"]["outcome"], "unknown");
+}
+
+/// X-2, J-7 over SSH: killed before dispatch, after it, inside the output, after the commit.
+#[test]
+fn x_2_killed_during_a_command() {
+    let bench = Bench::new();
+    let id = |n: u32| format!("act_01ARZ3NDEKTSV4RRFFQ69G5G{n:02}");
+    let with_id = |n: u32| format!("SetEnv=AFFIANT_INVOCATION={}", id(n));
+    let home = &bench.home;
+    let start = |command: &mut Command| {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let marker = home.path().join("marker");
+    let touch = format!("touch {}; ", marker.display());
+
+    // After dispatch, before any output.
+    let mut ssh = start(&mut bench.ssh(&["-o", &with_id(1)], &format!("{touch} sleep 60")));
+    eventually("the effect", || marker.exists());
+    let Bench { home, sshd, server, config } = bench;
+    server.kill();
+    assert_eq!(wait(&mut ssh, PATIENCE).code(), Some(255));
+    let record = home.json(&["inv", "show", &id(1)]);
+    assert_eq!(record["error"]["outcome"], "unknown");
+    assert_eq!(record["error"]["code"], "BROKER_RESTARTED");
+
+    // Inside the output.
+    let bench = Bench { server: home.serve(), home, sshd, config };
+    let mut ssh = start(&mut bench.ssh(&["-o", &with_id(2)], "echo half; sleep 60"));
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(ssh.stdout.take().unwrap()));
+    assert_eq!(lines.next().unwrap().unwrap(), "half");
+    let Bench { home, sshd, server, config } = bench;
+    server.kill();
+    assert_eq!(wait(&mut ssh, PATIENCE).code(), Some(255));
+    assert_eq!(home.json(&["inv", "show", &id(2)])["error"]["outcome"], "unknown");
+    assert!(!home.run(&["inv", "result", &id(2)]).status.success());
+
+    // After the commit, before delivery: the client is stopped.
+    let bench = Bench { server: home.serve(), home, sshd, config };
+    let gate = bench.home.path().join("gate");
+    let command = format!("while [ ! -e {} ]; do sleep 0.05; done; echo done", gate.display());
+    let mut ssh = start(&mut bench.ssh(&["-o", &with_id(3)], &command));
+    let path = format!("invocations/{}", id(3));
+    eventually("dispatch", || bench.server.control(&path)["evidence"]["dispatch_started"] == true);
+    signal(&ssh, rustix::process::Signal::STOP);
+    std::fs::write(&gate, "").unwrap();
+    eventually("the commit", || bench.server.control(&path)["state"] == "settled");
+    let Bench { home, sshd, server, config } = bench;
+    server.kill();
+    signal(&ssh, rustix::process::Signal::CONT);
+    drop(wait(&mut ssh, PATIENCE));
+    assert_eq!(home.json(&["inv", "show", &id(3)])["error"]["outcome"], "committed");
+    assert_eq!(home.ok(&["inv", "result", &id(3)]), "done\n");
+
+    // Before dispatch: the target accepts TCP and stays silent.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    home.policy(&sshd.policy(&sshd.host_key).replace(
+        &format!("address = \"127.0.0.1:{}\"", sshd.port),
+        &format!("address = \"127.0.0.1:{port}\""),
+    ));
+    let bench = Bench { server: home.serve(), home, sshd, config };
+    let mut ssh = start(&mut bench.ssh(&["-o", &with_id(4)], "touch /nowhere"));
+    let (held, _) = silent.accept().unwrap();
+    let Bench { home, server, .. } = bench;
+    server.kill();
+    drop(held);
+    assert_eq!(wait(&mut ssh, PATIENCE).code(), Some(255));
+    let record = home.json(&["inv", "show", &id(4)]);
+    assert_eq!(record["error"]["outcome"], "not_attempted");
+    assert_eq!(record["error"]["phase"], "connection_setup");
+    home.ok(&["journal", "verify"]);
+}
+
+/// One server serves both gateways on one journal.
+#[test]
+fn both_gateways_write_one_journal() {
+    let bench = Bench::new();
+    let origin = Origin::start(Vec::new(), None).unwrap();
+    let denied = bench.server.curl(&[&format!("http://{}/x", origin.address())]);
+    assert_eq!(denied.status, 403);
+    assert!(finish(bench.ssh(&[], "true"), b"").status.success());
+    let listed = bench.home.json(&["inv", "list"]);
+    let gateways: Vec<&str> = listed["invocations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|invocation| invocation["gateway"].as_str().unwrap())
+        .collect();
+    assert_eq!(gateways, ["ssh", "http"]);
+}

@@ -1,0 +1,155 @@
+//! An invocation in memory: from admission until its last event is in the index.
+
+use crate::contract::{Body, Event, InvocationId, Sequence};
+use crate::log::{Kind, Position};
+use crate::projection::Invocation;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// An invocation in memory.
+pub(crate) struct Entry {
+    pub(crate) id: InvocationId,
+    /// What it guards against (K-11), if it has a fingerprint.
+    pub(crate) request_hash: Option<[u8; 16]>,
+    /// The idempotency key that it binds (K-3).
+    pub(crate) key_hash: Option<[u8; 16]>,
+    /// Woken when an outcome became durable.
+    pub(crate) settled: Notify,
+    pub(crate) state: Mutex<EntryState>,
+}
+
+/// The part that changes.
+///
+/// Invariant: `live` is `durable` plus all of `events` above it. What others are shown comes from
+/// `durable`, so nobody sees what a crash could take back.
+pub(crate) struct EntryState {
+    /// With everything that was queued.
+    pub(crate) live: Invocation,
+    /// With what is known to be durable; `None` before its first event is.
+    durable: Option<Invocation>,
+    /// Events that the index does not hold, in order; the later ones may not be durable.
+    pub(crate) events: VecDeque<(Sequence, Arc<Event>)>,
+    /// Positions of durable records that the index does not hold.
+    pub(crate) records: Vec<(Sequence, Kind, Position)>,
+    /// Calls and look-ups that hold it; it stays in memory while there are any.
+    pub(crate) users: u32,
+}
+
+impl Entry {
+    /// A call that was just taken on record.
+    pub(crate) fn admitted(
+        live: Invocation,
+        event: Arc<Event>,
+        request_hash: Option<[u8; 16]>,
+        key_hash: Option<[u8; 16]>,
+    ) -> Self {
+        let events = VecDeque::from([(live.first_sequence(), event)]);
+        Self {
+            id: live.id(),
+            request_hash,
+            key_hash,
+            settled: Notify::new(),
+            state: Mutex::new(EntryState {
+                live,
+                durable: None,
+                events,
+                records: Vec::new(),
+                users: 1,
+            }),
+        }
+    }
+
+    /// An invocation that the index holds.
+    pub(crate) fn loaded(invocation: Invocation) -> Self {
+        Self {
+            id: invocation.id(),
+            request_hash: None,
+            key_hash: None,
+            settled: Notify::new(),
+            state: Mutex::new(EntryState {
+                durable: Some(invocation.clone()),
+                live: invocation,
+                events: VecDeque::new(),
+                records: Vec::new(),
+                users: 0,
+            }),
+        }
+    }
+}
+
+impl EntryState {
+    /// Applies what has become durable since.
+    pub(crate) fn catch_up(&mut self, limit: Sequence) -> Option<&Invocation> {
+        for (sequence, event) in &self.events {
+            if *sequence > limit {
+                break;
+            }
+            let applied = match &mut self.durable {
+                None => Invocation::start(*sequence, event).map(|started| {
+                    self.durable = Some(started);
+                }),
+                Some(durable) if *sequence > durable.last_sequence() => {
+                    durable.apply(*sequence, event)
+                }
+                Some(_) => Ok(()),
+            };
+            if let Err(error) = applied {
+                // Every event went through the same function before it was queued.
+                tracing::error!(%error, %sequence, "an appended event does not project");
+            }
+        }
+        self.durable.as_ref()
+    }
+
+    /// What may be shown: the durable state, or the bare admission while nothing is durable.
+    pub(crate) fn view(&mut self, limit: Sequence) -> Invocation {
+        if let Some(durable) = self.catch_up(limit) {
+            return durable.clone();
+        }
+        let first = self.events.front();
+        first
+            .and_then(|(sequence, event)| Invocation::start(*sequence, event).ok())
+            .unwrap_or_else(|| self.live.clone())
+    }
+
+    /// The durable events that the index does not hold.
+    pub(crate) fn durable_events(&self, limit: Sequence) -> Vec<(Sequence, Event)> {
+        let durable = self.events.iter().take_while(|(sequence, _)| *sequence <= limit);
+        durable.map(|(sequence, event)| (*sequence, (**event).clone())).collect()
+    }
+
+    /// Forgets what did not become durable. False when nothing is left.
+    pub(crate) fn roll_back(&mut self, limit: Sequence) -> bool {
+        self.catch_up(limit);
+        self.events.retain(|(sequence, _)| *sequence <= limit);
+        self.records.retain(|(sequence, _, _)| *sequence <= limit);
+        match &self.durable {
+            Some(durable) => {
+                self.live = durable.clone();
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// Whether an event can settle its invocation.
+pub(crate) const fn settles(body: &Body) -> bool {
+    match body {
+        Body::ResultCommitted(_) | Body::InvocationEnded(_) => true,
+        Body::ActionAccepted(_)
+        | Body::PreflightValidated(_)
+        | Body::CredentialAuthorized(_)
+        | Body::SetupAttempted(_)
+        | Body::DispatchStarted(_)
+        | Body::RequestSent(_)
+        | Body::RemoteResponseStarted(_)
+        | Body::RemoteResponseComplete(_)
+        | Body::ResultDelivered(_)
+        | Body::DeliveryFailed(_)
+        | Body::RepeatAnswered(_)
+        | Body::Noted(_) => false,
+    }
+}

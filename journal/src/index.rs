@@ -1,0 +1,351 @@
+//! The derived index in LMDB: what can be computed from the log, kept so that it can be found.
+//!
+//! It lives in an environment of its own and can be deleted at any time. One database, keys by a
+//! first byte:
+//!
+//! ```text
+//! m                                  store id, applied sequence, chain value there
+//! i  invocation id                   the projected invocation, JSON
+//! r  invocation id, sequence         kind and position of a record in the log
+//! o  first sequence                  invocation id (the order of lists)
+//! u  invocation id                   nothing (not settled, or settled and not known delivered)
+//! g  agent and fingerprint, sequence invocation id (may guard an equal request, K-11)
+//! k  scope and key, sequence         invocation id (binds an idempotency key, K-3)
+//! ```
+
+use crate::contract::{InvocationId, Sequence};
+use crate::guard;
+use crate::log::recover::Watermark;
+use crate::log::{Kind, Position};
+use crate::projection::{Delivery, Invocation, State};
+use heed::types::Bytes;
+use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
+use std::path::Path;
+
+/// Changes with any change of what is stored; another value rebuilds the index.
+const SCHEMA: u32 = 1;
+/// Address space that the index may grow into.
+const MAP_BYTES: usize = 1 << 36;
+
+type Table = Database<'static, Bytes, Bytes>;
+type Reader<'a> = RoTxn<'a, WithoutTls>;
+
+/// Why the index failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("LMDB")]
+    Lmdb(#[from] heed::Error),
+    #[error("could not use the directory of the index")]
+    Io(#[from] std::io::Error),
+    #[error("a stored invocation can't be read")]
+    Decode(#[from] serde_json::Error),
+    #[error("the index holds a malformed entry")]
+    Malformed,
+}
+
+impl From<Error> for crate::read::Error {
+    fn from(error: Error) -> Self {
+        Self::Index(Box::new(error))
+    }
+}
+
+/// What one invocation adds to the index.
+pub(crate) struct Update {
+    pub(crate) invocation: Invocation,
+    pub(crate) records: Vec<(Sequence, Kind, Position)>,
+}
+
+/// The index of one journal.
+pub(crate) struct Index {
+    env: Env<WithoutTls>,
+    table: Table,
+}
+
+fn key<const A: usize>(tag: u8, first: [u8; A], second: Option<Sequence>) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + A + 8);
+    key.push(tag);
+    key.extend_from_slice(&first);
+    if let Some(sequence) = second {
+        key.extend_from_slice(&sequence.0.to_be_bytes());
+    }
+    key
+}
+
+fn id_of(bytes: &[u8]) -> Result<InvocationId, Error> {
+    bytes.first_chunk::<16>().copied().map(InvocationId::from_bytes).ok_or(Error::Malformed)
+}
+
+/// The big-endian sequence at the end of a key.
+fn sequence_of(key: &[u8]) -> Result<Sequence, Error> {
+    let bytes = key.last_chunk::<8>().ok_or(Error::Malformed)?;
+    Ok(Sequence(u64::from_be_bytes(*bytes)))
+}
+
+impl Index {
+    /// Opens or makes the index.
+    pub(crate) fn open(path: &Path, durable: bool) -> Result<Self, Error> {
+        std::fs::create_dir_all(path)?;
+        restrict(path, 0o700)?;
+        let mut options = EnvOpenOptions::new().read_txn_without_tls();
+        options.map_size(MAP_BYTES).max_readers(1024).max_dbs(0);
+        let env = open_env(&mut options, path, durable)?;
+        for name in ["data.mdb", "lock.mdb"] {
+            restrict(&path.join(name), 0o600)?;
+        }
+        let writer = env.write_txn()?;
+        let table: Table = env
+            .create_databases_and_commit(writer, |opener, writer| {
+                opener.create_database(writer, None).map(CommitOrAbort::<_, ()>::Commit)
+            })?
+            .unwrap_commit();
+        Ok(Self { env, table })
+    }
+
+    /// Where the index stands; `None` when it is empty or of another schema.
+    pub(crate) fn watermark(&self) -> Result<Option<Watermark>, Error> {
+        let reader = self.env.read_txn()?;
+        let Some(bytes) = self.table.get(&reader, b"m")? else { return Ok(None) };
+        let parse = || {
+            let (schema, rest) = bytes.split_first_chunk::<4>()?;
+            let (store, rest) = rest.split_first_chunk::<16>()?;
+            let (sequence, rest) = rest.split_first_chunk::<8>()?;
+            let (chain, _) = rest.split_first_chunk::<32>()?;
+            (u32::from_le_bytes(*schema) == SCHEMA).then(|| Watermark {
+                store: *store,
+                sequence: u64::from_le_bytes(*sequence),
+                chain: *chain,
+            })
+        };
+        Ok(parse())
+    }
+
+    /// Removes everything.
+    pub(crate) fn clear(&self) -> Result<(), Error> {
+        let mut writer = self.env.write_txn()?;
+        self.table.clear(&mut writer)?;
+        writer.commit()?;
+        Ok(())
+    }
+
+    /// Takes updates and the watermark that they lead to, in one transaction.
+    pub(crate) fn apply(&self, updates: &[Update], watermark: &Watermark) -> Result<(), Error> {
+        let mut writer = self.env.write_txn()?;
+        for update in updates {
+            self.put(&mut writer, update)?;
+        }
+        let mut bytes = SCHEMA.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&watermark.store);
+        bytes.extend_from_slice(&watermark.sequence.to_le_bytes());
+        bytes.extend_from_slice(&watermark.chain);
+        self.table.put(&mut writer, b"m", &bytes)?;
+        writer.commit()?;
+        Ok(())
+    }
+
+    fn put(&self, writer: &mut RwTxn<'_>, update: &Update) -> Result<(), Error> {
+        let invocation = &update.invocation;
+        let id = invocation.id().to_bytes();
+        let first = invocation.first_sequence();
+        let stored = serde_json::to_vec(invocation)?;
+        self.table.put(writer, &key(b'i', id, None), &stored)?;
+        self.table.put(writer, &key(b'o', first.0.to_be_bytes(), None), &id)?;
+        for (sequence, kind, position) in &update.records {
+            let place = encode_position(*kind, position);
+            self.table.put(writer, &key(b'r', id, Some(*sequence)), &place)?;
+        }
+        let open = match invocation.state() {
+            State::Accepted | State::Validated | State::Authorized | State::Dispatched => true,
+            State::Ended(_) => false,
+            State::Committed(_) => invocation.delivery() == Delivery::Pending,
+        };
+        self.toggle(writer, &key(b'u', id, None), open, &[])?;
+        if let Some(hash) = guard::request_hash(invocation.accepted()) {
+            let guards = guard::may_guard(invocation);
+            self.toggle(writer, &key(b'g', hash, Some(first)), guards, &id)?;
+        }
+        if let Some(bound) = invocation.preflight().and_then(|bound| bound.idempotency.as_ref()) {
+            let hash = guard::key_hash(&bound.scope, &bound.key);
+            let binds = guard::may_bind(invocation);
+            self.toggle(writer, &key(b'k', hash, Some(first)), binds, &id)?;
+        }
+        Ok(())
+    }
+
+    fn toggle(
+        &self,
+        writer: &mut RwTxn<'_>,
+        key: &[u8],
+        present: bool,
+        value: &[u8],
+    ) -> Result<(), Error> {
+        if present {
+            self.table.put(writer, key, value)?;
+        } else {
+            self.table.delete(writer, key)?;
+        }
+        Ok(())
+    }
+
+    /// The invocation as of the watermark.
+    pub(crate) fn invocation(&self, id: InvocationId) -> Result<Option<Invocation>, Error> {
+        let reader = self.env.read_txn()?;
+        self.read(&reader, id)
+    }
+
+    fn read(&self, reader: &Reader<'_>, id: InvocationId) -> Result<Option<Invocation>, Error> {
+        match self.table.get(reader, &key(b'i', id.to_bytes(), None))? {
+            Some(bytes) => Ok(Some(serde_json::from_slice(bytes)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The records of an invocation, in order.
+    pub(crate) fn records(
+        &self,
+        id: InvocationId,
+    ) -> Result<Vec<(Sequence, Kind, Position)>, Error> {
+        let reader = self.env.read_txn()?;
+        let mut records = Vec::new();
+        for entry in self.table.prefix_iter(&reader, &key(b'r', id.to_bytes(), None))? {
+            let (key, place) = entry?;
+            let (kind, position) = decode_position(place).ok_or(Error::Malformed)?;
+            records.push((sequence_of(key)?, kind, position));
+        }
+        Ok(records)
+    }
+
+    /// Invocations that are not settled, or settled and not known to be delivered.
+    pub(crate) fn open_invocations(&self) -> Result<Vec<InvocationId>, Error> {
+        let reader = self.env.read_txn()?;
+        let mut ids = Vec::new();
+        for entry in self.table.prefix_iter(&reader, b"u")? {
+            let (key, _) = entry?;
+            ids.push(id_of(key.get(1..).unwrap_or_default())?);
+        }
+        Ok(ids)
+    }
+
+    /// Invocations below a sequence, newest first, until `visit` says stop.
+    pub(crate) fn newest(
+        &self,
+        below: Sequence,
+        visit: &mut dyn FnMut(Sequence, Invocation) -> bool,
+    ) -> Result<(), Error> {
+        let reader = self.env.read_txn()?;
+        let end = key(b'o', below.0.to_be_bytes(), None);
+        let start = key(b'o', [0; 8], None);
+        let range = (
+            std::ops::Bound::Included(start.as_slice()),
+            std::ops::Bound::Excluded(end.as_slice()),
+        );
+        for entry in self.table.rev_range(&reader, &range)? {
+            let (key, id) = entry?;
+            let sequence = sequence_of(key)?;
+            if let Some(invocation) = self.read(&reader, id_of(id)?)?
+                && !visit(sequence, invocation)
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Invocations that may guard (`g`) or bind a key (`k`), newest first, at most `limit`.
+    pub(crate) fn guards(
+        &self,
+        tag: u8,
+        hash: [u8; 16],
+        limit: usize,
+    ) -> Result<Vec<Invocation>, Error> {
+        let reader = self.env.read_txn()?;
+        let mut found = Vec::new();
+        for entry in self.table.rev_prefix_iter(&reader, &key(tag, hash, None))?.take(limit) {
+            let (_, id) = entry?;
+            found.extend(self.read(&reader, id_of(id)?)?);
+        }
+        Ok(found)
+    }
+
+    /// Forgets guards and keys of invocations that were taken before a time.
+    pub(crate) fn prune_guards(&self, before_ms: u64) -> Result<(), Error> {
+        let mut old = Vec::new();
+        {
+            let reader = self.env.read_txn()?;
+            for tag in [b"g", b"k"] {
+                for entry in self.table.prefix_iter(&reader, tag)? {
+                    let (key, id) = entry?;
+                    let invocation = self.read(&reader, id_of(id)?)?;
+                    let newest = invocation.map_or(0, |old| old.ended_at_ms().unwrap_or(u64::MAX));
+                    if newest < before_ms {
+                        old.push(key.to_vec());
+                    }
+                }
+            }
+        }
+        if old.is_empty() {
+            return Ok(());
+        }
+        let mut writer = self.env.write_txn()?;
+        for key in &old {
+            self.table.delete(&mut writer, key)?;
+        }
+        writer.commit()?;
+        Ok(())
+    }
+
+    /// Waits until no handle is left, so that the same process can open it again.
+    pub(crate) fn close(self) {
+        self.env.prepare_for_closing().wait();
+    }
+}
+
+#[expect(unsafe_code, reason = "LMDB maps a file; nobody else may change it while it is mapped")]
+fn open_env(
+    options: &mut EnvOpenOptions<WithoutTls>,
+    path: &Path,
+    durable: bool,
+) -> Result<Env<WithoutTls>, heed::Error> {
+    if !durable {
+        // SAFETY: an index that a crash corrupts is rebuilt; only benches and tests ask for it.
+        unsafe { options.flags(EnvFlags::NO_SYNC) };
+    }
+    // SAFETY: the directory lock of the journal is held, and only this module touches the files.
+    unsafe { options.open(path) }
+}
+
+fn restrict(path: &Path, mode: u32) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+fn encode_position(kind: Kind, position: &Position) -> [u8; 29] {
+    let mut out = [0; 29];
+    let fields = [kind.code()]
+        .into_iter()
+        .chain(position.segment.to_le_bytes())
+        .chain(position.frame.to_le_bytes())
+        .chain(position.frame_length.to_le_bytes())
+        .chain(position.offset.to_le_bytes())
+        .chain(position.length.to_le_bytes());
+    for (to, from) in out.iter_mut().zip(fields) {
+        *to = from;
+    }
+    out
+}
+
+fn decode_position(bytes: &[u8]) -> Option<(Kind, Position)> {
+    let (kind, rest) = bytes.split_first()?;
+    let (segment, rest) = rest.split_first_chunk::<8>()?;
+    let (frame, rest) = rest.split_first_chunk::<8>()?;
+    let (frame_length, rest) = rest.split_first_chunk::<4>()?;
+    let (offset, rest) = rest.split_first_chunk::<4>()?;
+    let (length, _) = rest.split_first_chunk::<4>()?;
+    let position = Position {
+        segment: u64::from_le_bytes(*segment),
+        frame: u64::from_le_bytes(*frame),
+        frame_length: u32::from_le_bytes(*frame_length),
+        offset: u32::from_le_bytes(*offset),
+        length: u32::from_le_bytes(*length),
+    };
+    Some((Kind::from_code(*kind)?, position))
+}

@@ -1,0 +1,197 @@
+//! The little of a file system that the log needs, as a trait, so that tests can crash it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A directory of segment files.
+pub(crate) trait Disk: Send + Sync {
+    /// The names in it.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Makes a new, empty file; an error if it is there.
+    fn create(&self, name: &str) -> io::Result<Arc<dyn File>>;
+    /// Opens a file for reading and writing.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
+    /// Removes a file.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes creations and removals durable.
+    fn sync_directory(&self) -> io::Result<()>;
+    /// Bytes that this user can still allocate.
+    fn free_bytes(&self) -> io::Result<u64>;
+}
+
+/// One segment file.
+pub(crate) trait File: Send + Sync {
+    /// Its length.
+    fn length(&self) -> io::Result<u64>;
+    /// Writes all of the bytes in one call; a short write is an error.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes content and length durable.
+    fn sync(&self) -> io::Result<()>;
+    /// Reads exactly so many bytes.
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Reads up to so many bytes from its beginning, from the device and not from the page cache where the platform can:
+    /// after a failed sync Linux keeps pages that look clean but never reached the disk.
+    fn read_stable(&self, limit: u64) -> io::Result<Vec<u8>>;
+    /// Cuts it to a length.
+    fn truncate(&self, length: u64) -> io::Result<()>;
+}
+
+/// A directory of the real file system.
+pub(crate) struct Directory {
+    path: PathBuf,
+    durable: bool,
+    writable: bool,
+}
+
+impl Directory {
+    /// Makes the directory if it is not there and takes its lock, which holds as long as the file
+    /// that is given back.
+    pub(crate) fn lock(path: &Path, durable: bool) -> Result<(Self, fs::File), crate::open::Error> {
+        use crate::open::Error;
+        let io = |step| move |source| Error::Io { step, source };
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(io("create the directory"))?;
+        let lock = fs::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(path.join("lock"))
+            .map_err(io("open the lock file"))?;
+        match lock.try_lock() {
+            Ok(()) => Ok((Self { path: path.to_owned(), durable, writable: true }, lock)),
+            Err(fs::TryLockError::WouldBlock) => Err(Error::InUse(path.to_owned())),
+            Err(fs::TryLockError::Error(source)) => {
+                Err(Error::Io { step: "lock the directory", source })
+            }
+        }
+    }
+
+    /// The same directory for reading beside a running writer.
+    pub(crate) fn unlocked(path: &Path) -> Self {
+        Self { path: path.to_owned(), durable: true, writable: false }
+    }
+}
+
+impl Disk for Directory {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        let path = self.path.join(name);
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)?;
+        Ok(Arc::new(RealFile { file, path, durable: self.durable }))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        let path = self.path.join(name);
+        let file = fs::OpenOptions::new().read(true).write(self.writable).open(&path)?;
+        Ok(Arc::new(RealFile { file, path, durable: self.durable }))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        if self.durable { fs::File::open(&self.path)?.sync_all() } else { Ok(()) }
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(&self.path)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+struct RealFile {
+    file: fs::File,
+    path: PathBuf,
+    durable: bool,
+}
+
+impl File for RealFile {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let written = self.file.write_at(bytes, offset)?;
+        if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.durable { self.file.sync_data() } else { Ok(()) }
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_exact_at(bytes, offset)
+    }
+
+    fn read_stable(&self, limit: u64) -> io::Result<Vec<u8>> {
+        if self.durable
+            && let Some(direct) = open_direct(&self.path)
+            && let Ok(bytes) = read_all(&direct, limit)
+        {
+            return Ok(bytes);
+        }
+        read_all(&self.file, limit)
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.file.set_len(length)
+    }
+}
+
+/// Opens past the page cache; `None` where the file system does not offer it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn open_direct(path: &Path) -> Option<fs::File> {
+    let flags = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).ok()?;
+    fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn open_direct(_path: &Path) -> Option<fs::File> {
+    None
+}
+
+/// Reads a file from its beginning, up to a limit in whole blocks, through a buffer that direct
+/// reading accepts.
+fn read_all(file: &fs::File, limit: u64) -> io::Result<Vec<u8>> {
+    const ALIGN: usize = 4096;
+    let length = file.metadata()?.len().min(limit.next_multiple_of(ALIGN as u64));
+    let length = usize::try_from(length).map_err(io::Error::other)?;
+    let piece = length.next_multiple_of(ALIGN).clamp(ALIGN, 1 << 20);
+    let mut out = Vec::with_capacity(length);
+    let mut space = vec![0_u8; piece + ALIGN];
+    let skip = space.as_ptr().align_offset(ALIGN);
+    let Some(buffer) = space.get_mut(skip..skip + piece) else {
+        return Err(io::Error::other("no aligned buffer"));
+    };
+    while out.len() < length {
+        let read = file.read_at(buffer, out.len() as u64)?;
+        let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else {
+            break;
+        };
+        out.extend_from_slice(bytes);
+    }
+    out.truncate(length);
+    Ok(out)
+}

@@ -1,0 +1,295 @@
+//! Recovery: what the log holds, decided from the disk alone (rules 1 to 8).
+//!
+//! Reads only. A damaged log is left as it is.
+
+use super::disk::Disk;
+use super::format::{BLOCK, Header, Position, RecordView, genesis};
+use super::tail::Start;
+use super::walk::{End, walk};
+use super::{file_name, file_number, random};
+use crate::contract::Sequence;
+use crate::open::Error;
+use crate::verify::Damage;
+use std::io;
+
+/// The segments of a store by their headers.
+#[derive(Debug)]
+pub(crate) struct Survey {
+    /// Oldest first; every one links to the one before.
+    pub(crate) headers: Vec<Header>,
+    /// Files that hold nothing: spares, also torn ones.
+    pub(crate) unused: Vec<String>,
+}
+
+/// What the index has seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Watermark {
+    pub(crate) store: [u8; 16],
+    pub(crate) sequence: u64,
+    pub(crate) chain: [u8; 32],
+}
+
+fn io(step: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Io { step, source }
+}
+
+fn damage(segment: u64, sequence: u64, what: &'static str) -> Damage {
+    Damage { segment, offset: 0, frame: 0, sequence: Sequence(sequence), what }
+}
+
+/// Reads the headers and checks that they belong together (rule 1).
+///
+/// # Errors
+/// [`Error::Damaged`] when a header is bad anywhere but behind the youngest segment, or a segment
+/// is missing.
+pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, Error> {
+    let mut numbers: Vec<u64> = disk
+        .list()
+        .map_err(io("list the directory"))?
+        .iter()
+        .filter_map(|name| file_number(name))
+        .collect();
+    numbers.sort_unstable();
+    let mut survey = Survey { headers: Vec::new(), unused: Vec::new() };
+    for number in numbers {
+        match read_header(disk, number)? {
+            Some(header) => {
+                check_link(&survey, number, &header)?;
+                survey.headers.push(header);
+            }
+            None => survey.unused.push(file_name(number)),
+        }
+    }
+    drop_phantom(disk, &mut survey)?;
+    Ok(survey)
+}
+
+/// Drops a youngest segment whose header the page cache shows and the device does not have: its
+/// sync failed. No frame was written to it then.
+fn drop_phantom(disk: &dyn Disk, survey: &mut Survey) -> Result<(), Error> {
+    let Some(youngest) = survey.headers.last() else { return Ok(()) };
+    let name = file_name(youngest.segment);
+    let file = disk.open(&name).map_err(io("open the youngest segment"))?;
+    file.sync().map_err(io("sync the youngest segment"))?;
+    let blocks = file.read_stable(2 * BLOCK as u64).map_err(io("read the youngest segment"))?;
+    if Header::decode(&blocks).as_ref() == Some(youngest) {
+        return Ok(());
+    }
+    if blocks.iter().skip(BLOCK).any(|byte| *byte != 0) {
+        let what = "the segment has frames but no good header";
+        return Err(damage(youngest.segment, 0, what).into());
+    }
+    survey.headers.pop();
+    survey.unused.push(name);
+    Ok(())
+}
+
+/// The header of a file, or `None` if it holds no frames.
+fn read_header(disk: &dyn Disk, number: u64) -> Result<Option<Header>, Error> {
+    let file = disk.open(&file_name(number)).map_err(io("open a segment"))?;
+    let length = file.length().map_err(io("read a segment's length"))?;
+    let mut blocks = vec![0; length.min(2 * BLOCK as u64) as usize];
+    file.read_at(&mut blocks, 0).map_err(io("read a segment's header"))?;
+    if let Some(header) = Header::decode(&blocks) {
+        return Ok(Some(header));
+    }
+    // A header is synced before the first frame is written: a file with a torn header has none.
+    if blocks.iter().skip(BLOCK).any(|byte| *byte != 0) {
+        return Err(damage(number, 0, "the segment has frames but no good header").into());
+    }
+    Ok(None)
+}
+
+fn check_link(survey: &Survey, number: u64, header: &Header) -> Result<(), Damage> {
+    let bad = |what| Err(damage(number, header.previous_last, what));
+    if header.segment != number {
+        return bad("the header belongs to another segment");
+    }
+    let Some(before) = survey.headers.last() else {
+        return if survey.unused.is_empty() {
+            Ok(())
+        } else {
+            bad("a segment before it has no good header")
+        };
+    };
+    if !survey.unused.is_empty()
+        || header.previous != before.segment
+        || before.segment + 1 != number
+    {
+        return bad("a segment before it is missing or has no good header");
+    }
+    if header.store != before.store {
+        return bad("the segment belongs to another store");
+    }
+    if header.first_sequence != header.previous_last + 1
+        || header.first_sequence < before.first_sequence
+    {
+        return bad("the segment's sequence does not follow");
+    }
+    Ok(())
+}
+
+/// Where the log ends.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    /// Where the next segment begins.
+    pub(crate) start: Start,
+    /// Its number.
+    pub(crate) next_segment: u64,
+    /// Records visited.
+    pub(crate) replayed: u64,
+}
+
+/// Verifies the log from the watermark on and calls `visit` for every record above it, in order.
+///
+/// Without segments it gives the beginning of a new store.
+///
+/// # Errors
+/// [`Error::Damaged`] for damage inside acknowledged data (rules 2, 4, 5) and for a log that does
+/// not reach or contradicts the watermark (rule 6).
+pub(crate) fn recover(
+    disk: &dyn Disk,
+    survey: &Survey,
+    watermark: Option<&Watermark>,
+    visit: &mut dyn FnMut(Position, &RecordView<'_>) -> Result<(), Error>,
+) -> Result<Found, Error> {
+    let Some((youngest, sealed)) = survey.headers.split_last() else {
+        if let Some(seen) = watermark.filter(|seen| seen.sequence > 0) {
+            return Err(damage(0, seen.sequence, "the log is gone, the index has seen it").into());
+        }
+        let store = random().map_err(io("make a store id"))?;
+        return Ok(Found {
+            start: Start {
+                store,
+                previous: 0,
+                previous_length: 0,
+                last_sequence: 0,
+                chain: genesis(&store),
+                discarded: 0,
+            },
+            next_segment: 1,
+            replayed: 0,
+        });
+    };
+    let mut check = Check { watermark, replayed: 0 };
+    // The youngest first: if it is damaged, nothing has been changed yet.
+    let (youngest_bytes, end) = read_youngest(disk, youngest)?;
+    if let Some(seen) = watermark
+        && seen.sequence > end.last_sequence
+    {
+        let what = "the log ends before what the index has seen: acknowledged events are missing";
+        return Err(Damage { what, ..damage(youngest.segment, end.last_sequence, "") }.into());
+    }
+    let seen = watermark.map_or(0, |seen| seen.sequence);
+    let successors = survey.headers.iter().skip(1);
+    for (header, next) in sealed.iter().zip(successors) {
+        // Everything in it was seen already, and the next one begins above what was seen.
+        if next.first_sequence <= seen {
+            continue;
+        }
+        check.begin(header)?;
+        let bytes = read_sealed(disk, header, next)?;
+        let end = walk(header, &bytes, &mut |position, record| {
+            check.record(header, position, record, visit)
+        })?;
+        check_sealed(header, next, &end)?;
+    }
+    check.begin(youngest)?;
+    walk(youngest, &youngest_bytes, &mut |position, record| {
+        check.record(youngest, position, record, visit)
+    })?;
+    Ok(Found {
+        start: Start {
+            store: youngest.store,
+            previous: youngest.segment,
+            previous_length: end.length,
+            last_sequence: end.last_sequence,
+            chain: end.chain,
+            discarded: end.torn_bytes,
+        },
+        next_segment: youngest.segment + 1,
+        replayed: check.replayed,
+    })
+}
+
+struct Check<'a> {
+    watermark: Option<&'a Watermark>,
+    replayed: u64,
+}
+
+impl Check<'_> {
+    /// Rule 6 where the watermark lies right before a segment.
+    fn begin(&self, header: &Header) -> Result<(), Damage> {
+        match self.watermark {
+            Some(seen)
+                if seen.sequence + 1 == header.first_sequence && seen.chain != header.chain_in =>
+            {
+                Err(damage(header.segment, seen.sequence, "log and index are of different times"))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn record(
+        &mut self,
+        header: &Header,
+        position: Position,
+        record: &RecordView<'_>,
+        visit: &mut dyn FnMut(Position, &RecordView<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if let Some(seen) = self.watermark {
+            if record.sequence == seen.sequence && record.chain != seen.chain {
+                let what = "log and index are of different times";
+                return Err(damage(header.segment, seen.sequence, what).into());
+            }
+            if record.sequence <= seen.sequence {
+                return Ok(());
+            }
+        }
+        self.replayed += 1;
+        visit(position, record)
+    }
+}
+
+/// Rule 3: sync first, then read past the page cache.
+fn read_youngest(disk: &dyn Disk, header: &Header) -> Result<(Vec<u8>, End), Error> {
+    let file = disk.open(&file_name(header.segment)).map_err(io("open the youngest segment"))?;
+    file.sync().map_err(io("sync the youngest segment"))?;
+    let bytes = file.read_stable(u64::MAX / 2).map_err(io("read the youngest segment"))?;
+    if Header::decode(&bytes).as_ref() != Some(header) {
+        return Err(damage(header.segment, 0, "the header changed while it was read").into());
+    }
+    let end = walk(header, &bytes, &mut |_, _| Ok::<_, Error>(()))?;
+    Ok((bytes, end))
+}
+
+fn read_sealed(disk: &dyn Disk, header: &Header, next: &Header) -> Result<Vec<u8>, Error> {
+    let file = disk.open(&file_name(header.segment)).map_err(io("open a segment"))?;
+    let length = file.length().map_err(io("read a segment's length"))?;
+    if length < next.previous_length {
+        return Err(
+            damage(header.segment, 0, "the segment is shorter than its successor says").into()
+        );
+    }
+    let mut bytes = vec![0; next.previous_length as usize];
+    file.read_at(&mut bytes, 0).map_err(io("read a segment"))?;
+    Ok(bytes)
+}
+
+/// Rule 2: the successor says where a segment ends.
+pub(crate) fn check_sealed(header: &Header, next: &Header, end: &End) -> Result<(), Damage> {
+    let bad = |what| Damage {
+        segment: header.segment,
+        offset: end.length,
+        frame: end.frames + 1,
+        sequence: Sequence(end.last_sequence),
+        what,
+    };
+    if end.length != next.previous_length || end.last_sequence != next.previous_last {
+        return Err(bad("the segment ends before its successor says"));
+    }
+    if end.chain != next.chain_in {
+        return Err(bad("the chain does not lead to the next segment"));
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! The queue in front of the writer. Sequence numbers are given here, under its lock.
+
+use crate::append::{Error, Reason};
+use crate::contract::Sequence;
+use crate::entry::Entry;
+use crate::log::Draft;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, oneshot};
+
+/// Bytes that may wait for the writer.
+pub(crate) const LIMIT: u64 = 64 << 20;
+/// How often recovery is tried at most.
+const REOPEN_EVERY: Duration = Duration::from_secs(1);
+
+/// Told to who waits for an append.
+pub(crate) type Outcome = Result<Sequence, Error>;
+
+/// One record that waits for the writer.
+pub(crate) struct Item {
+    pub(crate) draft: Draft,
+    pub(crate) sequence: Sequence,
+    pub(crate) entry: Option<Arc<Entry>>,
+    pub(crate) waiter: Option<oneshot::Sender<Outcome>>,
+    /// Whether it may settle its invocation.
+    pub(crate) settles: bool,
+    pub(crate) queued: Instant,
+}
+
+/// Whether records are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Open,
+    /// A write failed; the writer waits for a reason to recover.
+    Failed,
+    Closing,
+}
+
+pub(crate) struct Inner {
+    items: VecDeque<Item>,
+    next: u64,
+    pub(crate) mode: Mode,
+    /// Counts recoveries: a call of an earlier one can't append any more.
+    pub(crate) epoch: u64,
+    reopen: bool,
+    tried: Option<Instant>,
+}
+
+impl Inner {
+    /// Checks that a call of that epoch (`None`: no call) can append now.
+    pub(crate) fn check(&self, epoch: Option<u64>) -> Result<(), Error> {
+        match self.mode {
+            Mode::Open if epoch.is_none_or(|epoch| epoch == self.epoch) => Ok(()),
+            Mode::Open => Err(Error::Unavailable(Reason::Superseded)),
+            Mode::Failed => Err(Error::Unavailable(Reason::Recovering)),
+            Mode::Closing => Err(Error::Closed),
+        }
+    }
+
+    /// The sequence that the next record gets.
+    pub(crate) const fn next(&self) -> Sequence {
+        Sequence(self.next)
+    }
+}
+
+/// The queue.
+pub(crate) struct Queue {
+    inner: Mutex<Inner>,
+    work: Condvar,
+    bytes: AtomicU64,
+    /// Woken when the writer took something.
+    pub(crate) drained: Notify,
+}
+
+/// What the writer does next.
+pub(crate) enum Work {
+    Batch,
+    End,
+}
+
+impl Queue {
+    pub(crate) fn new(next: u64) -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                items: VecDeque::new(),
+                next,
+                mode: Mode::Open,
+                epoch: 1,
+                reopen: false,
+                tried: None,
+            }),
+            work: Condvar::new(),
+            bytes: AtomicU64::new(0),
+            drained: Notify::new(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Puts a record at the end; its sequence must be [`Inner::next`].
+    pub(crate) fn push(&self, inner: &mut Inner, item: Item) {
+        self.bytes.fetch_add(item.draft.length() as u64, Ordering::Relaxed);
+        inner.next = item.sequence.0 + 1;
+        inner.items.push_back(item);
+    }
+
+    /// Tells the writer that there is work.
+    pub(crate) fn wake(&self) {
+        self.work.notify_one();
+    }
+
+    /// Waits for records and takes up to `limit` bytes of them, at least one.
+    pub(crate) fn take(&self, limit: u64, batch: &mut Vec<Item>) -> Work {
+        batch.clear();
+        let mut inner = self.inner.lock();
+        while inner.items.is_empty() {
+            if inner.mode == Mode::Closing {
+                return Work::End;
+            }
+            self.work.wait(&mut inner);
+        }
+        let mut bytes = 0;
+        while let Some(item) = inner.items.front() {
+            let length = item.draft.length() as u64;
+            if bytes > 0 && bytes + length > limit {
+                break;
+            }
+            bytes += length;
+            batch.extend(inner.items.pop_front());
+        }
+        drop(inner);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.drained.notify_waiters();
+        Work::Batch
+    }
+
+    /// Takes no more records and gives back those that wait.
+    pub(crate) fn fail(&self) -> VecDeque<Item> {
+        let mut inner = self.inner.lock();
+        if inner.mode == Mode::Open {
+            inner.mode = Mode::Failed;
+        }
+        inner.reopen = false;
+        self.bytes.store(0, Ordering::Relaxed);
+        self.drained.notify_waiters();
+        std::mem::take(&mut inner.items)
+    }
+
+    /// Asks the writer to recover, at most once a second.
+    pub(crate) fn request_reopen(&self) {
+        let mut inner = self.inner.lock();
+        let due = inner.tried.is_none_or(|tried| tried.elapsed() >= REOPEN_EVERY);
+        if inner.mode == Mode::Failed && due && !inner.reopen {
+            inner.reopen = true;
+            self.work.notify_one();
+        }
+    }
+
+    /// Waits until recovery is asked for. False at the end.
+    pub(crate) fn wait_reopen(&self) -> bool {
+        let mut inner = self.inner.lock();
+        loop {
+            if inner.mode == Mode::Closing {
+                return false;
+            }
+            if inner.reopen {
+                inner.reopen = false;
+                inner.tried = Some(Instant::now());
+                return true;
+            }
+            self.work.wait(&mut inner);
+        }
+    }
+
+    /// Sets the first sequence, before anybody appends.
+    pub(crate) fn begin(&self, next: u64) {
+        self.inner.lock().next = next;
+    }
+
+    /// Takes records again, from this sequence on.
+    pub(crate) fn reopen(&self, next: u64) {
+        let mut inner = self.inner.lock();
+        inner.next = next;
+        inner.epoch += 1;
+        if inner.mode == Mode::Failed {
+            inner.mode = Mode::Open;
+        }
+    }
+
+    /// Takes no more records; the writer ends when it has written what waits.
+    pub(crate) fn close(&self) {
+        self.inner.lock().mode = Mode::Closing;
+        self.work.notify_all();
+    }
+}

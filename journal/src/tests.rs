@@ -1,0 +1,317 @@
+//! The whole journal on the simulated disk: crashes, failures, a full disk.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use crate::contract::{
+    Code, Ended, InvocationId, Outcome, Retry, SetupAttempt, SetupStage, Verdict,
+};
+use crate::log::disk::Disk;
+use crate::log::sim::{Fault, Random, Sim};
+use crate::verify::verify_on;
+use crate::{Journal, Options, Recovery, State, append, open, startup};
+use common::{admit, complete, content, credential, dispatch, dispatched, key, preflight, respond};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn options(index: &Path) -> Options {
+    Options { segment_bytes: 256 << 10, durable: false, ..Options::new(index) }
+}
+
+fn open_sim(sim: &Sim, index: &Path, inline: bool) -> Result<(Journal, Recovery), open::Error> {
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let (core, recovery) = startup::open_on(disk, None, &options(index), Some(key()), inline)?;
+    Ok((Journal::from_core(core), recovery))
+}
+
+/// What the journal has promised so far.
+#[derive(Default)]
+struct Promises {
+    dispatched: Vec<InvocationId>,
+    committed: Vec<(InvocationId, Vec<u8>)>,
+    ended: Vec<(InvocationId, Verdict)>,
+}
+
+fn ended(verdict: Verdict) -> Ended {
+    Ended {
+        verdict,
+        message: "It ended.".to_owned(),
+        field: None,
+        not_before_ms: None,
+        observation: None,
+    }
+}
+
+/// Calls of every kind, until the journal fails.
+async fn work(journal: &Journal, promises: &mut Promises) -> Result<(), append::Error> {
+    for round in 0..3_u8 {
+        // Committed, with a result of several chunks.
+        let mut call = admit_or(journal, round)?;
+        start(&mut call)?;
+        drop(call.dispatch(dispatch()).await?);
+        promises.dispatched.push(call.id());
+        let body = vec![round; 70_000];
+        call.response_started(crate::contract::ResponseStarted {
+            status: Some(200),
+            remote_request_id: None,
+        })?;
+        call.store(crate::Stream::Content, &body).await?;
+        let verdict = Verdict::committed(Retry::Never, Code::Ok);
+        drop(call.commit(complete(&body), verdict, None).await?);
+        promises.committed.push((call.id(), body));
+        drop(call);
+        // Never dispatched.
+        let mut call = admit_or(journal, round)?;
+        start(&mut call)?;
+        let verdict = Verdict::not_connected(Retry::Backoff, Code::ConnectionRefused);
+        drop(call.end(ended(verdict)).await?);
+        promises.ended.push((call.id(), verdict));
+        drop(call);
+        // Dispatched, and unknown.
+        let mut call = admit_or(journal, round)?;
+        start(&mut call)?;
+        drop(call.dispatch(dispatch()).await?);
+        promises.dispatched.push(call.id());
+        let verdict = Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown);
+        drop(call.end(ended(verdict)).await?);
+        promises.ended.push((call.id(), verdict));
+        drop(call);
+        // Dispatched, and still under way when the crash comes, or given up.
+        let mut call = admit_or(journal, round)?;
+        start(&mut call)?;
+        drop(call.dispatch(dispatch()).await?);
+        promises.dispatched.push(call.id());
+    }
+    Ok(())
+}
+
+fn admit_or(journal: &Journal, round: u8) -> Result<crate::Call, append::Error> {
+    let accepted = common::accepted("coder", &format!("{round}"));
+    match journal.admit(journal.new_id(), accepted, crate::Guard::default())? {
+        crate::Admission::New(call) => Ok(call),
+        other => panic!("{}", common::name(&other)),
+    }
+}
+
+fn start(call: &mut crate::Call) -> Result<(), append::Error> {
+    call.preflight(preflight())?;
+    call.authorize(Some(credential()))?;
+    let (n, stage, code) = (1, SetupStage::TlsHandshake, "ok".to_owned());
+    call.setup_attempted(SetupAttempt { n, stage, code, address: None })
+}
+
+/// J-7 and R-1, for everything that was promised.
+fn check(journal: &Journal, promises: &Promises, what: &str) {
+    for id in &promises.dispatched {
+        let found = journal.invocation(*id).unwrap();
+        let found = found.unwrap_or_else(|| panic!("{what}: {id} is lost"));
+        assert!(found.is_dispatched(), "{what}");
+        assert_ne!(found.verdict().outcome(), Outcome::NotAttempted, "{what}");
+        assert!(found.is_settled(), "{what}");
+    }
+    for (id, body) in &promises.committed {
+        assert_eq!(&content(journal, *id), body, "{what}");
+    }
+    for (id, verdict) in &promises.ended {
+        let found = journal.invocation(*id).unwrap().unwrap();
+        assert_eq!(found.state(), State::Ended(*verdict), "{what}");
+        assert!(!journal.events(*id).unwrap().is_empty());
+    }
+}
+
+async fn bounded<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future).await.unwrap()
+}
+
+/// J-7, X-2: a crash at every write and sync of whole calls; a kill or a power cut; the index kept
+/// or lost.
+#[tokio::test]
+async fn j_7_a_crash_at_every_call_of_the_disk_keeps_every_promise() {
+    let whole = Sim::new();
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open_sim(&whole, home.path(), true).unwrap();
+    let mut promises = Promises::default();
+    bounded(work(&journal, &mut promises)).await.unwrap();
+    bounded(journal.close()).await;
+    let mut points = 0;
+    for call in 1..=whole.calls() {
+        for variant in 0..2 {
+            let what = format!("call {call}, variant {variant}");
+            let home = tempfile::tempdir().unwrap();
+            let sim = Sim::new();
+            sim.fault_at(call, Fault::Crash);
+            let mut promises = Promises::default();
+            if let Ok((journal, _)) = open_sim(&sim, home.path(), true) {
+                drop(bounded(work(&journal, &mut promises)).await);
+                bounded(journal.close()).await;
+            }
+            let after = match variant {
+                0 => sim.after_kill(),
+                _ => sim.after_power_cut(&mut Random::new(call)),
+            };
+            if call % 2 == 0 {
+                std::fs::remove_dir_all(home.path().join("index")).unwrap();
+            }
+            let (journal, _) = open_sim(&after, home.path(), true)
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
+            check(&journal, &promises, &what);
+            bounded(journal.close()).await;
+            verify_on(&after).unwrap_or_else(|error| panic!("{what}: {error}"));
+            points += 1;
+        }
+    }
+    println!("{points} crash points over {} calls", whole.calls());
+}
+
+/// A failed write or sync at every call: what was promised holds, new calls are refused until the
+/// log was recovered, and then service resumes in the same process.
+#[tokio::test]
+async fn a_failure_poisons_and_service_resumes_without_a_restart() {
+    let whole = Sim::new();
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open_sim(&whole, home.path(), true).unwrap();
+    let opened = whole.calls();
+    bounded(work(&journal, &mut Promises::default())).await.unwrap();
+    bounded(journal.close()).await;
+    for call in (opened + 1..=whole.calls()).step_by(3) {
+        let what = format!("call {call} fails");
+        let home = tempfile::tempdir().unwrap();
+        let sim = Sim::new();
+        let (journal, _) = open_sim(&sim, home.path(), true).unwrap();
+        sim.fault_at(call, Fault::Fail);
+        let mut promises = Promises::default();
+        if bounded(work(&journal, &mut promises)).await.is_ok() {
+            bounded(journal.close()).await;
+            continue;
+        }
+        bounded(async {
+            while journal.ready().is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        let mut call = dispatched(&journal, "coder", "after").await;
+        let id = call.id();
+        assert_eq!(respond(&mut call, 200, b"after").await.id(), id, "{what}");
+        bounded(async {
+            for id in &promises.dispatched {
+                journal.changed(*id).await;
+            }
+        })
+        .await;
+        check(&journal, &promises, &what);
+        assert_eq!(journal.stats().reopened, 1, "{what}");
+        drop(call);
+        bounded(journal.close()).await;
+        verify_on(&sim).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let (journal, _) = open_sim(&sim, home.path(), true).unwrap();
+        check(&journal, &promises, &what);
+        assert_eq!(content(&journal, id), b"after");
+        bounded(journal.close()).await;
+    }
+}
+
+/// D-1, R-6: a call from before the failure can't append any more, and recovery has ended it.
+#[tokio::test]
+async fn a_call_from_before_a_failure_is_superseded() {
+    let home = tempfile::tempdir().unwrap();
+    let sim = Sim::new();
+    let (journal, _) = open_sim(&sim, home.path(), true).unwrap();
+    let mut call = dispatched(&journal, "coder", "a").await;
+    let fresh = admit(&journal, "coder", "b");
+    let mut other = dispatched(&journal, "coder", "c").await;
+    sim.fault_at(sim.calls() + 1, Fault::Fail);
+    let verdict = Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown);
+    assert_eq!(other.end(ended(verdict)).await.unwrap_err(), append::Error::Indeterminate);
+    let refused =
+        journal.admit(journal.new_id(), common::accepted("coder", "d"), crate::Guard::default());
+    let reason = append::Reason::Recovering;
+    assert_eq!(refused.err(), Some(append::Error::Unavailable(reason)));
+    bounded(async {
+        while journal.ready().is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        journal.changed(call.id()).await;
+        journal.changed(fresh.id()).await;
+        journal.changed(other.id()).await;
+    })
+    .await;
+    let superseded = append::Error::Unavailable(append::Reason::Superseded);
+    assert_eq!(call.end(ended(verdict)).await.unwrap_err(), superseded);
+    let code = |id| journal.invocation(id).unwrap().unwrap().verdict().code();
+    assert_eq!(code(call.id()), Code::ResultNotStored);
+    assert_eq!(code(fresh.id()), Code::JournalUnavailable);
+    assert_eq!(code(other.id()), Code::ResultNotStored);
+    let outcome = journal.invocation(fresh.id()).unwrap().unwrap().verdict().outcome();
+    assert_eq!(outcome, Outcome::NotAttempted);
+    drop((call, fresh, other));
+    bounded(journal.close()).await;
+}
+
+/// on a full disk calls are refused before dispatch, every dispatched one can still be
+/// settled with its result, and service resumes when there is room.
+#[tokio::test]
+async fn r_6_a_full_disk_refuses_before_dispatch_and_settles_what_is_dispatched() {
+    let home = tempfile::tempdir().unwrap();
+    let sim = Sim::new();
+    let (journal, _) = open_sim(&sim, home.path(), false).unwrap();
+    bounded(async {
+        // Two spares are there before the disk is full.
+        while sim.names().len() < 3 || journal.stats().available_bytes < 1 << 30 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    sim.set_free(0);
+    let mut under_way = Vec::new();
+    let refused = bounded(async {
+        loop {
+            // A call that is over uses up space and makes the journal notice.
+            let admission = journal.admit(
+                journal.new_id(),
+                common::accepted("coder", "x"),
+                crate::Guard::default(),
+            );
+            let mut call = match admission {
+                Ok(crate::Admission::New(call)) => call,
+                Ok(other) => panic!("{}", common::name(&other)),
+                Err(error) => return error,
+            };
+            start(&mut call).unwrap();
+            if call.reserve(2_000).is_err() {
+                drop(call);
+                continue;
+            }
+            assert_eq!(call.dispatch(dispatch()).await.unwrap().id(), call.id());
+            if under_way.len() < 3 {
+                under_way.push(call);
+            } else {
+                assert_eq!(respond(&mut call, 200, &[5; 2_000]).await.id(), call.id());
+            }
+        }
+    })
+    .await;
+    assert_eq!(refused, append::Error::Unavailable(append::Reason::NoCapacity));
+    assert!(journal.stats().healthy, "nothing failed");
+    let mut ids = Vec::new();
+    for mut call in under_way {
+        ids.push(respond(&mut call, 200, &[6; 2_000]).await.id());
+    }
+    for id in ids {
+        assert_eq!(content(&journal, id), [6; 2_000]);
+    }
+    sim.set_free(1 << 30);
+    bounded(async {
+        while journal.ready().is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let mut call = dispatched(&journal, "coder", "after").await;
+    assert_eq!(respond(&mut call, 200, b"after").await.id(), call.id());
+    assert_eq!(journal.stats().reopened, 0);
+    drop(call);
+    bounded(journal.close()).await;
+    verify_on(&sim).unwrap();
+}

@@ -1,0 +1,121 @@
+//! What the tests of the journal share.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use journal::contract::{
+    Accepted, Code, Completion, CredentialUse, Digest, Dispatch, Gateway, InvocationId, KeepResult,
+    PeerIdentity, Preflight, RequestSent, ResponseComplete, ResponseStarted, Retry, Verdict,
+};
+use journal::{Admission, Call, Guard, Journal, Options, Recovery, ResultKey, Settled, Stream};
+use std::path::Path;
+use std::time::Duration;
+
+pub(crate) fn options(directory: &Path) -> Options {
+    Options { segment_bytes: 512 << 10, ..Options::new(directory) }
+}
+
+pub(crate) fn key() -> ResultKey {
+    ResultKey::new([7; 32])
+}
+
+pub(crate) fn open(directory: &Path) -> (Journal, Recovery) {
+    Journal::open(options(directory), Some(key())).unwrap()
+}
+
+pub(crate) fn accepted(agent: &str, fingerprint: &str) -> Accepted {
+    Accepted {
+        gateway: Gateway::Http,
+        agent: Some(agent.to_owned()),
+        action: "POST".to_owned(),
+        target: "https://api.example:443/v1/things".to_owned(),
+        command: None,
+        fingerprint: Some(Digest::of(fingerprint.as_bytes())),
+        caller_id: false,
+        link: None,
+    }
+}
+
+pub(crate) fn preflight() -> Preflight {
+    Preflight {
+        policy_version: 3,
+        route: Some("things".to_owned()),
+        credential: Some(credential()),
+        idempotent: false,
+        idempotency: None,
+        keep: KeepResult::Full,
+        keep_seconds: 3600,
+    }
+}
+
+pub(crate) fn credential() -> CredentialUse {
+    CredentialUse { id: "c".to_owned(), version: 1, mode: "bearer".to_owned() }
+}
+
+pub(crate) fn dispatch() -> Dispatch {
+    Dispatch {
+        attempt: 1,
+        connection: 9,
+        reused: false,
+        address: "127.0.0.1:443".to_owned(),
+        peer: PeerIdentity::Unverified,
+        fingerprint: Digest::of(b"x"),
+    }
+}
+
+pub(crate) fn complete(content: &[u8]) -> ResponseComplete {
+    ResponseComplete {
+        completion: Completion::ContentLength,
+        length_bytes: content.len() as u64,
+        digest: Digest::of(content),
+        ssh_end: None,
+        redacted: false,
+    }
+}
+
+pub(crate) fn guarded() -> Guard {
+    Guard { window: Some(Duration::from_secs(600)), key: None }
+}
+
+pub(crate) fn admit(journal: &Journal, agent: &str, fingerprint: &str) -> Call {
+    match journal.admit(journal.new_id(), accepted(agent, fingerprint), Guard::default()).unwrap() {
+        Admission::New(call) => call,
+        other => panic!("{}", name(&other)),
+    }
+}
+
+pub(crate) fn name(admission: &Admission) -> &'static str {
+    match admission {
+        Admission::New(_) => "new",
+        Admission::SameRequest(_) => "same request",
+        Admission::Mismatch => "mismatch",
+        Admission::InDoubt(_) => "in doubt",
+        Admission::Settled(_) => "settled",
+    }
+}
+
+pub(crate) async fn dispatched(journal: &Journal, agent: &str, fingerprint: &str) -> Call {
+    let mut call = admit(journal, agent, fingerprint);
+    call.preflight(preflight()).unwrap();
+    call.authorize(Some(credential())).unwrap();
+    let proof = call.dispatch(dispatch()).await.unwrap();
+    assert_eq!(proof.id(), call.id());
+    call
+}
+
+pub(crate) async fn respond(call: &mut Call, status: u16, content: &[u8]) -> Settled {
+    let length_bytes = 0;
+    call.request_sent(RequestSent { length_bytes, digest: Digest::of(b"") }).unwrap();
+    call.response_started(ResponseStarted { status: Some(status), remote_request_id: None })
+        .unwrap();
+    call.store(Stream::Head, br#"{"status":200,"headers":[]}"#).await.unwrap();
+    call.store(Stream::Content, content).await.unwrap();
+    let verdict = match status {
+        500..=599 => Verdict::committed(Retry::Never, Code::RemoteFailed),
+        400..=499 => Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected),
+        _ => Verdict::committed(Retry::Never, Code::Ok),
+    };
+    call.commit(complete(content), verdict, None).await.unwrap()
+}
+
+pub(crate) fn content(journal: &Journal, id: InvocationId) -> Vec<u8> {
+    journal.result(id).unwrap().read_to_end().unwrap()
+}

@@ -1,0 +1,308 @@
+//! K-3, K-10 and K-11: when an earlier invocation answers.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test that can't go on fails"
+)]
+
+mod common;
+
+use common::*;
+use journal::contract::{
+    Accepted, Code, Confirmation, Digest, Ended, Idempotency, InvocationId, Preflight,
+    RemoteContract, Retry, Source, Verdict,
+};
+use journal::{Admission, Call, Guard, Journal};
+use std::time::Duration;
+
+fn submit(journal: &Journal, agent: &str, fingerprint: &str) -> Admission {
+    journal.admit(journal.new_id(), accepted(agent, fingerprint), guarded()).unwrap()
+}
+
+fn new(admission: Admission) -> Call {
+    match admission {
+        Admission::New(call) => call,
+        other => panic!("{}", name(&other)),
+    }
+}
+
+async fn advance(call: &mut Call) {
+    call.preflight(preflight()).unwrap();
+    call.authorize(None).unwrap();
+    assert_eq!(call.dispatch(dispatch()).await.unwrap().id(), call.id());
+}
+
+fn unknown() -> Ended {
+    Ended {
+        verdict: Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown),
+        message: "It closed.".to_owned(),
+        field: None,
+        not_before_ms: None,
+        observation: None,
+    }
+}
+
+fn not_attempted() -> Ended {
+    let verdict = Verdict::not_connected(Retry::Backoff, Code::ConnectionRefused);
+    Ended { verdict, ..unknown() }
+}
+
+/// Runs one earlier call to an end and says what an equal submission gets, at once, from the index
+/// alone, and after a restart.
+async fn check<F>(expected: &str, end: F)
+where
+    F: AsyncFn(&mut Call),
+{
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = new(submit(&journal, "coder", "a"));
+    let id = call.id();
+    advance(&mut call).await;
+    end(&mut call).await;
+    drop(call);
+    let seen = |journal: &Journal| {
+        let admission = submit(journal, "coder", "a");
+        if let Admission::InDoubt(earlier) | Admission::Settled(earlier) = &admission {
+            assert_eq!(earlier.id(), id);
+        }
+        let seen = name(&admission);
+        if let Admission::New(call) = admission {
+            // Made not_attempted, so that the next question meets the first call again.
+            drop(call);
+        }
+        seen
+    };
+    assert_eq!(seen(&journal), expected);
+    let other = submit(&journal, "other", "a");
+    assert_eq!(name(&other), "new", "another agent");
+    drop(other);
+    assert_eq!(name(&submit(&journal, "coder", "b")), "new", "another request");
+    journal.close().await;
+    let (journal, _) = open(home.path());
+    assert_eq!(seen(&journal), expected, "after a restart");
+    journal.close().await;
+}
+
+#[tokio::test]
+async fn k_11_unknown_guards() {
+    check("in doubt", async |call| drop(call.end(unknown()).await.unwrap())).await;
+}
+
+#[tokio::test]
+async fn k_11_a_5xx_guards_even_when_delivered() {
+    check("settled", async |call| {
+        drop(respond(call, 500, b"no").await);
+        call.delivered(Confirmation::Protocol);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn k_11_a_result_that_was_not_handed_over_guards() {
+    check("settled", async |call| {
+        drop(respond(call, 200, b"yes").await);
+        call.delivery_failed(1);
+    })
+    .await;
+    check("settled", async |call| drop(respond(call, 200, b"yes").await)).await;
+}
+
+#[tokio::test]
+async fn k_11_a_delivered_2xx_and_4xx_do_not_guard() {
+    for status in [200, 404] {
+        check("new", async |call| {
+            drop(respond(call, status, b"x").await);
+            call.delivered(Confirmation::Protocol);
+        })
+        .await;
+    }
+}
+
+/// A call that was interrupted by a restart is unknown, and guards.
+#[tokio::test]
+async fn k_11_given_up_after_dispatch_guards() {
+    check("in doubt", async |_| ()).await;
+}
+
+#[tokio::test]
+async fn k_11_not_attempted_never_guards() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = new(submit(&journal, "coder", "a"));
+    assert_eq!(name(&submit(&journal, "coder", "a")), "in doubt", "in flight");
+    drop(call.end(not_attempted()).await.unwrap());
+    assert_eq!(name(&submit(&journal, "coder", "a")), "new");
+    journal.close().await;
+}
+
+#[tokio::test]
+async fn k_11_off_by_window_and_for_an_id_of_the_callers_own() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = new(submit(&journal, "coder", "a"));
+    advance(&mut call).await;
+    drop(call.end(unknown()).await.unwrap());
+    let again = |guard: Guard, caller_id| {
+        let accepted = Accepted { caller_id, ..accepted("coder", "a") };
+        let admission = journal.admit(journal.new_id(), accepted, guard).unwrap();
+        name(&admission)
+    };
+    assert_eq!(again(guarded(), false), "in doubt");
+    assert_eq!(again(Guard::default(), false), "new");
+    let narrow = Guard { window: Some(Duration::ZERO), key: None };
+    assert_eq!(again(narrow, false), "new");
+    assert_eq!(again(guarded(), true), "new");
+    journal.close().await;
+}
+
+/// K-11: late evidence of a rejection, handed over, opens the way; before that it does not.
+#[tokio::test]
+async fn k_11_late_evidence_changes_the_answer() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = new(submit(&journal, "coder", "a"));
+    let id = call.id();
+    advance(&mut call).await;
+    drop(call.end(unknown()).await.unwrap());
+    drop(call);
+    let committed = journal::contract::ResultCommitted {
+        verdict: Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected),
+        result: None,
+        not_before_ms: None,
+    };
+    let body = journal::contract::Body::ResultCommitted(Box::new(committed));
+    journal.record(id, Source::OperatorAttested, body).unwrap().durable().await.unwrap();
+    assert_eq!(name(&submit(&journal, "coder", "a")), "settled");
+    let delivered = journal::contract::Delivered { confirmation: Confirmation::Acknowledged };
+    let body = journal::contract::Body::ResultDelivered(delivered);
+    journal.record(id, Source::TransportObserved, body).unwrap().durable().await.unwrap();
+    assert_eq!(name(&submit(&journal, "coder", "a")), "new");
+    journal.close().await;
+}
+
+/// K-10: the same id and an equal fingerprint answer from the record; anything else is a mismatch.
+#[tokio::test]
+async fn k_10_an_id_stands_for_one_request_of_one_agent() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let id = InvocationId::from_parts(1_764_476_760_000, 99);
+    let again = |journal: &Journal, agent: &str, fingerprint: Option<&str>| {
+        let fingerprint = fingerprint.map(|text| Digest::of(text.as_bytes()));
+        let accepted = Accepted { fingerprint, caller_id: true, ..accepted(agent, "") };
+        journal.admit(id, accepted, guarded()).unwrap()
+    };
+    let mut call = new(again(&journal, "coder", Some("a")));
+    for round in 0..3 {
+        assert_eq!(name(&again(&journal, "coder", Some("a"))), "same request", "{round}");
+        assert_eq!(name(&again(&journal, "coder", Some("b"))), "mismatch", "{round}");
+        assert_eq!(name(&again(&journal, "coder", None)), "mismatch", "{round}");
+        assert_eq!(name(&again(&journal, "other", Some("a"))), "mismatch", "{round}");
+        if round == 0 {
+            advance(&mut call).await;
+        } else if round == 1 {
+            drop(respond(&mut call, 200, b"yes").await);
+            call.delivered(Confirmation::Protocol);
+        }
+    }
+    drop(call);
+    journal.close().await;
+    let (journal, _) = open(home.path());
+    match again(&journal, "coder", Some("a")) {
+        Admission::SameRequest(earlier) => assert!(earlier.is_settled()),
+        other => panic!("{}", name(&other)),
+    }
+    assert_eq!(name(&again(&journal, "coder", Some("b"))), "mismatch");
+    journal.close().await;
+}
+
+/// K-3: a key with another request is a mismatch; with the same request it is new; an attempt that
+/// never left does not bind it; an expired one neither (K-5).
+#[tokio::test]
+async fn k_3_a_key_stands_for_one_request() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let guard = || Guard { window: None, key: Some(("pay".to_owned(), "k1".to_owned())) };
+    let bound = |fingerprint: &str, expires_at_ms| Preflight {
+        idempotency: Some(Idempotency {
+            key: "k1".to_owned(),
+            scope: "pay".to_owned(),
+            fingerprint: Digest::of(fingerprint.as_bytes()),
+            expires_at_ms,
+            remote_contract: RemoteContract::Verified,
+        }),
+        ..preflight()
+    };
+    let submit = |journal: &Journal, agent: &str, fingerprint: &str| {
+        journal.admit(journal.new_id(), accepted(agent, fingerprint), guard()).unwrap()
+    };
+    let mut call = new(submit(&journal, "coder", "x"));
+    call.preflight(bound("x", u64::MAX)).unwrap();
+    assert_eq!(name(&submit(&journal, "coder", "a")), "mismatch", "in flight");
+    drop(call.end(not_attempted_injection()).await.unwrap());
+    drop(call);
+
+    let mut call = new(submit(&journal, "coder", "a"));
+    call.preflight(bound("a", u64::MAX)).unwrap();
+    call.authorize(None).unwrap();
+    drop(call.dispatch(dispatch()).await.unwrap());
+    drop(call.end(unknown()).await.unwrap());
+    drop(call);
+    for _ in 0..2 {
+        assert_eq!(name(&submit(&journal, "coder", "b")), "mismatch");
+        assert_eq!(name(&submit(&journal, "other", "a")), "mismatch");
+        assert_eq!(name(&submit(&journal, "coder", "a")), "new");
+        journal.close().await;
+        let (again, _) = open(home.path());
+        assert_eq!(name(&submit(&again, "coder", "b")), "mismatch");
+        assert_eq!(name(&submit(&again, "coder", "a")), "new");
+        again.close().await;
+        break;
+    }
+
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = new(submit(&journal, "coder", "a"));
+    call.preflight(bound("a", 1)).unwrap();
+    call.authorize(None).unwrap();
+    drop(call.dispatch(dispatch()).await.unwrap());
+    drop(call);
+    assert_eq!(name(&submit(&journal, "coder", "b")), "new", "the key has expired");
+    journal.close().await;
+}
+
+fn not_attempted_injection() -> Ended {
+    Ended {
+        verdict: Verdict::not_injected(Retry::AfterCorrection, Code::SecretMissing),
+        ..unknown()
+    }
+}
+
+/// K-11: of many equal submissions at once exactly one is new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn k_11_of_concurrent_equal_submissions_one_is_new() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let tasks: Vec<_> = (0..32)
+        .map(|_| {
+            let journal = journal.clone();
+            tokio::spawn(async move {
+                match submit(&journal, "coder", "a") {
+                    Admission::New(call) => Some(call),
+                    other => {
+                        assert_eq!(name(&other), "in doubt");
+                        None
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut calls = Vec::new();
+    for task in tasks {
+        calls.extend(task.await.unwrap());
+    }
+    assert_eq!(calls.len(), 1);
+    journal.close().await;
+}

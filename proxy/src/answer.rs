@@ -1,0 +1,315 @@
+//! Answers of the broker's own: refusals before dispatch, broken exchanges after it, and repeats
+//! that are answered from the record.
+
+use crate::deliver::{self, Delivery, Ours};
+use crate::engine::Job;
+use crate::head::{self, Response};
+use crate::redact::Redactor;
+use crate::render::Status;
+use crate::request;
+use crate::respond::{Refusal, status};
+use bytes::Bytes;
+use journal::contract::{
+    Body, Confirmation, Delivered, Ended, Envelope, Evidence, InvocationId, Observation, Problem,
+    RepeatAnswered, Source, Verdict,
+};
+use journal::{Admission, Call, Guard, Invocation, Journal, State, result};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Content that is read for the sake of the connection after a refusal, at most.
+const DRAIN_BYTES: u64 = 64 * 1024;
+const DRAIN_TIME: Duration = Duration::from_secs(2);
+/// How long a repeat by id waits for the call that is under way.
+const WAIT_IN_FLIGHT: Duration = Duration::from_secs(10);
+
+/// A delivery that is not confirmed yet (contract R-5).
+pub(crate) struct Pending {
+    record: Record,
+    sent: u64,
+}
+
+enum Record {
+    Call(Box<Call>),
+    Earlier(InvocationId, Journal),
+}
+
+impl Pending {
+    pub(crate) fn new(call: Call, sent: u64) -> Self {
+        Self { record: Record::Call(Box::new(call)), sent }
+    }
+
+    /// The caller has it.
+    pub(crate) fn confirm(self, confirmation: Confirmation) {
+        match self.record {
+            Record::Call(mut call) => call.delivered(confirmation),
+            Record::Earlier(id, journal) => {
+                let body = Body::ResultDelivered(Delivered { confirmation });
+                record(&journal, id, body);
+            }
+        }
+    }
+
+    /// The caller does not have it.
+    pub(crate) fn fail(self) {
+        match self.record {
+            Record::Call(mut call) => call.delivery_failed(self.sent),
+            // The first delivery stands as it is; the repeat can be repeated.
+            Record::Earlier(..) => {}
+        }
+    }
+}
+
+fn record(journal: &Journal, id: InvocationId, body: Body) {
+    match journal.record(id, Source::TransportObserved, body) {
+        Ok(ticket) => drop(ticket),
+        Err(error) => tracing::debug!(%error, %id, "a late fact was not recorded"),
+    }
+}
+
+/// What an answer leaves behind.
+pub(crate) struct Finished {
+    /// Whether the connection can go on.
+    pub(crate) keep: bool,
+    pub(crate) pending: Option<Pending>,
+}
+
+impl Job<'_> {
+    /// Answers that nothing was dispatched, and records it.
+    pub(crate) async fn refuse(&mut self, call: Option<Call>, refusal: &Refusal) -> Finished {
+        let ended = Ended {
+            verdict: refusal.verdict(),
+            message: refusal.to_string(),
+            field: refusal.field(),
+            not_before_ms: None,
+            observation: None,
+        };
+        let follow = refusal.follow().map(Invocation::id);
+        let call = match call {
+            Some(call) => Some(call),
+            None => self.take_on_record(follow),
+        };
+        let envelope = self.end(call, ended, follow).await;
+        let content_lost = matches!(refusal, Refusal::Content(_) | Refusal::Head(_));
+        self.problem(&envelope, content_lost).await
+    }
+
+    /// Answers that a dispatched call has no deciding result, and records it.
+    pub(crate) async fn broken(
+        &mut self,
+        mut call: Call,
+        verdict: Verdict,
+        message: String,
+        observation: Observation,
+        begun: bool,
+    ) -> Finished {
+        let ended = Ended {
+            verdict,
+            message,
+            field: None,
+            not_before_ms: None,
+            observation: Some(observation),
+        };
+        if begun {
+            // S-2: the caller sees that the response is cut.
+            self.out.abort();
+            if let Err(error) = call.end(ended).await {
+                tracing::error!(%error, id = %call.id(), "an end was not recorded");
+            }
+            return Finished { keep: false, pending: None };
+        }
+        let envelope = self.end(Some(call), ended, None).await;
+        self.problem(&envelope, false).await
+    }
+
+    /// A record for a call that is refused before it was admitted.
+    fn take_on_record(&self, link: Option<InvocationId>) -> Option<Call> {
+        let journal = &self.shared.journal;
+        let fresh = || (journal.new_id(), false);
+        let first = match self.known.caller_id {
+            // A refused repeat must not look like the invocation that it repeats.
+            Some(id) if link.is_none() && self.known.fingerprint.is_some() => (id, true),
+            _ => fresh(),
+        };
+        for (id, caller_id) in [first, fresh()] {
+            match journal.admit(id, self.accepted(caller_id, link), Guard::default()) {
+                Ok(Admission::New(call)) => return Some(call),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a refusal was not recorded");
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// Records the end and gives the envelope, from the record where there is one.
+    async fn end(
+        &mut self,
+        call: Option<Call>,
+        ended: Ended,
+        follow: Option<InvocationId>,
+    ) -> Envelope {
+        let mut id = self.known.caller_id;
+        let mut evidence = Evidence::default();
+        if let Some(mut call) = call {
+            id = Some(call.id());
+            match call.end(ended.clone()).await {
+                Ok(_) => return call.invocation().envelope(),
+                Err(error) => {
+                    tracing::error!(%error, id = %call.id(), "an end was not recorded");
+                    evidence = call.invocation().evidence();
+                }
+            }
+        }
+        Envelope {
+            invocation_id: id.unwrap_or_else(|| self.shared.journal.new_id()),
+            error: Problem {
+                verdict: ended.verdict,
+                message: ended.message,
+                field: ended.field,
+                not_before_ms: ended.not_before_ms,
+                follow,
+            },
+            evidence,
+        }
+    }
+
+    /// Sends an envelope. `content_lost`: where the next request begins is not known.
+    async fn problem(&mut self, envelope: &Envelope, content_lost: bool) -> Finished {
+        let verdict = envelope.error.verdict;
+        let (code, error) = status(verdict.code());
+        let keep = self.keep_alive && !content_lost && self.drain().await;
+        let ours = Ours {
+            verdict,
+            id: envelope.invocation_id,
+            replayed: false,
+            status: Status { error, details: Some(&envelope.error.message), ..Status::default() },
+            keep_alive: keep,
+            pseudonym: &self.shared.pseudonym,
+        };
+        let with_content = self.head.method != "HEAD";
+        let bytes = deliver::problem(code, self.head.version, envelope, &ours, with_content);
+        let sent = self.out.send(&bytes).await;
+        Finished { keep: keep && sent.is_ok(), pending: None }
+    }
+
+    /// Reads what is left of short content, so that the connection can go on.
+    pub(crate) async fn drain(&mut self) -> bool {
+        if self.incoming.is_ended() {
+            return true;
+        }
+        let long = self.incoming.declared().is_some_and(|length| length > DRAIN_BYTES);
+        if long || request::expects_continue(&self.head) {
+            return false;
+        }
+        let limit = self.incoming.length() + DRAIN_BYTES;
+        let incoming = &mut self.incoming;
+        let drained = timeout(DRAIN_TIME, async {
+            while incoming.length() <= limit {
+                match incoming.next().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return true,
+                    Err(_) => return false,
+                }
+            }
+            false
+        });
+        drained.await.unwrap_or(false)
+    }
+
+    /// Answers a repeat from the record of the earlier invocation; dispatches nothing (contract
+    /// K-10, K-11).
+    pub(crate) async fn replay(&mut self, earlier: Box<Invocation>, by_id: bool) -> Finished {
+        let earlier = self.settled(earlier).await;
+        let id = earlier.id();
+        record(&self.shared.journal, id, Body::RepeatAnswered(RepeatAnswered { by_id }));
+        let stored = match earlier.state() {
+            State::Committed(verdict) => self.stored(id).await.map(|stored| (verdict, stored)),
+            State::Accepted
+            | State::Validated
+            | State::Authorized
+            | State::Dispatched
+            | State::Ended(_) => Err(result::Error::Incomplete),
+        };
+        match stored {
+            Ok((verdict, (head, content))) => self.send_stored(id, verdict, &head, &content).await,
+            Err(result::Error::Locked) => self.refuse(None, &Refusal::VaultLocked).await,
+            Err(_) => self.problem(&earlier.envelope(), false).await,
+        }
+    }
+
+    async fn settled(&self, earlier: Box<Invocation>) -> Box<Invocation> {
+        if earlier.is_settled() {
+            return earlier;
+        }
+        let id = earlier.id();
+        // Whether it settled in time is seen by reading it again.
+        drop(timeout(WAIT_IN_FLIGHT, self.shared.journal.changed(id)).await);
+        match self.shared.journal.invocation(id) {
+            Ok(Some(now)) => Box::new(now),
+            Ok(None) | Err(_) => earlier,
+        }
+    }
+
+    /// Reads a stored result; off the async workers, because it reads files.
+    async fn stored(&self, id: InvocationId) -> Result<(Response, Vec<u8>), result::Error> {
+        let journal = self.shared.journal.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let mut stored = journal.result(id)?;
+            let head = stored.head().map(<[u8]>::to_vec);
+            Ok::<_, result::Error>((head, stored.read_to_end()?))
+        });
+        let (text, content) = read.await.map_err(|_| result::Error::Damaged)??;
+        let head = text.as_deref().and_then(restore_head).ok_or(result::Error::Damaged)?;
+        Ok((head, content))
+    }
+
+    async fn send_stored(
+        &mut self,
+        id: InvocationId,
+        verdict: Verdict,
+        head: &Response,
+        content: &[u8],
+    ) -> Finished {
+        let keep = self.keep_alive && self.drain().await;
+        let bodiless = self.head.method == "HEAD" || matches!(head.status, 204 | 304);
+        let delivery =
+            if bodiless { Delivery::AsDeclared } else { Delivery::Length(content.len() as u64) };
+        let ours = Ours {
+            verdict,
+            id,
+            replayed: true,
+            status: Status { received_status: Some(head.status), ..Status::default() },
+            keep_alive: keep,
+            pseudonym: &self.shared.pseudonym,
+        };
+        let none = &mut Redactor::default();
+        let mut bytes = deliver::head(head, self.head.version, delivery, &ours, none);
+        if !bodiless {
+            bytes.extend_from_slice(content);
+        }
+        let sent = self.out.send(&bytes).await.is_ok();
+        let record = Record::Earlier(id, self.shared.journal.clone());
+        let pending = sent.then(|| Pending { record, sent: self.out.sent });
+        Finished { keep: keep && sent, pending }
+    }
+}
+
+/// The stored form of a response head: see [`crate::relay`].
+fn restore_head(text: &[u8]) -> Option<Response> {
+    let value: serde_json::Value = serde_json::from_slice(text).ok()?;
+    let status = u16::try_from(value.get("status")?.as_u64()?).ok()?;
+    let mut lines = format!("HTTP/1.1 {status} {}\r\n", deliver::reason(status)).into_bytes();
+    let bytes =
+        |text: &str| text.chars().map(|c| u8::try_from(c).ok()).collect::<Option<Vec<u8>>>();
+    for field in value.get("headers")?.as_array()? {
+        lines.extend_from_slice(&bytes(field.get(0)?.as_str()?)?);
+        lines.extend_from_slice(b": ");
+        lines.extend_from_slice(&bytes(field.get(1)?.as_str()?)?);
+        lines.extend_from_slice(b"\r\n");
+    }
+    lines.extend_from_slice(b"\r\n");
+    head::response(&Bytes::from(lines)).ok()
+}

@@ -1,0 +1,218 @@
+//! The content of HTTP/1.1 messages as it comes in: lengths, chunks, and their proven end.
+
+use crate::head::{self, Fields, Framing};
+use bytes::{Bytes, BytesMut};
+use journal::contract::Completion;
+
+/// A chunk-size line, extensions included, at most.
+const MAX_SIZE_LINE: usize = 1024;
+
+/// What is wrong with content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    /// The chunk framing is malformed.
+    #[error("the chunked framing is malformed")]
+    Chunk,
+    /// The trailer section is malformed.
+    #[error("the trailer section is malformed")]
+    Trailer,
+}
+
+/// What the decoder found.
+pub(crate) enum Step {
+    /// Content bytes; never empty.
+    Data(Bytes),
+    /// More bytes are needed.
+    More,
+    /// The completion marker was seen; nothing follows.
+    End(Completion, Fields),
+}
+
+/// Takes content out of a buffer by its framing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decoder {
+    Empty,
+    Length(u64),
+    /// Before a chunk-size line.
+    Size,
+    /// Inside a chunk, with what is left of it.
+    Chunk(u64),
+    /// Before the CRLF that ends a chunk.
+    ChunkEnd,
+    /// Inside the trailer section.
+    Trailer,
+    Close,
+    Done,
+}
+
+impl From<Framing> for Decoder {
+    fn from(framing: Framing) -> Self {
+        match framing {
+            Framing::Empty => Self::Empty,
+            Framing::Length(length) => Self::Length(length),
+            Framing::Chunked => Self::Size,
+            Framing::Close => Self::Close,
+        }
+    }
+}
+
+impl Decoder {
+    /// Takes the next step on what is buffered.
+    pub(crate) fn step(&mut self, buffer: &mut BytesMut) -> Result<Step, Fault> {
+        loop {
+            match *self {
+                Self::Empty => return Ok(self.end(Completion::NoContent)),
+                Self::Length(0) => return Ok(self.end(Completion::ContentLength)),
+                Self::Length(left) => {
+                    let (step, left) = take(buffer, left);
+                    *self = Self::Length(left);
+                    return Ok(step);
+                }
+                Self::Size => match size_line(buffer)? {
+                    None => return Ok(Step::More),
+                    Some(0) => *self = Self::Trailer,
+                    Some(size) => *self = Self::Chunk(size),
+                },
+                Self::Chunk(0) => *self = Self::ChunkEnd,
+                Self::Chunk(left) => {
+                    let (step, left) = take(buffer, left);
+                    *self = Self::Chunk(left);
+                    return Ok(step);
+                }
+                Self::ChunkEnd => match buffer.as_ref() {
+                    [b'\r', b'\n', ..] => {
+                        drop(buffer.split_to(2));
+                        *self = Self::Size;
+                    }
+                    [] | [b'\r'] => return Ok(Step::More),
+                    _ => return Err(Fault::Chunk),
+                },
+                Self::Trailer => {
+                    let Some(trailers) = trailer_section(buffer)? else { return Ok(Step::More) };
+                    *self = Self::Done;
+                    return Ok(Step::End(Completion::Chunked, trailers));
+                }
+                Self::Close if buffer.is_empty() => return Ok(Step::More),
+                Self::Close => return Ok(Step::Data(buffer.split().freeze())),
+                Self::Done => return Ok(Step::More),
+            }
+        }
+    }
+
+    fn end(&mut self, completion: Completion) -> Step {
+        *self = Self::Done;
+        Step::End(completion, Fields::default())
+    }
+}
+
+fn take(buffer: &mut BytesMut, left: u64) -> (Step, u64) {
+    if buffer.is_empty() {
+        return (Step::More, left);
+    }
+    let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+    (Step::Data(buffer.split_to(length).freeze()), left - length as u64)
+}
+
+/// `chunk-size [ chunk-ext ] CRLF`, extensions dropped.
+fn size_line(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
+    let Some(end) = buffer.iter().take(MAX_SIZE_LINE).position(|byte| *byte == b'\n') else {
+        return if buffer.len() >= MAX_SIZE_LINE { Err(Fault::Chunk) } else { Ok(None) };
+    };
+    let line = buffer.split_to(end + 1);
+    let line = line.strip_suffix(b"\r\n").ok_or(Fault::Chunk)?;
+    if line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
+        return Err(Fault::Chunk);
+    }
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let (size, extension) = line.split_at_checked(digits).ok_or(Fault::Chunk)?;
+    let extension = extension.trim_ascii_start();
+    if !(1..=15).contains(&digits) || !(extension.is_empty() || extension.starts_with(b";")) {
+        return Err(Fault::Chunk);
+    }
+    let text = std::str::from_utf8(size).map_err(|_| Fault::Chunk)?;
+    u64::from_str_radix(text, 16).map(Some).map_err(|_| Fault::Chunk)
+}
+
+fn trailer_section(buffer: &mut BytesMut) -> Result<Option<Fields>, Fault> {
+    if buffer.starts_with(b"\r\n") {
+        drop(buffer.split_to(2));
+        return Ok(Some(Fields::default()));
+    }
+    let mut searched = 0;
+    match head::find_end(buffer, &mut searched) {
+        None => Ok(None),
+        Some(Err(_)) => Err(Fault::Trailer),
+        Some(Ok(end)) => {
+            let section = buffer.split_to(end).freeze();
+            head::fields(&section, 0).map(Some).map_err(|_| Fault::Trailer)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Feeds the text byte by byte, then whole: the result must be the same.
+    fn check(framing: Framing, text: &str, expected: Result<(&str, Completion, usize), Fault>) {
+        for pace in [1, 3, text.len().max(1)] {
+            let mut decoder = Decoder::from(framing);
+            let mut buffer = BytesMut::new();
+            let mut content = Vec::new();
+            let mut input = text.as_bytes().chunks(pace);
+            let got = loop {
+                match decoder.step(&mut buffer) {
+                    Ok(Step::Data(data)) => content.extend_from_slice(&data),
+                    Ok(Step::End(completion, trailers)) => break Ok((completion, trailers.len())),
+                    Err(fault) => break Err(fault),
+                    Ok(Step::More) => match input.next() {
+                        Some(piece) => buffer.extend_from_slice(piece),
+                        None => panic!("{text:?} never ends"),
+                    },
+                }
+            };
+            let got = got.map(|(completion, n)| {
+                (String::from_utf8(content.clone()).expect("utf-8"), completion, n)
+            });
+            let expected = expected.map(|(text, completion, n)| (text.to_owned(), completion, n));
+            assert_eq!(got, expected, "{text:?} by {pace}");
+        }
+    }
+
+    #[test]
+    fn d_2_the_end_is_proven_by_the_framing() {
+        check(Framing::Empty, "", Ok(("", Completion::NoContent, 0)));
+        check(Framing::Length(3), "abcd", Ok(("abc", Completion::ContentLength, 0)));
+        check(Framing::Length(0), "", Ok(("", Completion::ContentLength, 0)));
+        let chunked = |text, expected| check(Framing::Chunked, text, expected);
+        chunked("0\r\n\r\n", Ok(("", Completion::Chunked, 0)));
+        chunked("3\r\nabc\r\n00\r\n\r\n", Ok(("abc", Completion::Chunked, 0)));
+        chunked(
+            "A;x=\"y\"\r\n0123456789\r\n0\r\nT: 1\r\n\r\n",
+            Ok(("0123456789", Completion::Chunked, 1)),
+        );
+    }
+
+    /// S-2, V-1: framing that leaves doubt is a fault, never an end.
+    #[test]
+    fn s_2_malformed_chunks_are_faults() {
+        for text in [
+            "\r\n",
+            "g\r\n",
+            "-1\r\n",
+            "0x1\r\n",
+            "1 2\r\n",
+            "1\nabc",
+            "3\r\nabcd\r\n",
+            "3\r\nabc\n0\r\n\r\n",
+            "1;\x00\r\n",
+            "1\r\r\n",
+            "fffffffffffffffff\r\n",
+            "+1\r\n",
+        ] {
+            check(Framing::Chunked, text, Err(Fault::Chunk));
+        }
+        check(Framing::Chunked, "0\r\nbad trailer\r\n\r\n", Err(Fault::Trailer));
+        check(Framing::Chunked, "0\r\nA: b\n\r\n", Err(Fault::Trailer));
+    }
+}

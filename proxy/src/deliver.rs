@@ -1,0 +1,276 @@
+//! The writing half of the caller's connection, and the heads of responses.
+
+use crate::head::{Response, Version};
+use crate::outgoing::{is_ours, stays};
+use crate::redact::Redactor;
+use crate::render::{self, Status};
+use crate::respond::forbids_retry;
+use crate::stream::{Shared, Wire};
+use journal::contract::{InvocationId, Verdict};
+use std::io;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
+use tokio::time::timeout;
+
+/// A caller that takes nothing for so long is gone.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The writing half of the caller's connection.
+pub(crate) struct Outbound {
+    wire: Shared<Wire>,
+    /// Bytes handed to the connection for the response under way.
+    pub(crate) sent: u64,
+}
+
+impl Outbound {
+    pub(crate) const fn new(wire: Shared<Wire>) -> Self {
+        Self { wire, sent: 0 }
+    }
+
+    /// Writes and flushes everything.
+    pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let written = within(self.wire.write(bytes)).await?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            self.sent += written as u64;
+            bytes = bytes.get(written..).unwrap_or_default();
+        }
+        within(self.wire.flush()).await
+    }
+
+    /// Ends the writing direction in order.
+    pub(crate) async fn finish(&mut self) -> io::Result<()> {
+        within(self.wire.shutdown()).await
+    }
+
+    /// Breaks the connection off so that the caller sees it: no orderly end follows.
+    pub(crate) fn abort(&mut self) {
+        let wire = self.wire.lock();
+        if let Err(error) = wire.tcp().set_zero_linger() {
+            tracing::debug!(%error, "the connection could not be set to reset");
+        }
+    }
+
+    /// Whether the caller's host acknowledged every byte and did not reset the connection.
+    pub(crate) fn is_acknowledged(&self) -> io::Result<bool> {
+        let wire = self.wire.lock();
+        if let Some(error) = wire.tcp().take_error()? {
+            return Err(error);
+        }
+        unacknowledged(wire.tcp()).map(|bytes| bytes == 0)
+    }
+
+    /// The connection itself, if this is the last handle on it.
+    pub(crate) fn into_wire(self) -> Option<Wire> {
+        self.wire.into_inner()
+    }
+}
+
+async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(WRITE_TIMEOUT, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Bytes in the send queue that the peer has not acknowledged (`SIOCOUTQ`, tcp(7)).
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "rustix leaves it to the caller to pair an opcode with its type")]
+fn unacknowledged(tcp: &tokio::net::TcpStream) -> io::Result<i32> {
+    const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
+    // SAFETY: SIOCOUTQ writes one int through the pointer.
+    let bytes = unsafe {
+        rustix::ioctl::ioctl(tcp, rustix::ioctl::Getter::<SIOCOUTQ, std::ffi::c_int>::new())
+    };
+    Ok(bytes?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn unacknowledged(_tcp: &tokio::net::TcpStream) -> io::Result<i32> {
+    Ok(i32::MAX)
+}
+
+/// How the content goes to the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// The origin's own framing fields are true: nothing follows, or exactly the declared length.
+    AsDeclared,
+    /// Exactly so many bytes.
+    Length(u64),
+    /// Chunks with a trailer section.
+    Chunked,
+    /// Until the connection closes (callers of HTTP/1.0).
+    Close,
+}
+
+/// What our own fields say.
+#[derive(Clone, Copy)]
+pub(crate) struct Ours<'a> {
+    pub(crate) verdict: Verdict,
+    pub(crate) id: InvocationId,
+    pub(crate) replayed: bool,
+    pub(crate) status: Status<'a>,
+    pub(crate) keep_alive: bool,
+    pub(crate) pseudonym: &'a str,
+}
+
+/// A response head for the caller, from the origin's.
+pub(crate) fn head(
+    response: &Response,
+    version: Version,
+    delivery: Delivery,
+    ours: &Ours<'_>,
+    redactor: &mut Redactor,
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(1024);
+    start(&mut out, response.status, &response.reason);
+    for (name, value) in passing(response, delivery, forbids_retry(response.status, ours.verdict)) {
+        let redacted = redactor.text(value);
+        line(&mut out, name, redacted.as_deref().unwrap_or(value));
+    }
+    finish(&mut out, response.status, version, delivery, ours);
+    out
+}
+
+/// The origin's fields that go on to the caller.
+fn passing(
+    response: &Response,
+    delivery: Delivery,
+    retry_forbidden: bool,
+) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let fields = &response.fields;
+    fields.iter().filter(move |(name, _)| {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        let reframed = delivery != Delivery::AsDeclared && is("content-length");
+        !(stays(name, fields) || reframed || (retry_forbidden && is("x-should-retry")))
+    })
+}
+
+fn start(out: &mut Vec<u8>, status: u16, reason: &[u8]) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(status.to_string().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(reason);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes our own fields, the framing and the empty line.
+fn finish(out: &mut Vec<u8>, status: u16, version: Version, delivery: Delivery, ours: &Ours<'_>) {
+    line(out, b"Via", format!("1.1 {}", ours.pseudonym).as_bytes());
+    line(out, b"Proxy-Status", render::proxy_status(&ours.status).as_bytes());
+    let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);
+    line(out, b"Affiant-Outcome", outcome.as_bytes());
+    if forbids_retry(status, ours.verdict) {
+        line(out, b"x-should-retry", b"false");
+    }
+    match delivery {
+        Delivery::AsDeclared => {}
+        Delivery::Length(length) => {
+            line(out, b"Content-Length", length.to_string().as_bytes());
+        }
+        Delivery::Chunked => {
+            line(out, b"Transfer-Encoding", b"chunked");
+            line(out, b"Trailer", b"Affiant-Outcome, Proxy-Status");
+        }
+        Delivery::Close => {}
+    }
+    if !ours.keep_alive || delivery == Delivery::Close {
+        line(out, b"Connection", b"close");
+    } else if version == Version::Http10 {
+        line(out, b"Connection", b"keep-alive");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// One chunk.
+pub(crate) fn chunk(content: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(content.len() + 20);
+    out.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
+    out.extend_from_slice(content);
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+/// The last chunk, with the origin's trailers and the final values of our fields.
+pub(crate) fn last_chunk(trailers: &crate::head::Fields, ours: &Ours<'_>) -> Vec<u8> {
+    let mut out = b"0\r\n".to_vec();
+    for (name, value) in trailers.iter().filter(|(name, _)| !is_ours(name)) {
+        let framing = ["content-length", "transfer-encoding", "host", "connection", "trailer"];
+        if !framing.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())) {
+            line(&mut out, name, value);
+        }
+    }
+    let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);
+    line(&mut out, b"Affiant-Outcome", outcome.as_bytes());
+    line(&mut out, b"Proxy-Status", render::proxy_status(&ours.status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+/// A response of our own: the envelope as problem details (contract E-1, RFC 9457).
+pub(crate) fn problem(
+    status: u16,
+    version: Version,
+    envelope: &journal::contract::Envelope,
+    ours: &Ours<'_>,
+    with_content: bool,
+) -> Vec<u8> {
+    let mut value = serde_json::to_value(envelope).unwrap_or_default();
+    if let Some(members) = value.as_object_mut() {
+        members.insert("type".to_owned(), "about:blank".into());
+        members.insert("title".to_owned(), reason(status).into());
+        members.insert("status".to_owned(), status.into());
+        members.insert("detail".to_owned(), envelope.error.message.clone().into());
+    }
+    let content = value.to_string();
+    let mut out = Vec::with_capacity(1024 + content.len());
+    start(&mut out, status, reason(status).as_bytes());
+    line(&mut out, b"Content-Type", b"application/problem+json");
+    if status == 407 {
+        line(&mut out, b"Proxy-Authenticate", b"Basic realm=\"affiant\"");
+    }
+    finish(&mut out, status, version, Delivery::Length(content.len() as u64), ours);
+    if with_content {
+        out.extend_from_slice(content.as_bytes());
+    }
+    out
+}
+
+/// The reason phrase of a status.
+pub(crate) fn reason(status: u16) -> &'static str {
+    http::StatusCode::from_u16(status).ok().and_then(|s| s.canonical_reason()).unwrap_or("")
+}
+
+/// A response of the control API.
+pub(crate) fn own(
+    response: &http::Response<bytes::Bytes>,
+    version: Version,
+    keep_alive: bool,
+    bodiless: bool,
+) -> Vec<u8> {
+    let status = response.status().as_u16();
+    let mut out = Vec::with_capacity(512 + response.body().len());
+    start(&mut out, status, reason(status).as_bytes());
+    for (name, value) in response.headers() {
+        if name != http::header::CONTENT_LENGTH && name != http::header::CONNECTION {
+            line(&mut out, name.as_str().as_bytes(), value.as_bytes());
+        }
+    }
+    line(&mut out, b"Content-Length", response.body().len().to_string().as_bytes());
+    if !keep_alive {
+        line(&mut out, b"Connection", b"close");
+    } else if version == Version::Http10 {
+        line(&mut out, b"Connection", b"keep-alive");
+    }
+    out.extend_from_slice(b"\r\n");
+    if !bodiless {
+        out.extend_from_slice(response.body());
+    }
+    out
+}

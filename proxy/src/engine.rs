@@ -1,0 +1,429 @@
+//! One call from its head to its dispatch: identity, validation, policy, record, credential,
+//! connection. The order is the contract's; nothing here can write to an origin.
+//!
+//! ```text
+//!  prepare ──► admit ──► authorise ──► connect ──► dispatch ──► relay
+//!     └───────────┴───────────┴────────────┴───────────┘ refuse (not_attempted)
+//! ```
+
+use crate::answer::{Finished, Pending};
+use crate::deliver::Outbound;
+use crate::fingerprint::fingerprint;
+use crate::head::{Framing, Request};
+use crate::incoming::Incoming;
+use crate::proxy::Shared;
+use crate::redact::Redactor;
+use crate::relay::{self, Parts, Relay, upload};
+use crate::request::{self, Identity, Tunnel};
+use crate::respond::Refusal;
+use crate::target::Target;
+use crate::upstream::dial::{self, Plan};
+use crate::upstream::exchange::Idle;
+use crate::upstream::pool;
+use crate::{head, outgoing};
+use bytes::Bytes;
+use journal::contract::{
+    Accepted, CredentialUse, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
+    Observation, Operation, Preflight, RemoteContract,
+};
+use journal::{Admission, Call, Delivery, Dispatched, Guard};
+use policy::{HttpAction, HttpGrant, Secret, Snapshot};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+/// Content read before dispatch, so that the fingerprint covers it, at most.
+const READ_AHEAD_BYTES: u64 = 1 << 20;
+/// A pause in the caller's content that ends reading ahead.
+const READ_AHEAD_PAUSE: Duration = Duration::from_secs(2);
+
+/// How often, and at what distance, an unconfirmed delivery is looked at again.
+const DELIVERY_TRIES: u32 = 10;
+const DELIVERY_PAUSE: Duration = Duration::from_millis(10);
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A call that is not decided yet, with the caller's connection.
+pub(crate) struct Job<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) tunnel: Option<&'a Tunnel>,
+    pub(crate) head: Request,
+    pub(crate) framing: Framing,
+    pub(crate) incoming: Incoming,
+    pub(crate) out: &'a mut Outbound,
+    /// Whether the caller's connection goes on after this call.
+    pub(crate) keep_alive: bool,
+    /// Filled in as far as the request could be read.
+    pub(crate) known: Known,
+}
+
+/// What is known of the request for its record.
+#[derive(Default)]
+pub(crate) struct Known {
+    pub(crate) agent: Option<String>,
+    pub(crate) caller_id: Option<InvocationId>,
+    /// As it stands in records.
+    pub(crate) target: Option<String>,
+    pub(crate) fingerprint: Option<Fingerprint>,
+}
+
+/// What was found before the call went on record.
+pub(crate) struct Prepared {
+    pub(crate) target: Target,
+    pub(crate) grant: HttpGrant,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) operation: Operation,
+    /// Content read ahead.
+    pub(crate) ahead: Vec<Bytes>,
+}
+
+/// A secret, and the field that carries it.
+struct Injected {
+    secret: Secret,
+    field: (String, Secret),
+}
+
+/// What goes to the relay: everything for the exchange except leave to begin it.
+pub(crate) struct Ready {
+    pub(crate) idle: Idle,
+    pub(crate) key: pool::Key,
+    pub(crate) head: Zeroizing<Vec<u8>>,
+    pub(crate) redactor: Redactor,
+}
+
+impl Job<'_> {
+    /// Takes the call from its head to its answer.
+    pub(crate) async fn run(&mut self) -> Finished {
+        let mut prepared = match self.prepare().await {
+            Ok(prepared) => prepared,
+            Err(refusal) => return self.refuse(None, &refusal).await,
+        };
+        let mut call = match self.admit_when_delivered(&prepared).await {
+            Ok(Admission::New(call)) => call,
+            Ok(Admission::SameRequest(earlier)) => return self.replay(earlier, true).await,
+            Ok(Admission::Settled(earlier)) => return self.replay(earlier, false).await,
+            Ok(Admission::Mismatch) => return self.refuse(None, &Refusal::Mismatch).await,
+            Ok(Admission::InDoubt(earlier)) => {
+                return self.refuse(None, &Refusal::InDoubt(earlier)).await;
+            }
+            Err(refusal) => return self.refuse(None, &refusal).await,
+        };
+        let ready = match self.connect(&mut call, &prepared).await {
+            Ok(ready) => ready,
+            Err(refusal) => return self.refuse(Some(call), &refusal).await,
+        };
+        let ahead = std::mem::take(&mut prepared.ahead);
+        // D-1: durable before the first byte. Nothing but the proof opens the connection.
+        match call.dispatch(dispatch_record(&ready.idle, prepared.fingerprint)).await {
+            Ok(proof) => self.exchange(call, &prepared, ready, ahead, proof).await,
+            Err(error) => self.refuse(Some(call), &Refusal::Journal(error)).await,
+        }
+    }
+
+    /// Runs the exchange and answers.
+    async fn exchange(
+        &mut self,
+        mut call: Call,
+        prepared: &Prepared,
+        ready: Ready,
+        ahead: Vec<Bytes>,
+        proof: Dispatched,
+    ) -> Finished {
+        // What the caller still owes is asked for only now, with policy's word and the record made.
+        let asked = self.ask_for_content().await;
+        let next_hop = ready.idle.peer().address.to_string();
+        let (mut sender, mut receiver) = ready.idle.dispatch(proof);
+        let limit_bytes = prepared.grant.limits.request_bytes;
+        let ended = {
+            let head = ready.head;
+            let upload =
+                upload(&mut sender, &mut self.incoming, head, self.framing, ahead, limit_bytes);
+            tokio::pin!(upload);
+            let mut relay = Relay::new(Parts {
+                call: &mut call,
+                out: self.out,
+                grant: &prepared.grant,
+                operation: &prepared.operation,
+                method: &self.head.method,
+                version: self.head.version,
+                keep_alive: self.keep_alive && asked.is_ok(),
+                next_hop: &next_hop,
+                pseudonym: &self.shared.pseudonym,
+                hold_bytes: self.shared.options.hold_bytes,
+                redactor: ready.redactor,
+            });
+            relay.run(upload, &mut receiver).await
+        };
+        relay::give_back(&self.shared.pool, ready.key, sender, receiver);
+        match ended {
+            relay::Ended::Settled { delivered } => {
+                let keep = self.keep_alive && delivered && self.incoming.is_ended();
+                let mut pending = Some(Pending::new(call, self.out.sent));
+                if !delivered && let Some(pending) = pending.take() {
+                    pending.fail();
+                }
+                Finished { keep, pending }
+            }
+            relay::Ended::Broken { error, begun, length_bytes } => {
+                let verdict = error.verdict(&prepared.operation, now_ms());
+                let observation = Observation { length_bytes, cause: error.cause() };
+                self.broken(call, verdict, error.to_string(), observation, begun).await
+            }
+        }
+    }
+
+    /// Validates the request and asks policy. No secret is touched and no name resolved.
+    pub(crate) async fn prepare(&mut self) -> Result<Prepared, Refusal> {
+        let shared = Arc::clone(self.shared);
+        self.known.caller_id = request::invocation_id(&self.head)?;
+        let identity = match self.tunnel {
+            Some(tunnel) => Some(tunnel.identity.clone()).filter(|i| i.is_valid(&shared.policy)),
+            None => Identity::of(&self.head, &shared.policy),
+        };
+        let agent = identity.ok_or(Refusal::Unauthenticated)?.agent;
+        self.known.agent = Some(agent.clone());
+        let target = request::target(&self.head, self.tunnel)?;
+        self.known.target = Some(target.recorded());
+        request::check(&self.head, &shared.pseudonym)?;
+        let snapshot = shared.policy.snapshot();
+        let host = target.authority.host.to_string();
+        let action = HttpAction {
+            agent: &agent,
+            scheme: target.scheme,
+            host: &host,
+            port: target.authority.port,
+            method: &self.head.method,
+            path: target.path(),
+        };
+        let grant = snapshot.http(&action).map_err(Refusal::Denied)?;
+        let names = self.head.fields.iter().filter_map(|(name, _)| std::str::from_utf8(name).ok());
+        grant.check_headers(names).map_err(Refusal::Denied)?;
+        let limit_bytes = grant.limits.request_bytes;
+        if self.incoming.declared().is_some_and(|declared| declared > limit_bytes) {
+            return Err(Refusal::PayloadLimit { limit_bytes });
+        }
+        if grant.keep == KeepResult::Full
+            && shared.policy.vault().status() == policy::vault::Status::Locked
+        {
+            return Err(Refusal::VaultLocked);
+        }
+        let mut operation = self.operation(&grant);
+        let guarded = !operation.idempotent
+            || operation.idempotency.is_some()
+            || self.known.caller_id.is_some();
+        let ahead = if guarded { self.read_ahead(limit_bytes).await? } else { Vec::new() };
+        let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
+        let length = if self.incoming.is_ended() {
+            Some(self.incoming.length())
+        } else {
+            self.incoming.declared()
+        };
+        let fingerprint = fingerprint(&self.head, &target, replaced, &ahead, length);
+        if let Some(key) = &mut operation.idempotency {
+            key.fingerprint = fingerprint;
+        }
+        self.known.fingerprint = Some(fingerprint);
+        Ok(Prepared { target, grant, snapshot, fingerprint, operation, ahead })
+    }
+
+    /// What policy and method say of repeating (contract S-4, K-1); the fingerprint follows later.
+    fn operation(&self, grant: &HttpGrant) -> Operation {
+        let by_method = matches!(
+            self.head.method.as_str(),
+            "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
+        );
+        let idempotency = grant.idempotency.as_ref().and_then(|rule| {
+            let retention = u64::try_from(rule.retention.as_millis()).unwrap_or(u64::MAX);
+            Some(Idempotency {
+                key: self.head.fields.first(&rule.header).filter(|key| !key.is_empty())?.to_owned(),
+                scope: rule.scope.clone(),
+                fingerprint: Fingerprint::of(b""),
+                expires_at_ms: now_ms().saturating_add(retention),
+                remote_contract: rule.contract,
+            })
+        });
+        Operation { idempotent: grant.idempotent.unwrap_or(by_method), idempotency }
+    }
+
+    /// Asks the caller for its content if it waits to be asked.
+    pub(crate) async fn ask_for_content(&mut self) -> Result<(), Refusal> {
+        if request::expects_continue(&self.head) && !self.incoming.is_ended() {
+            let asked = self.out.send(b"HTTP/1.1 100 Continue\r\n\r\n").await;
+            asked.map_err(|_| Refusal::Content(crate::incoming::Error::Gone))?;
+        }
+        Ok(())
+    }
+
+    async fn read_ahead(&mut self, limit_bytes: u64) -> Result<Vec<Bytes>, Refusal> {
+        self.ask_for_content().await?;
+        let mut ahead = Vec::new();
+        while self.incoming.length() < READ_AHEAD_BYTES {
+            match timeout(READ_AHEAD_PAUSE, self.incoming.next()).await {
+                Err(_) => break,
+                Ok(piece) => match piece.map_err(Refusal::Content)? {
+                    None => break,
+                    Some(piece) => ahead.push(piece),
+                },
+            }
+            if self.incoming.length() > limit_bytes {
+                return Err(Refusal::PayloadLimit { limit_bytes });
+            }
+        }
+        Ok(ahead)
+    }
+
+    /// Takes the call on record, unless an earlier one answers (contract K-3, K-10, K-11).
+    pub(crate) fn admit(&self, prepared: &Prepared) -> Result<Admission, Refusal> {
+        let key = prepared.operation.idempotency.as_ref();
+        let usable = key.is_some_and(|key| key.remote_contract == RemoteContract::Verified);
+        let guard = Guard {
+            window: prepared
+                .grant
+                .repeat_window
+                .filter(|_| !prepared.operation.idempotent && !usable),
+            key: key.map(|key| (key.scope.clone(), key.key.clone())),
+        };
+        let id = self.known.caller_id.unwrap_or_else(|| self.shared.journal.new_id());
+        let accepted = self.accepted(self.known.caller_id.is_some(), None);
+        self.shared.journal.admit(id, accepted, guard).map_err(Refusal::Journal)
+    }
+
+    /// As [`Job::admit`], but gives the delivery of an earlier equal call a moment to be confirmed:
+    /// the caller may have its response, and mean a new action, before the transport says so.
+    async fn admit_when_delivered(&self, prepared: &Prepared) -> Result<Admission, Refusal> {
+        for _ in 0..DELIVERY_TRIES {
+            let admission = self.admit(prepared)?;
+            match &admission {
+                Admission::Settled(earlier) if earlier.delivery() == Delivery::Pending => {}
+                Admission::New(_)
+                | Admission::SameRequest(_)
+                | Admission::Mismatch
+                | Admission::InDoubt(_)
+                | Admission::Settled(_) => return Ok(admission),
+            }
+            tokio::time::sleep(DELIVERY_PAUSE).await;
+        }
+        self.admit(prepared)
+    }
+
+    /// The first record of the call.
+    pub(crate) fn accepted(&self, caller_id: bool, link: Option<InvocationId>) -> Accepted {
+        Accepted {
+            gateway: Gateway::Http,
+            agent: self.known.agent.clone(),
+            action: self.head.method.clone(),
+            target: self.known.target.clone().unwrap_or_default(),
+            command: None,
+            fingerprint: self.known.fingerprint,
+            caller_id,
+            link,
+        }
+    }
+
+    /// Binds the call (contract V-5), gets the credential, builds the head, sets up the connection.
+    pub(crate) async fn connect(
+        &self,
+        call: &mut Call,
+        prepared: &Prepared,
+    ) -> Result<Ready, Refusal> {
+        let grant = &prepared.grant;
+        let policy = &self.shared.policy;
+        let bound = grant.credential.as_ref().map(|credential| policy.bind(credential));
+        call.preflight(Preflight {
+            policy_version: prepared.snapshot.version(),
+            route: grant.route.clone(),
+            credential: bound.clone(),
+            idempotent: prepared.operation.idempotent,
+            idempotency: prepared.operation.idempotency.clone(),
+            keep: grant.keep,
+            keep_seconds: grant.keep_for.as_secs(),
+        })
+        .map_err(Refusal::Journal)?;
+        let injected = self.injected(grant, bound.as_ref())?;
+        call.authorize(bound.clone()).map_err(Refusal::Journal)?;
+        let redactor = injected.as_ref().map_or_else(Redactor::default, |injected| {
+            Redactor::new(&injected.secret, &injected.field.1)
+        });
+        let field = injected.as_ref().map(|injected| &injected.field);
+        let target = &prepared.target;
+        let head = outgoing::head(&self.head, target, self.framing, field, &self.shared.pseudonym);
+        let key = pool::Key {
+            scheme: target.scheme,
+            authority: target.authority.clone(),
+            trust: prepared.snapshot.trust_for(&target.authority.host.to_string()),
+            credential: bound.map(|bound| (bound.id, bound.version)),
+        };
+        let idle = self.connection(call, prepared, &key).await?;
+        Ok(Ready { idle, key, head, redactor })
+    }
+
+    fn injected(
+        &self,
+        grant: &HttpGrant,
+        bound: Option<&CredentialUse>,
+    ) -> Result<Option<Injected>, Refusal> {
+        let Some((credential, bound)) = grant.credential.as_ref().zip(bound) else {
+            return Ok(None);
+        };
+        let secret = self.shared.policy.credential_bound(credential, bound);
+        let secret = secret.map_err(Refusal::Credential)?;
+        let field = credential.inject.header(&secret).map_err(Refusal::Credential)?;
+        Ok(Some(Injected { secret, field }))
+    }
+
+    async fn connection(
+        &self,
+        call: &mut Call,
+        prepared: &Prepared,
+        key: &pool::Key,
+    ) -> Result<Idle, Refusal> {
+        let private_addresses = prepared.grant.private_addresses;
+        let repeatable = prepared.operation.idempotent;
+        let allowed = |address| dial::is_allowed(address, private_addresses);
+        if let Some(idle) = self.shared.pool.take(key, repeatable, allowed) {
+            return Ok(idle);
+        }
+        let plan = Plan {
+            scheme: key.scheme,
+            authority: &key.authority,
+            private_addresses,
+            trust: &key.trust,
+            timeout: prepared.grant.limits.connect_timeout,
+        };
+        let mut unrecorded = None;
+        let dialled = dial::dial(&plan, &self.shared.trust, |attempt| {
+            if let Err(error) = call.setup_attempted(attempt) {
+                unrecorded = Some(error);
+            }
+        })
+        .await;
+        match unrecorded {
+            Some(error) => Err(Refusal::Journal(error)),
+            None => dialled.map_err(Refusal::Dial),
+        }
+    }
+}
+
+/// The record of crossing the boundary.
+pub(crate) fn dispatch_record(idle: &Idle, fingerprint: Fingerprint) -> Dispatch {
+    let peer = idle.peer();
+    Dispatch {
+        attempt: 1,
+        connection: peer.connection,
+        reused: peer.reused,
+        address: peer.address.to_string(),
+        peer: peer.identity.clone(),
+        fingerprint,
+    }
+}
+
+/// The framing of a request, judged before anything else is.
+pub(crate) fn framing(head: &Request) -> Result<Framing, Refusal> {
+    head::request_framing(head).map_err(Refusal::Head)
+}

@@ -1,0 +1,354 @@
+//! One connection of a caller: request after request, and the tunnel that it may turn into.
+
+use crate::answer::{Finished, Pending};
+use crate::control;
+use crate::deliver::Outbound;
+use crate::engine::{self, Job, Known};
+use crate::head::{self, Fields, Framing, Request, Version};
+use crate::incoming::Incoming;
+use crate::proxy::Shared;
+use crate::request::{self, Identity, Tunnel};
+use crate::respond::Refusal;
+use crate::stream::{self, Inbound, Wire};
+use crate::target::{Authority, Error as TargetError, Host};
+use journal::contract::Confirmation;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+/// How long a closing connection waits for the caller to take what was sent.
+const LINGER: Duration = Duration::from_secs(2);
+/// Pause inside a request's content.
+const CONTENT_PAUSE: Duration = Duration::from_secs(60);
+
+/// A connection and what it has become.
+struct Connection {
+    shared: Arc<Shared>,
+    out: Outbound,
+    tunnel: Option<Tunnel>,
+    pending: Option<Pending>,
+    shutdown: watch::Receiver<bool>,
+}
+
+/// What came at a request boundary.
+enum Next {
+    Head(Request),
+    Fault(head::Fault),
+    Closed,
+}
+
+/// What becomes of the connection after a request.
+enum Then {
+    Go(Inbound),
+    /// Nothing of a next request can be read.
+    Close(Option<Incoming>),
+    /// The tunnel is granted.
+    Tunnel(Inbound, Authority, Identity),
+}
+
+/// Serves one accepted connection to its end.
+pub(crate) async fn serve(shared: Arc<Shared>, tcp: TcpStream, shutdown: watch::Receiver<bool>) {
+    if let Err(error) = tcp.set_nodelay(true) {
+        tracing::debug!(%error, "the caller's connection is gone already");
+        return;
+    }
+    let wire = stream::Shared::new(Wire::Plain(tcp));
+    let inbound = Inbound::new(wire.clone());
+    let out = Outbound::new(wire);
+    let mut connection = Connection { shared, out, tunnel: None, pending: None, shutdown };
+    let Some((inbound, authority, identity)) = connection.requests(inbound).await else { return };
+    if let Some((mut connection, inbound)) =
+        connection.intercept(inbound, authority, identity).await
+    {
+        // Inside a tunnel there is no second one.
+        drop(connection.requests(inbound).await);
+    }
+}
+
+impl Connection {
+    /// Serves requests until the connection ends, or turns into a tunnel.
+    async fn requests(&mut self, mut inbound: Inbound) -> Option<(Inbound, Authority, Identity)> {
+        loop {
+            let then = match self.next_head(&mut inbound).await {
+                Next::Closed => {
+                    self.conclude().await;
+                    return None;
+                }
+                Next::Fault(fault) => {
+                    self.refuse_head(inbound, fault).await;
+                    return None;
+                }
+                Next::Head(head) => self.request(head, inbound).await,
+            };
+            match then {
+                Then::Go(next) => inbound = next,
+                Then::Close(rest) => {
+                    self.close(rest).await;
+                    return None;
+                }
+                Then::Tunnel(inbound, authority, identity) => {
+                    return Some((inbound, authority, identity));
+                }
+            }
+        }
+    }
+
+    /// Reads the next head; confirms the last delivery meanwhile.
+    async fn next_head(&mut self, inbound: &mut Inbound) -> Next {
+        let head_timeout = self.shared.options.head_timeout;
+        let mut deadline = Instant::now() + self.shared.options.keep_alive;
+        let mut searched = 0;
+        let mut pause = Duration::from_millis(1);
+        if *self.shutdown.borrow() && inbound.buffer.is_empty() {
+            return Next::Closed;
+        }
+        loop {
+            while searched == 0 && inbound.buffer.starts_with(b"\r\n") {
+                drop(inbound.buffer.split_to(2));
+            }
+            let partial = matches!(inbound.buffer.as_ref(), [] | [b'\r']);
+            match head::find_end(&inbound.buffer, &mut searched) {
+                Some(Ok(end)) => {
+                    let bytes = inbound.buffer.split_to(end).freeze();
+                    return head::request(&bytes).map_or_else(Next::Fault, Next::Head);
+                }
+                Some(Err(fault)) => return Next::Fault(fault),
+                None => {}
+            }
+            let waiting = self.pending.is_some();
+            tokio::select! {
+                read = inbound.fill() => match read {
+                    Ok(0) | Err(_) => return Next::Closed,
+                    Ok(_) => {
+                        if partial {
+                            deadline = Instant::now() + head_timeout;
+                        }
+                        // A next request shows that the last response arrived.
+                        if let Some(pending) = self.pending.take() {
+                            pending.confirm(Confirmation::Protocol);
+                        }
+                    }
+                },
+                () = sleep(pause), if waiting => {
+                    pause = (pause * 2).min(Duration::from_millis(500));
+                    self.confirm();
+                }
+                () = sleep_until(deadline) => return Next::Closed,
+                _ = self.shutdown.changed(), if partial => return Next::Closed,
+            }
+        }
+    }
+
+    /// Asks the transport whether the last response arrived.
+    fn confirm(&mut self) {
+        match self.out.is_acknowledged() {
+            Ok(true) => {
+                if let Some(pending) = self.pending.take() {
+                    pending.confirm(Confirmation::Transport);
+                }
+            }
+            Ok(false) => {}
+            Err(_) => {
+                if let Some(pending) = self.pending.take() {
+                    pending.fail();
+                }
+            }
+        }
+    }
+
+    /// Waits a little for the last confirmation; without it, the delivery failed.
+    async fn conclude(&mut self) {
+        let until = Instant::now() + LINGER;
+        while self.pending.is_some() && Instant::now() < until {
+            self.confirm();
+            if self.pending.is_some() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+        if let Some(pending) = self.pending.take() {
+            pending.fail();
+        }
+    }
+
+    /// Ends the connection so that the caller can read what was sent, even while it still sends.
+    async fn close(&mut self, rest: Option<Incoming>) {
+        if self.out.finish().await.is_ok()
+            && let Some(mut rest) = rest
+        {
+            // Closing with unread bytes would reset the connection and destroy the answer.
+            let read = async { while let Ok(Some(_)) = rest.next().await {} };
+            drop(timeout(LINGER, read).await);
+        }
+        self.conclude().await;
+    }
+
+    async fn request(&mut self, head: Request, inbound: Inbound) -> Then {
+        let framing = match engine::framing(&head) {
+            Ok(framing) => framing,
+            Err(refusal) => return self.refuse_unread(head, inbound, &refusal).await,
+        };
+        if head.method == "CONNECT" && self.tunnel.is_none() {
+            return self.connect(head, inbound, framing).await;
+        }
+        let keep_alive = request::keeps_alive(&head) && !*self.shutdown.borrow();
+        let Ok(incoming) = Incoming::begin(inbound, framing, CONTENT_PAUSE).await else {
+            return Then::Close(None);
+        };
+        let going_down = *self.shutdown.borrow();
+        let mut job = self.job(head, framing, incoming, keep_alive);
+        let finished = if going_down {
+            job.refuse(None, &Refusal::ShuttingDown).await
+        } else if control::is_meant(&job.head, job.tunnel) {
+            control::answer(&mut job).await
+        } else {
+            job.run().await
+        };
+        let incoming = job.incoming;
+        self.after(finished, incoming)
+    }
+
+    fn job(
+        &mut self,
+        head: Request,
+        framing: Framing,
+        incoming: Incoming,
+        keep_alive: bool,
+    ) -> Job<'_> {
+        self.out.sent = 0;
+        Job {
+            shared: &self.shared,
+            tunnel: self.tunnel.as_ref(),
+            head,
+            framing,
+            incoming,
+            out: &mut self.out,
+            keep_alive,
+            known: Known::default(),
+        }
+    }
+
+    fn after(&mut self, finished: Finished, incoming: Incoming) -> Then {
+        self.pending = finished.pending;
+        if self.pending.is_some() {
+            self.confirm();
+        }
+        if finished.keep && incoming.is_ended() {
+            return incoming.into_inbound().map_or(Then::Close(None), Then::Go);
+        }
+        Then::Close(Some(incoming))
+    }
+
+    /// Answers a request whose content can't be found.
+    async fn refuse_unread(&mut self, head: Request, inbound: Inbound, refusal: &Refusal) -> Then {
+        let Ok(incoming) = Incoming::begin(inbound, Framing::Empty, CONTENT_PAUSE).await else {
+            return Then::Close(None);
+        };
+        let mut job = self.job(head, Framing::Empty, incoming, false);
+        job.known.agent =
+            Identity::of(&job.head, &job.shared.policy).map(|identity| identity.agent);
+        drop(job.refuse(None, refusal).await);
+        Then::Close(Some(job.incoming))
+    }
+
+    async fn refuse_head(&mut self, inbound: Inbound, fault: head::Fault) {
+        let head = Request {
+            method: String::new(),
+            target: String::new(),
+            version: Version::Http11,
+            fields: Fields::default(),
+        };
+        let then = self.refuse_unread(head, inbound, &Refusal::Head(fault)).await;
+        if let Then::Close(rest) = then {
+            self.close(rest).await;
+        }
+    }
+
+    /// Decides on a tunnel. A refused one is an invocation of its own on record.
+    async fn connect(&mut self, head: Request, inbound: Inbound, framing: Framing) -> Then {
+        let keep_alive = request::keeps_alive(&head);
+        let Ok(incoming) = Incoming::begin(inbound, framing, CONTENT_PAUSE).await else {
+            return Then::Close(None);
+        };
+        let mut job = self.job(head, framing, incoming, keep_alive);
+        match tunnel(&mut job) {
+            Err(refusal) => {
+                let finished = job.refuse(None, &refusal).await;
+                let incoming = job.incoming;
+                self.after(finished, incoming)
+            }
+            Ok((authority, identity)) => {
+                let established = b"HTTP/1.1 200 Connection Established\r\n\r\n";
+                let sent = job.out.send(established).await;
+                match (sent, job.incoming.into_inbound()) {
+                    (Ok(()), Some(inbound)) => Then::Tunnel(inbound, authority, identity),
+                    (Ok(()) | Err(_), _) => Then::Close(None),
+                }
+            }
+        }
+    }
+
+    /// Ends the caller's TLS with a leaf of the home's authority.
+    async fn intercept(
+        self,
+        inbound: Inbound,
+        authority: Authority,
+        identity: Identity,
+    ) -> Option<(Self, Inbound)> {
+        let config = self.shared.ca.server_config(&authority.host).ok()?;
+        let prefix = inbound.into_buffer();
+        let rewound = self.out.into_wire()?.rewind(prefix)?;
+        let accepting = tokio_rustls::TlsAcceptor::from(config).accept(rewound);
+        let tls = match timeout(self.shared.options.head_timeout, accepting).await {
+            Ok(Ok(tls)) => tls,
+            Ok(Err(error)) => {
+                let host = &authority.host;
+                tracing::info!(%error, %host, "a caller's TLS handshake failed; it may not trust the CA");
+                return None;
+            }
+            Err(_) => return None,
+        };
+        let other_name = tls
+            .get_ref()
+            .1
+            .server_name()
+            .is_some_and(|name| name.parse::<Host>().is_ok_and(|name| name != authority.host));
+        let wire = stream::Shared::new(Wire::Tls(Box::new(tls)));
+        let inbound = Inbound::new(wire.clone());
+        let tunnel = Some(Tunnel { authority, identity, other_name });
+        let out = Outbound::new(wire);
+        Some((Self { out, tunnel, pending: None, ..self }, inbound))
+    }
+}
+
+/// Whether the tunnel that the request asks for may be opened.
+fn tunnel(job: &mut Job<'_>) -> Result<(Authority, Identity), Refusal> {
+    let shared = Arc::clone(job.shared);
+    job.known.target = Some(format!("https://{}", job.head.target));
+    let identity = Identity::of(&job.head, &shared.policy).ok_or(Refusal::Unauthenticated)?;
+    job.known.agent = Some(identity.agent.clone());
+    if job.framing != Framing::Empty {
+        return Err(Refusal::Unsupported {
+            what: "CONNECT with content",
+            field: "request.content",
+        });
+    }
+    let authority = Authority::parse(&job.head.target, None).map_err(|error| {
+        if error == TargetError::Userinfo {
+            job.known.target = None;
+        }
+        Refusal::Target(error)
+    })?;
+    job.known.target = Some(format!("https://{authority}"));
+    job.known.caller_id = request::invocation_id(&job.head)?;
+    let host = authority.host.to_string();
+    let snapshot = shared.policy.snapshot();
+    snapshot.tunnel(&identity.agent, &host, authority.port).map_err(Refusal::Denied)?;
+    // The leaf is made now, while a failure can still be told.
+    shared.ca.server_config(&authority.host).map_err(|error| {
+        tracing::error!(%error, %host, "no leaf could be made");
+        Refusal::Internal
+    })?;
+    Ok((authority, identity))
+}

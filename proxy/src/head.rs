@@ -1,0 +1,370 @@
+//! Heads of HTTP/1.x messages, parsed by the letter of RFC 9112 and not a byte beyond.
+//!
+//! What other parsers repair is refused here, in requests and in responses alike: bare LF, folded
+//! lines, white space before a colon, control bytes. One message must mean one thing to everybody.
+
+use bytes::Bytes;
+use std::fmt;
+use std::ops::Range;
+
+/// Bytes of a head at most.
+pub(crate) const MAX_BYTES: usize = 64 * 1024;
+/// Fields of a head at most.
+pub(crate) const MAX_FIELDS: usize = 100;
+
+/// What is wrong with a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    /// More than [`MAX_BYTES`].
+    #[error("the head is longer than 64 KiB")]
+    TooLong,
+    /// More than [`MAX_FIELDS`].
+    #[error("the head has more than 100 fields")]
+    TooManyFields,
+    /// Not `method SP target SP version`, or `version SP status SP reason`.
+    #[error("the start line is malformed")]
+    StartLine,
+    /// Not HTTP/1.0 or HTTP/1.1.
+    #[error("the protocol version is not HTTP/1.0 or HTTP/1.1")]
+    Version,
+    /// A line ends in LF without CR, or holds a CR or NUL.
+    #[error("a line of the head does not end in CRLF, or holds CR or NUL")]
+    LineEnd,
+    /// A line begins with white space (obsolete folding).
+    #[error("a field line is folded")]
+    Folded,
+    /// A field name is empty or holds a byte that no token has.
+    #[error("a field name is malformed")]
+    FieldName,
+    /// A field value holds a control byte.
+    #[error("a field value holds a control byte")]
+    FieldValue,
+    /// More than one `Content-Length`, or not a plain number.
+    #[error("Content-Length is not exactly one number")]
+    ContentLength,
+    /// `Transfer-Encoding` is not exactly `chunked`, or not allowed here.
+    #[error("Transfer-Encoding is not exactly \"chunked\"")]
+    TransferEncoding,
+    /// `Transfer-Encoding` and `Content-Length` together.
+    #[error("Transfer-Encoding and Content-Length stand together")]
+    ConflictingFraming,
+    /// No or more than one `Host`.
+    #[error("Host is not there exactly once")]
+    Host,
+}
+
+impl Fault {
+    /// The path of the field that the caller can correct (contract V-2).
+    pub(crate) const fn field(self) -> &'static str {
+        match self {
+            Self::StartLine => "request.line",
+            Self::Version => "request.version",
+            Self::TooLong | Self::TooManyFields | Self::LineEnd => "request.head",
+            Self::Folded | Self::FieldName | Self::FieldValue => "request.headers",
+            Self::ContentLength | Self::ConflictingFraming => "request.headers.content-length",
+            Self::TransferEncoding => "request.headers.transfer-encoding",
+            Self::Host => "request.headers.host",
+        }
+    }
+}
+
+/// The minor version of HTTP/1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    Http10,
+    Http11,
+}
+
+/// A field section in the order and spelling of the wire.
+#[derive(Clone, Default)]
+pub(crate) struct Fields {
+    buffer: Bytes,
+    spans: Vec<(Range<usize>, Range<usize>)>,
+}
+
+/// Values can be secrets, so only names are shown.
+impl fmt::Debug for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter().map(|(name, _)| name.escape_ascii())).finish()
+    }
+}
+
+impl Fields {
+    /// Names and values.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.spans.iter().filter_map(|(name, value)| {
+            Some((self.buffer.get(name.clone())?, self.buffer.get(value.clone())?))
+        })
+    }
+
+    /// The values of every field of the name.
+    pub(crate) fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        self.iter().filter_map(move |(n, v)| n.eq_ignore_ascii_case(name.as_bytes()).then_some(v))
+    }
+
+    /// The first value of the name, if it is UTF-8.
+    pub(crate) fn first(&self, name: &str) -> Option<&str> {
+        self.all(name).next().and_then(|value| std::str::from_utf8(value).ok())
+    }
+
+    /// Whether the name is there.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.all(name).next().is_some()
+    }
+
+    /// The comma-separated members of every field of the name, trimmed, empty ones left out.
+    pub(crate) fn members<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        self.all(name)
+            .flat_map(|value| value.split(|c| *c == b','))
+            .map(<[u8]>::trim_ascii)
+            .filter(|member| !member.is_empty())
+    }
+
+    /// Whether a member of the list-valued field equals the token, without regard to case.
+    pub(crate) fn has_member(&self, name: &str, token: &str) -> bool {
+        self.members(name).any(|member| member.eq_ignore_ascii_case(token.as_bytes()))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.spans.len()
+    }
+}
+
+/// The head of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    /// As it stands on the wire.
+    pub(crate) target: String,
+    pub(crate) version: Version,
+    pub(crate) fields: Fields,
+}
+
+/// The head of a response.
+#[derive(Debug, Clone)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) reason: Vec<u8>,
+    pub(crate) version: Version,
+    pub(crate) fields: Fields,
+}
+
+/// How long the content is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// There is none.
+    Empty,
+    /// The declared number of bytes.
+    Length(u64),
+    /// Chunks.
+    Chunked,
+    /// Until the connection closes (responses only).
+    Close,
+}
+
+/// Finds the end of the head: the offset after its empty line. `searched` remembers how far earlier
+/// calls came. A bare LF ends the search early, so that a faulty head is judged without waiting for
+/// more of it.
+pub(crate) fn find_end(buffer: &[u8], searched: &mut usize) -> Option<Result<usize, Fault>> {
+    let from = *searched;
+    for (at, _) in
+        buffer.iter().enumerate().skip(from).filter(|(_, byte)| matches!(**byte, b'\n' | 0))
+    {
+        let crlf = buffer.get(at) == Some(&b'\n') && at > 0 && buffer.get(at - 1) == Some(&b'\r');
+        if !crlf {
+            return Some(Err(Fault::LineEnd));
+        }
+        if at >= 3 && buffer.get(at - 3..at - 1) == Some(b"\r\n".as_slice()) {
+            return Some(if at < MAX_BYTES { Ok(at + 1) } else { Err(Fault::TooLong) });
+        }
+    }
+    *searched = buffer.len();
+    (buffer.len() >= MAX_BYTES).then_some(Err(Fault::TooLong))
+}
+
+const fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        )
+}
+
+/// Whether the bytes are a token (RFC 9110 section 5.6.2).
+pub(crate) fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|byte| is_token_byte(*byte))
+}
+
+const fn is_value_byte(byte: u8) -> bool {
+    matches!(byte, b'\t' | b' '..=b'~' | 0x80..=0xff)
+}
+
+/// Reads field lines, each ended by CRLF, up to the empty line or the end.
+pub(crate) fn fields(buffer: &Bytes, from: usize) -> Result<Fields, Fault> {
+    let mut spans = Vec::with_capacity(16);
+    let mut start = from;
+    loop {
+        let rest = buffer.get(start..).unwrap_or_default();
+        let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
+            return if rest.is_empty() {
+                Ok(Fields { buffer: buffer.clone(), spans })
+            } else {
+                Err(Fault::LineEnd)
+            };
+        };
+        let line = rest.get(..end).and_then(|line| line.strip_suffix(b"\r"));
+        let line = line.ok_or(Fault::LineEnd)?;
+        if line.is_empty() {
+            return Ok(Fields { buffer: buffer.clone(), spans });
+        }
+        if spans.len() == MAX_FIELDS {
+            return Err(Fault::TooManyFields);
+        }
+        spans.push(field_line(line, start)?);
+        start += end + 1;
+    }
+}
+
+/// Reads one field line and gives the spans of name and value; `base` is the line's offset.
+fn field_line(line: &[u8], base: usize) -> Result<(Range<usize>, Range<usize>), Fault> {
+    if line.first().is_some_and(|byte| matches!(byte, b' ' | b'\t')) {
+        return Err(Fault::Folded);
+    }
+    let colon = line.iter().position(|byte| *byte == b':').ok_or(Fault::FieldName)?;
+    let (name, rest) = line.split_at_checked(colon).ok_or(Fault::FieldName)?;
+    if !is_token(name) {
+        return Err(Fault::FieldName);
+    }
+    let value = rest.get(1..).unwrap_or_default();
+    if value.contains(&b'\r') || value.contains(&0) {
+        return Err(Fault::LineEnd);
+    }
+    if !value.iter().all(|byte| is_value_byte(*byte)) {
+        return Err(Fault::FieldValue);
+    }
+    let leading = value.len() - value.trim_ascii_start().len();
+    let trimmed = value.trim_ascii();
+    let from = base + colon + 1 + leading;
+    Ok((base..base + colon, from..from + trimmed.len()))
+}
+
+fn start_line(buffer: &Bytes) -> Result<(&[u8], usize), Fault> {
+    let end = buffer.iter().position(|byte| *byte == b'\n').ok_or(Fault::StartLine)?;
+    let line = buffer.get(..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(Fault::LineEnd)?;
+    if line.contains(&b'\r') || line.contains(&0) {
+        return Err(Fault::LineEnd);
+    }
+    Ok((line, end + 1))
+}
+
+fn version(text: &[u8]) -> Result<Version, Fault> {
+    match text {
+        b"HTTP/1.1" => Ok(Version::Http11),
+        b"HTTP/1.0" => Ok(Version::Http10),
+        _ => Err(Fault::Version),
+    }
+}
+
+/// Parses a request head that ends in its empty line.
+pub(crate) fn request(buffer: &Bytes) -> Result<Request, Fault> {
+    let (line, end) = start_line(buffer)?;
+    let mut parts = line.split(|byte| *byte == b' ');
+    let (Some(method), Some(target), Some(protocol), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(Fault::StartLine);
+    };
+    if !is_token(method) || target.is_empty() || !target.iter().all(u8::is_ascii_graphic) {
+        return Err(Fault::StartLine);
+    }
+    let version = version(protocol)?;
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Fault::StartLine);
+    Ok(Request {
+        method: text(method)?,
+        target: text(target)?,
+        version,
+        fields: fields(buffer, end)?,
+    })
+}
+
+/// Parses a response head that ends in its empty line.
+pub(crate) fn response(buffer: &Bytes) -> Result<Response, Fault> {
+    let (line, end) = start_line(buffer)?;
+    let mut parts = line.splitn(3, |byte| *byte == b' ');
+    let version = version(parts.next().unwrap_or_default())?;
+    let digits = parts.next().ok_or(Fault::StartLine)?;
+    if digits.len() != 3 || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(Fault::StartLine);
+    }
+    let status = digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
+    // Origins leave out the space before an empty reason; RFC 9112 section 4 lets clients accept it.
+    let reason = parts.next().unwrap_or_default();
+    if !(100..=599).contains(&status) || !reason.iter().all(|byte| is_value_byte(*byte)) {
+        return Err(Fault::StartLine);
+    }
+    Ok(Response { status, reason: reason.to_vec(), version, fields: fields(buffer, end)? })
+}
+
+fn content_length(fields: &Fields) -> Result<Option<u64>, Fault> {
+    let mut values = fields.all("content-length");
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() || value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        return Err(Fault::ContentLength);
+    }
+    let text = std::str::from_utf8(value).map_err(|_| Fault::ContentLength)?;
+    text.parse().map(Some).map_err(|_| Fault::ContentLength)
+}
+
+fn is_chunked(fields: &Fields) -> Result<bool, Fault> {
+    let mut values = fields.all("transfer-encoding");
+    match (values.next(), values.next()) {
+        (None, _) => Ok(false),
+        (Some(value), None) if value.eq_ignore_ascii_case(b"chunked") => Ok(true),
+        (Some(_), _) => Err(Fault::TransferEncoding),
+    }
+}
+
+/// The framing of a request's content (RFC 9112 section 6.3), every doubt refused.
+pub(crate) fn request_framing(head: &Request) -> Result<Framing, Fault> {
+    let length = content_length(&head.fields)?;
+    let chunked = is_chunked(&head.fields)?;
+    match (chunked, length) {
+        (true, Some(_)) => Err(Fault::ConflictingFraming),
+        (true, None) if head.version == Version::Http10 => Err(Fault::TransferEncoding),
+        (true, None) => Ok(Framing::Chunked),
+        (false, Some(length)) => Ok(Framing::Length(length)),
+        (false, None) => Ok(Framing::Empty),
+    }
+}
+
+/// The framing of a final response's content (RFC 9112 section 6.3).
+pub(crate) fn response_framing(head: &Response, method: &str) -> Result<Framing, Fault> {
+    let length = content_length(&head.fields)?;
+    let chunked = is_chunked(&head.fields)?;
+    if method == "HEAD" || matches!(head.status, 204 | 304) {
+        return Ok(Framing::Empty);
+    }
+    match (chunked, length) {
+        (true, Some(_)) => Err(Fault::ConflictingFraming),
+        (true, None) if head.version == Version::Http10 => Err(Fault::TransferEncoding),
+        (true, None) => Ok(Framing::Chunked),
+        (false, Some(length)) => Ok(Framing::Length(length)),
+        (false, None) => Ok(Framing::Close),
+    }
+}
+
+#[cfg(test)]
+mod tests;

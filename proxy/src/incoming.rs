@@ -1,0 +1,160 @@
+//! The content of a request, read through a pingora session.
+//!
+//! The head was judged already ([`crate::head`]); the session gets a head of ours that says nothing
+//! but the framing, so that both can't disagree about where the content ends.
+
+use crate::head::Framing;
+use crate::stream::Inbound;
+use bytes::{Bytes, BytesMut};
+use journal::contract::Digest;
+use pingora_core::protocols::http::ServerSession;
+use sha2::{Digest as _, Sha256};
+use std::time::Duration;
+
+/// Why the content did not come in whole.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The chunk framing is malformed.
+    #[error("the content's framing is malformed")]
+    Malformed,
+    /// The caller went away.
+    #[error("the caller's connection ended inside the content")]
+    Gone,
+    /// The caller stopped sending.
+    #[error("the caller stopped sending")]
+    Stalled,
+}
+
+impl From<Box<pingora_error::Error>> for Error {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
+    fn from(error: Box<pingora_error::Error>) -> Self {
+        use pingora_error::ErrorType::{ConnectionClosed, ReadError, ReadTimedout};
+        match error.etype() {
+            ReadTimedout => Self::Stalled,
+            ConnectionClosed | ReadError => Self::Gone,
+            _ => Self::Malformed,
+        }
+    }
+}
+
+enum Source {
+    /// Read to its end, or there was none: the connection stands at the next request.
+    Ended(Inbound),
+    Open(Box<ServerSession>),
+    /// The session could not be begun.
+    Lost,
+}
+
+/// The content of one request.
+pub(crate) struct Incoming {
+    source: Source,
+    declared: Option<u64>,
+    length: u64,
+    digest: Sha256,
+}
+
+impl Incoming {
+    /// Begins reading content of the framing from the connection.
+    pub(crate) async fn begin(
+        mut inbound: Inbound,
+        framing: Framing,
+        idle: Duration,
+    ) -> Result<Self, Error> {
+        let head = match framing {
+            Framing::Empty | Framing::Close | Framing::Length(0) => {
+                return Ok(Self::new(Source::Ended(inbound), Some(0)));
+            }
+            Framing::Length(length) => {
+                format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n")
+            }
+            Framing::Chunked => {
+                "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n".to_owned()
+            }
+        };
+        let declared = match framing {
+            Framing::Length(length) => Some(length),
+            Framing::Empty | Framing::Close | Framing::Chunked => None,
+        };
+        let mut buffer = BytesMut::with_capacity(head.len() + inbound.buffer.len());
+        buffer.extend_from_slice(head.as_bytes());
+        buffer.extend_from_slice(&inbound.buffer);
+        inbound.buffer = buffer;
+        let mut session = ServerSession::new_http1(Box::new(inbound));
+        if !session.read_request().await? {
+            return Err(Error::Gone);
+        }
+        session.set_read_timeout(Some(idle));
+        if let ServerSession::H1(h1) = &mut session {
+            h1.set_pipelining_enabled(true);
+        }
+        Ok(Self::new(Source::Open(Box::new(session)), declared))
+    }
+
+    fn new(source: Source, declared: Option<u64>) -> Self {
+        Self { source, declared, length: 0, digest: Sha256::new() }
+    }
+
+    /// The declared length; none for chunks.
+    pub(crate) const fn declared(&self) -> Option<u64> {
+        self.declared
+    }
+
+    /// Whether nothing is left to read.
+    pub(crate) const fn is_ended(&self) -> bool {
+        matches!(self.source, Source::Ended(_))
+    }
+
+    /// Content bytes read so far.
+    pub(crate) const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Content bytes read so far, and their digest.
+    pub(crate) fn so_far(&self) -> (u64, Digest) {
+        (self.length, Digest(self.digest.clone().finalize().into()))
+    }
+
+    /// The next piece, or `None` at the proven end. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            let Source::Open(session) = &mut self.source else { return Ok(None) };
+            match session.read_request_body().await? {
+                Some(piece) if piece.is_empty() => {}
+                Some(piece) => {
+                    self.length += piece.len() as u64;
+                    self.digest.update(&piece);
+                    return Ok(Some(piece));
+                }
+                None => {
+                    self.end().await?;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Takes the connection back from the session after its proven end. Awaits nothing that pends:
+    /// the content is read already.
+    async fn end(&mut self) -> Result<(), Error> {
+        let Source::Open(session) = std::mem::replace(&mut self.source, Source::Lost) else {
+            return Ok(());
+        };
+        let ServerSession::H1(h1) = *session else { return Err(Error::Gone) };
+        let (stream, rest) = h1.reuse().await?.ok_or(Error::Gone)?.into_parts();
+        let mut inbound = stream.into_any().downcast::<Inbound>().map_err(|_| Error::Gone)?;
+        if let Some(mut rest) = rest {
+            rest.unsplit(std::mem::take(&mut inbound.buffer));
+            inbound.buffer = rest;
+        }
+        self.source = Source::Ended(*inbound);
+        Ok(())
+    }
+
+    /// The connection at the next request, if the content was read to its end.
+    pub(crate) fn into_inbound(self) -> Option<Inbound> {
+        match self.source {
+            Source::Ended(inbound) => Some(inbound),
+            Source::Open(_) | Source::Lost => None,
+        }
+    }
+}

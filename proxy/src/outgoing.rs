@@ -1,0 +1,151 @@
+//! The head that goes to the origin, built in one private buffer that is zeroed when dropped.
+
+use crate::head::{Fields, Framing, Request};
+use crate::target::{Scheme, Target};
+use policy::Secret;
+use zeroize::Zeroizing;
+
+/// Room behind the head, so that small content leaves in the same write.
+const SPARE: usize = 16 * 1024;
+
+/// Fields that belong to one hop (RFC 9110 section 7.6.1), whether nominated or not.
+const HOP_BY_HOP: &[&str] = &[
+    "connection",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Whether a field stays on its hop: by rule, by nomination in `Connection`, or as ours.
+pub(crate) fn stays(name: &[u8], all: &Fields) -> bool {
+    let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+    if HOP_BY_HOP.iter().any(|known| is(known)) || is_ours(name) {
+        return true;
+    }
+    // A nomination can't take away what the message's meaning rests on.
+    !is("host")
+        && !is("content-length")
+        && all.members("connection").any(|member| member.eq_ignore_ascii_case(name))
+}
+
+/// Whether the name is in our own name space.
+pub(crate) fn is_ours(name: &[u8]) -> bool {
+    name.len() > 8 && name.get(..8).is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"affiant-"))
+}
+
+/// Builds the head: the caller's fields in their order and spelling, without those of the hop, with
+/// the injected field, and with `Via`.
+pub(crate) fn head(
+    request: &Request,
+    target: &Target,
+    framing: Framing,
+    injected: Option<&(String, Secret)>,
+    pseudonym: &str,
+) -> Zeroizing<Vec<u8>> {
+    let fields = &request.fields;
+    let host = host(request, target);
+    let size: usize = fields.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+    let injected_size = injected.map_or(0, |(name, value)| name.len() + value.len() + 4);
+    let line = request.method.len() + target.path_and_query.len();
+    // Large enough for everything: a buffer that grows leaves its old bytes behind.
+    let room = line + size + injected_size + host.len() + pseudonym.len() + 256 + SPARE;
+    let mut out = Zeroizing::new(Vec::with_capacity(room));
+    let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
+    put(&[request.method.as_bytes(), b" ", target.path_and_query.as_bytes(), b" HTTP/1.1\r\n"]);
+    let mut has_host = false;
+    let mut open = injected;
+    for (name, value) in fields.iter() {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        if is("host") {
+            has_host = true;
+            put(&[name, b": ", host.as_bytes(), b"\r\n"]);
+        } else if let Some((injected_name, _)) = injected
+            && is(injected_name)
+        {
+            // Our value takes the place of the caller's.
+            if let Some((_, secret)) = open.take() {
+                put(&[name, b": ", secret.expose(), b"\r\n"]);
+            }
+        } else if !stays(name, fields) && !is("expect") {
+            put(&[name, b": ", value, b"\r\n"]);
+        }
+    }
+    if !has_host {
+        put(&[b"Host: ", host.as_bytes(), b"\r\n"]);
+    }
+    if let Some((name, secret)) = open {
+        put(&[name.as_bytes(), b": ", secret.expose(), b"\r\n"]);
+    }
+    if framing == Framing::Chunked {
+        put(&[b"Transfer-Encoding: chunked\r\n"]);
+    }
+    put(&[b"Via: 1.1 ", pseudonym.as_bytes(), b"\r\n\r\n"]);
+    out
+}
+
+/// `Host` as sent when it agrees with the target, else from the target (RFC 9112 section 3.2.2).
+fn host(request: &Request, target: &Target) -> String {
+    let sent = request.fields.first("host");
+    match (&target.written_authority, sent) {
+        (None, Some(sent)) => sent.to_owned(),
+        (Some(written), Some(sent)) if written.eq_ignore_ascii_case(sent) => sent.to_owned(),
+        (Some(written), _) => written.clone(),
+        (None, None) => {
+            let text = target.authority.to_string();
+            let default = Scheme::Https.default_port();
+            text.strip_suffix(&format!(":{default}")).unwrap_or(&text).to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::head;
+    use bytes::Bytes;
+
+    fn check(text: &'static str, injected: Option<(&str, &str)>, expected: &str) {
+        let request = head::request(&Bytes::from_static(text.as_bytes())).expect("head");
+        let target = Target::absolute(&request.target).expect("target");
+        let framing = head::request_framing(&request).expect("framing");
+        let injected = injected.map(|(name, value)| (name.to_owned(), Secret::from(value)));
+        let out = super::head(&request, &target, framing, injected.as_ref(), "p");
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+
+    /// Names, order and duplicates stay; what belongs to the hop does not pass.
+    #[test]
+    fn fields_of_the_hop_stay_and_the_others_pass() {
+        check(
+            "GET http://h/a%2Fb?c HTTP/1.1\r\nHost: h\r\nX-b: 1\r\nConnection: close, X-Hop\r\n\
+             x-hop: 1\r\nProxy-Authorization: Basic x\r\nAffiant-Invocation: y\r\nx-B: 2\r\n\
+             Proxy-Connection: a\r\nUpgrade: h2c\r\nHTTP2-Settings: z\r\n\r\n",
+            None,
+            "GET /a%2Fb?c HTTP/1.1\r\nHost: h\r\nX-b: 1\r\nx-B: 2\r\n\
+             Via: 1.1 p\r\n\r\n",
+        );
+    }
+
+    #[test]
+    fn injection_takes_the_place_of_the_callers_field() {
+        check(
+            "POST http://h/ HTTP/1.1\r\nauthorization: Bearer dummy\r\nHost: other\r\n\
+             Authorization: second\r\nContent-Length: 1\r\nConnection: content-length\r\n\r\n",
+            Some(("authorization", "Bearer real")),
+            "POST / HTTP/1.1\r\nauthorization: Bearer real\r\nHost: h\r\nContent-Length: 1\r\n\
+             Via: 1.1 p\r\n\r\n",
+        );
+        check(
+            "POST http://h:81/ HTTP/1.0\r\nX: y\r\n\r\n",
+            Some(("x-key", "k")),
+            "POST / HTTP/1.1\r\nX: y\r\nHost: h:81\r\nx-key: k\r\nVia: 1.1 p\r\n\r\n",
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! Takes echoed credentials out of what a remote sends (contract I-4).
+//!
+//! A replacement is as long as what it replaces, so that declared lengths stay true. Only the exact
+//! bytes are found: not encodings of them, and nothing inside compressed content.
+
+use bytes::{Bytes, BytesMut};
+use policy::Secret;
+use zeroize::Zeroizing;
+
+/// Shorter secrets occur by chance.
+const MIN: usize = 4;
+
+/// Looks for secrets in a stream of bytes.
+#[derive(Default)]
+pub(crate) struct Redactor {
+    patterns: Vec<Zeroizing<Vec<u8>>>,
+    /// The end of what came, which may be the beginning of a secret.
+    held: BytesMut,
+    found: bool,
+}
+
+impl Redactor {
+    /// Looks for the secret, and for what stands in the injected field after its scheme.
+    pub(crate) fn new(secret: &Secret, value: &Secret) -> Self {
+        let text = value.expose();
+        let token = text.splitn(2, |byte| *byte == b' ').nth(1).unwrap_or(text);
+        let mut redactor = Self::default();
+        for pattern in [secret.expose(), token, text] {
+            let known = redactor.patterns.iter().any(|known| known.as_slice() == pattern);
+            if pattern.len() >= MIN && !known {
+                redactor.patterns.push(Zeroizing::new(pattern.to_vec()));
+            }
+        }
+        // The longest first: a shorter one inside of it would hide it.
+        redactor.patterns.sort_by_key(|pattern| std::cmp::Reverse(pattern.len()));
+        redactor
+    }
+
+    /// Whether there is anything to look for.
+    pub(crate) const fn is_active(&self) -> bool {
+        !self.patterns.is_empty()
+    }
+
+    /// Whether anything was replaced so far.
+    pub(crate) const fn found(&self) -> bool {
+        self.found
+    }
+
+    /// Replaces in a complete text. `None`: nothing to replace.
+    pub(crate) fn text(&mut self, text: &[u8]) -> Option<Vec<u8>> {
+        let mut replaced = None;
+        for pattern in &self.patterns {
+            let mut from = 0;
+            loop {
+                let current: &[u8] = replaced.as_deref().unwrap_or(text);
+                let rest = current.get(from..).unwrap_or_default();
+                let Some(at) = memchr::memmem::find(rest, pattern) else { break };
+                let start = from + at;
+                let end = start + pattern.len();
+                let buffer = replaced.get_or_insert_with(|| text.to_vec());
+                if let Some(span) = buffer.get_mut(start..end) {
+                    span.fill(b'*');
+                }
+                from = end;
+                self.found = true;
+            }
+        }
+        replaced
+    }
+
+    /// Passes a piece of a stream; what may be the beginning of a secret is held back.
+    pub(crate) fn piece(&mut self, piece: Bytes) -> Bytes {
+        if self.patterns.is_empty() {
+            return piece;
+        }
+        let joined = if self.held.is_empty() {
+            piece
+        } else {
+            let mut joined = std::mem::take(&mut self.held);
+            joined.extend_from_slice(&piece);
+            joined.freeze()
+        };
+        let mut joined = self.text(&joined).map_or(joined, Bytes::from);
+        let keep = self.open_suffix(&joined);
+        let tail = joined.split_off(joined.len() - keep);
+        self.held.extend_from_slice(&tail);
+        joined
+    }
+
+    /// What was held back, at the end of the stream.
+    pub(crate) fn rest(&mut self) -> Bytes {
+        std::mem::take(&mut self.held).freeze()
+    }
+
+    /// The length of the longest end of the text that begins a pattern.
+    fn open_suffix(&self, text: &[u8]) -> usize {
+        let longest = self.patterns.first().map_or(0, |pattern| pattern.len() - 1);
+        (1..=longest.min(text.len()))
+            .rev()
+            .find(|length| {
+                let suffix = text.get(text.len() - length..).unwrap_or_default();
+                self.patterns.iter().any(|pattern| pattern.starts_with(suffix))
+            })
+            .unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(pieces: &[&str], expected: &str, found: bool) {
+        let secret = Secret::from("canary-7f1");
+        let mut redactor = Redactor::new(&secret, &Secret::from("Bearer canary-7f1"));
+        let mut out = Vec::new();
+        for piece in pieces {
+            out.extend_from_slice(&redactor.piece(Bytes::copy_from_slice(piece.as_bytes())));
+        }
+        out.extend_from_slice(&redactor.rest());
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+        assert_eq!(redactor.found(), found);
+    }
+
+    /// I-4: wherever the stream is cut, the secret does not pass.
+    #[test]
+    fn i_4_secrets_are_found_across_pieces() {
+        let text = "a canary-7f1 b Bearer canary-7f1c";
+        let expected = "a ********** b *****************c";
+        for first in 0..text.len() {
+            for second in first..text.len() {
+                check(&[&text[..first], &text[first..second], &text[second..]], expected, true);
+            }
+        }
+        check(&["can", "ary-7f", "2 canary-7f"], "canary-7f2 canary-7f", false);
+    }
+
+    #[test]
+    fn i_4_nothing_is_held_back_without_a_beginning() {
+        let secret = Secret::from("canary-7f1");
+        let mut redactor = Redactor::new(&secret, &Secret::from("canary-7f1"));
+        assert_eq!(redactor.piece(Bytes::from_static(b"data: x\n\n")), "data: x\n\n");
+        assert_eq!(redactor.piece(Bytes::from_static(b"data: ca")), "data: ");
+    }
+}

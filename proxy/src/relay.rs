@@ -1,0 +1,522 @@
+//! The exchange after dispatch: the request goes out, the response comes in, is recorded, and goes
+//! to the caller.
+//!
+//! ```text
+//!  wait for head ──► hold ──► commit ──► deliver                 (up to `hold_bytes`)
+//!                     └─────► stream (stored beside) ──► commit ──► trailers
+//! ```
+//!
+//! A held response leaves only after its record is durable (contract R-1). A streamed one says
+//! `unknown` in its head and carries the outcome in its trailers (contract E-4); when it breaks, it
+//! is broken off visibly (contract S-2). When the caller goes away, the response is read to its end
+//! all the same (contract D-4).
+
+use crate::deliver::{self, Delivery, Ours, Outbound};
+use crate::engine::now_ms;
+use crate::head::{Fields, Framing, Response, Version};
+use crate::incoming::{self, Incoming};
+use crate::redact::Redactor;
+use crate::render::Status;
+use crate::respond::Broken;
+use crate::upstream::exchange::{self, Piece, Receiver, Sender};
+use bytes::Bytes;
+use journal::contract::{
+    Completion, Digest, KeepResult, Operation, RequestSent, ResponseComplete, ResponseStarted,
+    RetryAfter, Verdict, after_unknown, settle_http,
+};
+use journal::{Call, Settled, Stream};
+use policy::HttpGrant;
+use sha2::{Digest as _, Sha256};
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use zeroize::Zeroizing;
+
+/// How long a response is waited for after the request could not be written in full.
+const EARLY_RESPONSE: Duration = Duration::from_secs(3);
+/// Content read for a caller that went away, at most.
+const UNATTENDED_BYTES: u64 = 256 << 20;
+/// A stated time to wait counts up to this.
+const MAX_RETRY_AFTER_SECONDS: u64 = 24 * 60 * 60;
+
+/// Why the request did not leave in full.
+pub(crate) enum Unsent {
+    Origin(io::Error),
+    Caller(incoming::Error),
+    Limit,
+}
+
+/// Sends head and content.
+pub(crate) async fn upload(
+    sender: &mut Sender,
+    incoming: &mut Incoming,
+    head: Zeroizing<Vec<u8>>,
+    framing: Framing,
+    ahead: Vec<Bytes>,
+    limit_bytes: u64,
+) -> Result<RequestSent, Unsent> {
+    sender.head(head, framing, &ahead).await.map_err(Unsent::Origin)?;
+    drop(ahead);
+    while let Some(piece) = incoming.next().await.map_err(Unsent::Caller)? {
+        if incoming.length() > limit_bytes {
+            return Err(Unsent::Limit);
+        }
+        sender.content(&piece).await.map_err(Unsent::Origin)?;
+    }
+    sender.finish().await.map_err(Unsent::Origin)?;
+    let (length_bytes, digest) = incoming.so_far();
+    Ok(RequestSent { length_bytes, digest })
+}
+
+/// What became of the caller's side.
+enum Down {
+    /// Nothing of the response was sent yet.
+    Untouched,
+    Streaming(Delivery),
+    Gone,
+}
+
+/// How the exchange ended.
+pub(crate) enum Ended {
+    /// On record; the caller has it, or `delivered` says that it does not.
+    Settled { delivered: bool },
+    /// No deciding result. `begun`: the caller has a part of the response.
+    Broken { error: Broken, begun: bool, length_bytes: u64 },
+}
+
+/// The parts of one exchange.
+pub(crate) struct Relay<'a> {
+    pub(crate) call: &'a mut Call,
+    pub(crate) out: &'a mut Outbound,
+    pub(crate) grant: &'a HttpGrant,
+    pub(crate) operation: &'a Operation,
+    pub(crate) method: &'a str,
+    pub(crate) version: Version,
+    pub(crate) keep_alive: bool,
+    pub(crate) next_hop: &'a str,
+    pub(crate) pseudonym: &'a str,
+    pub(crate) hold_bytes: usize,
+    pub(crate) redactor: Redactor,
+    /// Whether the request is still going out.
+    sending: bool,
+    down: Down,
+    held: Vec<Bytes>,
+    held_bytes: usize,
+    kept_bytes: u64,
+    received: u64,
+    digest: Sha256,
+}
+
+/// What [`Relay::new`] takes over.
+pub(crate) struct Parts<'a> {
+    pub(crate) call: &'a mut Call,
+    pub(crate) out: &'a mut Outbound,
+    pub(crate) grant: &'a HttpGrant,
+    pub(crate) operation: &'a Operation,
+    pub(crate) method: &'a str,
+    pub(crate) version: Version,
+    pub(crate) keep_alive: bool,
+    pub(crate) next_hop: &'a str,
+    pub(crate) pseudonym: &'a str,
+    pub(crate) hold_bytes: usize,
+    pub(crate) redactor: Redactor,
+}
+
+impl<'a> Relay<'a> {
+    pub(crate) fn new(parts: Parts<'a>) -> Self {
+        Self {
+            call: parts.call,
+            out: parts.out,
+            grant: parts.grant,
+            operation: parts.operation,
+            method: parts.method,
+            version: parts.version,
+            keep_alive: parts.keep_alive,
+            next_hop: parts.next_hop,
+            pseudonym: parts.pseudonym,
+            hold_bytes: parts.hold_bytes,
+            redactor: parts.redactor,
+            sending: true,
+            down: Down::Untouched,
+            held: Vec::new(),
+            held_bytes: 0,
+            kept_bytes: 0,
+            received: 0,
+            digest: Sha256::new(),
+        }
+    }
+
+    /// Runs the exchange to its end.
+    pub(crate) async fn run(
+        &mut self,
+        mut upload: Pin<&mut impl Future<Output = Result<RequestSent, Unsent>>>,
+        receiver: &mut Receiver,
+    ) -> Ended {
+        let head = match self.head(upload.as_mut(), receiver).await {
+            Ok(head) => head,
+            Err(error) => return self.broken(error),
+        };
+        let started = ResponseStarted {
+            status: Some(head.status),
+            remote_request_id: remote_request_id(&head.fields),
+        };
+        if let Err(error) = self.call.response_started(started) {
+            return self.broken(Broken::NotStored(error));
+        }
+        self.note_encoding(&head.fields);
+        // Found here, so that the record says so before it is closed.
+        for (_, value) in head.fields.iter() {
+            drop(self.redactor.text(value));
+        }
+        match self.content(&head, upload, receiver).await {
+            Ok((completion, trailers)) => self.settle(&head, completion, &trailers).await,
+            Err(error) => self.broken(error),
+        }
+    }
+
+    fn broken(&self, error: Broken) -> Ended {
+        let begun = matches!(self.down, Down::Streaming(_) | Down::Gone);
+        Ended::Broken { error, begun, length_bytes: self.received }
+    }
+
+    /// Waits for the final response's head while the request goes out.
+    async fn head(
+        &mut self,
+        mut upload: Pin<&mut impl Future<Output = Result<RequestSent, Unsent>>>,
+        receiver: &mut Receiver,
+    ) -> Result<Response, Broken> {
+        let deadline = tokio::time::sleep(self.grant.limits.response_timeout);
+        tokio::pin!(deadline);
+        let mut unsent = None;
+        loop {
+            tokio::select! {
+                biased;
+                sent = upload.as_mut(), if self.sending => {
+                    self.sending = false;
+                    deadline.as_mut().reset(Instant::now() + self.grant.limits.response_timeout);
+                    if let Some(error) = self.sent(sent)? {
+                        // The origin may have answered before it stopped reading.
+                        deadline.as_mut().reset(Instant::now() + EARLY_RESPONSE);
+                        unsent = Some(error);
+                    }
+                }
+                head = receiver.head(self.method) => {
+                    return head.map_err(|error| match unsent {
+                        Some(unsent) => Broken::Send(unsent),
+                        None => Broken::Receive { error, begun: receiver.has_bytes() },
+                    });
+                }
+                () = &mut deadline => {
+                    return Err(unsent.map_or(Broken::ResponseTimeout, Broken::Send));
+                }
+            }
+        }
+    }
+
+    /// Records what became of the request. `Some`: the origin took no more of it.
+    fn sent(&mut self, sent: Result<RequestSent, Unsent>) -> Result<Option<io::Error>, Broken> {
+        match sent {
+            Ok(sent) => self.call.request_sent(sent).map(|()| None).map_err(Broken::NotStored),
+            Err(Unsent::Origin(error)) => {
+                self.keep_alive = false;
+                Ok(Some(error))
+            }
+            Err(Unsent::Caller(error)) => Err(Broken::Caller(error)),
+            Err(Unsent::Limit) => Err(Broken::PayloadLimit),
+        }
+    }
+
+    /// Reads the content to its proven end.
+    async fn content(
+        &mut self,
+        head: &Response,
+        mut upload: Pin<&mut impl Future<Output = Result<RequestSent, Unsent>>>,
+        receiver: &mut Receiver,
+    ) -> Result<(Completion, Fields), Broken> {
+        let mut unattended_until = None;
+        if is_event_stream(head) {
+            self.begin_streaming(head).await?;
+        }
+        loop {
+            let idle = Instant::now() + self.grant.limits.idle_timeout;
+            if matches!(self.down, Down::Gone) && unattended_until.is_none() {
+                unattended_until = Some(Instant::now() + self.grant.limits.response_timeout);
+            }
+            let deadline = unattended_until.map_or(idle, |until| idle.min(until));
+            let piece = tokio::select! {
+                biased;
+                sent = upload.as_mut(), if self.sending => {
+                    self.sending = false;
+                    self.sent(sent)?;
+                    continue;
+                }
+                piece = timeout_at(deadline, receiver.next()) => piece,
+            };
+            let piece = piece.map_err(|_| Broken::ReadTimeout)?;
+            match piece.map_err(|error| Broken::Receive { error, begun: true })? {
+                Piece::End(completion, trailers) => {
+                    let rest = self.redactor.rest();
+                    self.pass(head, rest).await?;
+                    return Ok((completion, trailers));
+                }
+                Piece::Data(data) => {
+                    self.received += data.len() as u64;
+                    self.digest.update(&data);
+                    let late = unattended_until.is_some_and(|until| Instant::now() >= until);
+                    if late || (unattended_until.is_some() && self.received > UNATTENDED_BYTES) {
+                        return Err(Broken::Unattended);
+                    }
+                    let data = self.redactor.piece(data);
+                    self.pass(head, data).await?;
+                }
+            }
+        }
+    }
+
+    /// Holds or streams a piece.
+    async fn pass(&mut self, head: &Response, data: Bytes) -> Result<(), Broken> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        if !matches!(self.down, Down::Untouched) {
+            self.keep(&data).await;
+            self.stream(&data).await;
+            return Ok(());
+        }
+        self.held_bytes += data.len();
+        self.held.push(data);
+        if self.held_bytes > self.hold_bytes {
+            self.begin_streaming(head).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends the head with the outcome still open, and what was held.
+    async fn begin_streaming(&mut self, head: &Response) -> Result<(), Broken> {
+        let delivery = if self.method == "HEAD" || matches!(head.status, 204 | 304) {
+            return Ok(());
+        } else if self.version == Version::Http10 {
+            self.keep_alive = false;
+            Delivery::Close
+        } else {
+            Delivery::Chunked
+        };
+        self.keep_head(head).await;
+        let retry = after_unknown(self.operation, now_ms());
+        let verdict = Verdict::unknown(retry, journal::contract::Code::InFlight);
+        let bytes = self.response_head(head, verdict, delivery);
+        self.down = Down::Streaming(delivery);
+        if self.out.send(&bytes).await.is_err() {
+            self.down = Down::Gone;
+        }
+        for piece in std::mem::take(&mut self.held) {
+            self.keep(&piece).await;
+            self.stream(&piece).await;
+        }
+        self.held_bytes = 0;
+        Ok(())
+    }
+
+    async fn stream(&mut self, data: &[u8]) {
+        let sent = match self.down {
+            Down::Streaming(Delivery::Chunked) => self.out.send(&deliver::chunk(data)).await,
+            Down::Streaming(_) => self.out.send(data).await,
+            Down::Untouched | Down::Gone => return,
+        };
+        if sent.is_err() {
+            self.down = Down::Gone;
+        }
+    }
+
+    async fn keep_head(&mut self, head: &Response) {
+        if self.grant.keep != KeepResult::Full {
+            return;
+        }
+        let text = stored_head(head, &mut self.redactor);
+        if let Err(error) = self.call.store(Stream::Head, &text).await {
+            tracing::warn!(%error, id = %self.call.id(), "the result is not kept");
+        }
+    }
+
+    async fn keep(&mut self, data: &[u8]) {
+        if self.grant.keep != KeepResult::Full || self.kept_bytes > self.grant.keep_bytes {
+            return;
+        }
+        self.kept_bytes += data.len() as u64;
+        if self.kept_bytes > self.grant.keep_bytes {
+            self.call.discard_result();
+            self.call.note("result_not_kept", "the content is longer than the route keeps");
+            return;
+        }
+        if let Err(error) = self.call.store(Stream::Content, data).await {
+            tracing::warn!(%error, id = %self.call.id(), "the result is not kept");
+        }
+    }
+
+    /// Commits, then delivers (contract R-1).
+    async fn settle(
+        &mut self,
+        head: &Response,
+        completion: Completion,
+        trailers: &Fields,
+    ) -> Ended {
+        let held = std::mem::take(&mut self.held);
+        if matches!(self.down, Down::Untouched) {
+            self.keep_head(head).await;
+            for piece in &held {
+                self.keep(piece).await;
+            }
+        }
+        let at_ms = now_ms();
+        let not_before = retry_after(&head.fields, at_ms);
+        let verdict = settle_http(head.status, not_before, self.operation, at_ms);
+        let complete = ResponseComplete {
+            completion,
+            length_bytes: self.received,
+            digest: Digest(self.digest.clone().finalize().into()),
+            ssh_end: None,
+            redacted: self.redactor.found(),
+        };
+        let backoff = verdict.retry() == journal::contract::Retry::Backoff;
+        let not_before = not_before.filter(|_| backoff);
+        let settled = match self.call.commit(complete, verdict, not_before).await {
+            Ok(settled) => settled,
+            Err(error) => {
+                tracing::error!(%error, id = %self.call.id(), "a result could not be recorded");
+                return self.broken(Broken::NotStored(error));
+            }
+        };
+        let delivered = match self.down {
+            Down::Untouched => self.deliver_held(settled, head, &held, trailers).await,
+            Down::Streaming(Delivery::Chunked) => {
+                let last =
+                    deliver::last_chunk(trailers, &self.ours(settled.verdict(), head.status));
+                self.out.send(&last).await.is_ok()
+            }
+            Down::Streaming(_) => true,
+            Down::Gone => false,
+        };
+        Ended::Settled { delivered }
+    }
+
+    /// Delivers a held response. Takes the proof that its record is durable.
+    async fn deliver_held(
+        &mut self,
+        settled: Settled,
+        head: &Response,
+        held: &[Bytes],
+        trailers: &Fields,
+    ) -> bool {
+        let verdict = settled.verdict();
+        let length = held.iter().map(Bytes::len).sum::<usize>();
+        let bodiless = self.method == "HEAD" || matches!(head.status, 204 | 304);
+        let delivery = if bodiless || head.fields.has("content-length") {
+            Delivery::AsDeclared
+        } else if trailers.len() > 0 && self.version == Version::Http11 {
+            Delivery::Chunked
+        } else {
+            Delivery::Length(length as u64)
+        };
+        let mut bytes = self.response_head(head, verdict, delivery);
+        if delivery == Delivery::Chunked {
+            held.iter().for_each(|piece| bytes.extend_from_slice(&deliver::chunk(piece)));
+            let ours = self.ours(verdict, head.status);
+            bytes.extend_from_slice(&deliver::last_chunk(trailers, &ours));
+        } else {
+            bytes.reserve_exact(length);
+            held.iter().for_each(|piece| bytes.extend_from_slice(piece));
+        }
+        self.out.send(&bytes).await.is_ok()
+    }
+
+    fn response_head(&mut self, head: &Response, verdict: Verdict, delivery: Delivery) -> Vec<u8> {
+        let mut redactor = std::mem::take(&mut self.redactor);
+        let ours = self.ours(verdict, head.status);
+        let bytes = deliver::head(head, self.version, delivery, &ours, &mut redactor);
+        self.redactor = redactor;
+        bytes
+    }
+
+    fn ours(&self, verdict: Verdict, status: u16) -> Ours<'a> {
+        Ours {
+            verdict,
+            id: self.call.id(),
+            replayed: false,
+            status: Status {
+                received_status: Some(status),
+                next_hop: Some(self.next_hop),
+                ..Status::default()
+            },
+            // A caller that is still sending would send its next request into this content.
+            keep_alive: self.keep_alive && !self.sending,
+            pseudonym: self.pseudonym,
+        }
+    }
+
+    /// Says in the record that compressed content is not searched for the credential.
+    fn note_encoding(&mut self, fields: &Fields) {
+        let encoded =
+            fields.members("content-encoding").any(|m| !m.eq_ignore_ascii_case(b"identity"));
+        if encoded && self.redactor.is_active() {
+            self.call.note("content_not_searched", "the content is encoded");
+        }
+    }
+}
+
+fn is_event_stream(head: &Response) -> bool {
+    head.fields.first("content-type").is_some_and(|value| {
+        value.get(..17).is_some_and(|start| start.eq_ignore_ascii_case("text/event-stream"))
+    })
+}
+
+/// The response head as it is stored. Each byte of a value is one character, so that every value
+/// can be written again as it was.
+fn stored_head(head: &Response, redactor: &mut Redactor) -> Vec<u8> {
+    let text = |bytes: &[u8]| bytes.iter().map(|byte| char::from(*byte)).collect::<String>();
+    let fields: Vec<(String, String)> = head
+        .fields
+        .iter()
+        .filter(|(name, _)| !crate::outgoing::stays(name, &head.fields))
+        .map(|(name, value)| {
+            let redacted = redactor.text(value);
+            (text(name), text(redacted.as_deref().unwrap_or(value)))
+        })
+        .collect();
+    let value = serde_json::json!({ "status": head.status, "headers": fields });
+    value.to_string().into_bytes()
+}
+
+fn remote_request_id(fields: &Fields) -> Option<String> {
+    ["x-request-id", "request-id", "x-amzn-requestid", "x-amz-request-id", "cf-ray"]
+        .iter()
+        .find_map(|name| fields.first(name))
+        .map(|id| id.chars().take(128).collect())
+}
+
+/// A usable `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date.
+fn retry_after(fields: &Fields, at_ms: u64) -> RetryAfter {
+    let value = fields.first("retry-after")?;
+    let seconds = if value.bytes().all(|c| c.is_ascii_digit()) {
+        value.parse().ok()?
+    } else {
+        let format = time::format_description::well_known::Rfc2822;
+        let text = value.strip_suffix("GMT").map(|start| format!("{start}+0000"))?;
+        let date = time::OffsetDateTime::parse(&text, &format).ok()?;
+        let until = u64::try_from(date.unix_timestamp()).ok()?;
+        until.saturating_sub(at_ms / 1000)
+    };
+    (seconds <= MAX_RETRY_AFTER_SECONDS).then(|| at_ms.saturating_add(seconds * 1000))
+}
+
+/// Puts the connection back where it can serve again, if the exchange left it sound.
+pub(crate) fn give_back(
+    pool: &crate::upstream::pool::Pool,
+    key: crate::upstream::pool::Key,
+    sender: Sender,
+    receiver: Receiver,
+) {
+    if let Some(idle) = exchange::rejoin(sender, receiver) {
+        pool.put(key, idle);
+    }
+}

@@ -1,0 +1,142 @@
+//! What a request asks for, before policy is asked: identity, target, the caller's own id.
+
+use crate::head::{self, Request, Version};
+use crate::respond::Refusal;
+use crate::target::{self, Authority, Scheme, Target};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use journal::contract::InvocationId;
+use policy::{Policy, Secret};
+
+/// Who calls, and the token that shows it.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    pub(crate) agent: String,
+    token: Secret,
+}
+
+impl Identity {
+    /// Reads `Proxy-Authorization` (Basic `agent:token`, or Bearer) and asks policy.
+    pub(crate) fn of(head: &Request, policy: &Policy) -> Option<Self> {
+        let mut values = head.fields.all("proxy-authorization");
+        let (value, None) = (values.next()?, values.next()) else { return None };
+        let (scheme, rest) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+        let rest = rest.trim();
+        if scheme.eq_ignore_ascii_case("basic") {
+            let decoded = Secret::new(STANDARD.decode(rest).ok()?);
+            let (agent, token) = decoded.expose_text()?.split_once(':')?;
+            let identity = Self { agent: agent.to_owned(), token: Secret::from(token) };
+            identity.is_valid(policy).then_some(identity)
+        } else if scheme.eq_ignore_ascii_case("bearer") {
+            let agent = policy.agent_by_token(rest)?;
+            Some(Self { agent, token: Secret::from(rest) })
+        } else {
+            None
+        }
+    }
+
+    /// Whether policy still knows agent and token. Asked for each request of a tunnel.
+    pub(crate) fn is_valid(&self, policy: &Policy) -> bool {
+        self.token.expose_text().is_some_and(|token| policy.authenticate(&self.agent, token))
+    }
+}
+
+/// The tunnel that a request came through.
+pub(crate) struct Tunnel {
+    pub(crate) authority: Authority,
+    pub(crate) identity: Identity,
+    /// Whether the client asked the handshake for another name.
+    pub(crate) other_name: bool,
+}
+
+/// The target of a request, the tunnel it came through agreeing (RFC 9112 section 3.2).
+pub(crate) fn target(head: &Request, tunnel: Option<&Tunnel>) -> Result<Target, Refusal> {
+    let mut hosts = head.fields.all("host");
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Some(host),
+        (None, _) if head.version == Version::Http10 => None,
+        (None, _) | (Some(_), Some(_)) => return Err(Refusal::Head(head::Fault::Host)),
+    };
+    let Some(tunnel) = tunnel else {
+        // The target wins over Host; Host only has to be well-formed.
+        return Target::absolute(&head.target).map_err(Refusal::Target);
+    };
+    if tunnel.other_name {
+        return Err(Refusal::AuthorityMismatch { field: "tls.server_name" });
+    }
+    let target = if head.target.contains("://") {
+        let target = Target::absolute(&head.target).map_err(Refusal::Target)?;
+        if target.scheme != Scheme::Https || target.authority != tunnel.authority {
+            return Err(Refusal::AuthorityMismatch { field: "request.target" });
+        }
+        target
+    } else {
+        Target::origin(Scheme::Https, tunnel.authority.clone(), &head.target, &head.method)
+            .map_err(Refusal::Target)?
+    };
+    if let Some(host) = host {
+        let host = std::str::from_utf8(host).map_err(|_| Refusal::Head(head::Fault::Host))?;
+        let named = Authority::parse(host, Some(Scheme::Https.default_port()));
+        match named {
+            Ok(named) if named == tunnel.authority => {}
+            Ok(_) => return Err(Refusal::AuthorityMismatch { field: "request.headers.host" }),
+            Err(target::Error::Userinfo) => return Err(Refusal::Target(target::Error::Userinfo)),
+            Err(_) => return Err(Refusal::Head(head::Fault::Host)),
+        }
+    }
+    Ok(target)
+}
+
+/// The caller's own invocation id, if it sent one.
+pub(crate) fn invocation_id(head: &Request) -> Result<Option<InvocationId>, Refusal> {
+    let mut values = head.fields.all("affiant-invocation");
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => std::str::from_utf8(value)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .map(Some)
+            .ok_or(Refusal::InvocationId),
+        (Some(_), Some(_)) => Err(Refusal::InvocationId),
+    }
+}
+
+/// Refuses what this gateway can't carry, and loops; `pseudonym` is this proxy's name in `Via`.
+pub(crate) fn check(head: &Request, pseudonym: &str) -> Result<(), Refusal> {
+    if head.method == "CONNECT" {
+        let field = "request.method";
+        return Err(Refusal::Unsupported { what: "CONNECT inside of a tunnel", field });
+    }
+    let seen = head
+        .fields
+        .members("via")
+        .any(|member| member.split(|byte| *byte == b' ').nth(1) == Some(pseudonym.as_bytes()));
+    if seen {
+        return Err(Refusal::Loop);
+    }
+    if head.fields.has_member("upgrade", "websocket") {
+        let field = "request.headers.upgrade";
+        return Err(Refusal::Unsupported { what: "WebSocket", field });
+    }
+    let expectations: Vec<_> = head.fields.members("expect").collect();
+    match expectations.as_slice() {
+        [] => Ok(()),
+        [one] if one.eq_ignore_ascii_case(b"100-continue") => Ok(()),
+        _ => Err(Refusal::Expectation),
+    }
+}
+
+/// Whether the caller waits for an interim 100 before it sends content.
+pub(crate) fn expects_continue(head: &Request) -> bool {
+    head.version == Version::Http11 && head.fields.has("expect")
+}
+
+/// Whether the caller keeps the connection.
+pub(crate) fn keeps_alive(head: &Request) -> bool {
+    let names = ["connection", "proxy-connection"];
+    let said = |token| names.iter().any(|name| head.fields.has_member(name, token));
+    match head.version {
+        Version::Http11 => !said("close"),
+        Version::Http10 => said("keep-alive"),
+    }
+}

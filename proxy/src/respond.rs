@@ -1,0 +1,295 @@
+//! The one place that turns typed failures into answers: verdict, status, `Proxy-Status` error,
+//! message and field. Exhaustive; nothing is down-cast and no text of a library passes through.
+
+use crate::upstream::{dial, exchange};
+use crate::{head, incoming, target};
+use journal::contract::{Code, Operation, Phase, Retry, Verdict, after_unknown};
+use journal::{Invocation, append};
+use policy::{Denial, credential};
+
+/// Why a call ended before dispatch.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("The request is malformed: {0}.")]
+    Head(#[source] head::Fault),
+    #[error("The request's content is malformed or did not arrive: {0}.")]
+    Content(#[source] incoming::Error),
+    #[error("{}.", capitalised(.0))]
+    Target(#[source] target::Error),
+    #[error("Affiant-Invocation must be \"act_\" and a ULID, given once.")]
+    InvocationId,
+    #[error("Send agent and token by Proxy-Authorization (Basic or Bearer).")]
+    Unauthenticated,
+    #[error("The request names another host than the tunnel it came through.")]
+    AuthorityMismatch {
+        /// The field that differs.
+        field: &'static str,
+    },
+    #[error("{what} is not supported; use plain HTTP/1.1 requests.")]
+    Unsupported {
+        /// What was asked for.
+        what: &'static str,
+        /// Where.
+        field: &'static str,
+    },
+    #[error("The request carries an expectation other than 100-continue.")]
+    Expectation,
+    #[error("The request passed through this proxy before; correct the proxy configuration.")]
+    Loop,
+    #[error("{}", .0.message)]
+    Denied(#[source] Denial),
+    #[error("The content is longer than the {limit_bytes} bytes that the route allows.")]
+    PayloadLimit {
+        /// The route's limit.
+        limit_bytes: u64,
+    },
+    #[error("The id or key was used before with another request; use a new one.")]
+    Mismatch,
+    #[error("An equal request, {}, is in flight or in doubt; follow its instruction.", .0.id())]
+    InDoubt(Box<Invocation>),
+    #[error("The journal can't take this call now, so it was not sent; try again later.")]
+    Journal(#[source] append::Error),
+    #[error("The vault is locked; an operator unlocks it with `affiant vault unlock`.")]
+    VaultLocked,
+    #[error("The credential can't be used: {0}.")]
+    Credential(#[source] credential::Error),
+    #[error("{}; nothing was sent.", capitalised(.0))]
+    Dial(#[source] dial::Error),
+    #[error("The proxy could not do its part; nothing was sent.")]
+    Internal,
+    #[error("The proxy is shutting down; nothing was sent.")]
+    ShuttingDown,
+}
+
+fn capitalised(error: &impl ToString) -> String {
+    let text = error.to_string();
+    let mut chars = text.chars();
+    chars
+        .next()
+        .map_or_else(String::new, |first| first.to_ascii_uppercase().to_string() + chars.as_str())
+}
+
+impl Refusal {
+    /// Phase, retry and code; the outcome is `not_attempted`.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let correct = |code| Verdict::refused(Retry::AfterCorrection, code);
+        match self {
+            Self::Head(_) | Self::Expectation => correct(Code::InvalidRequest),
+            Self::Content(incoming::Error::Malformed) => correct(Code::InvalidRequest),
+            Self::Content(incoming::Error::Gone | incoming::Error::Stalled) => {
+                Verdict::refused(Retry::Backoff, Code::CallerGone)
+            }
+            Self::Target(_) => correct(Code::InvalidTarget),
+            Self::InvocationId => correct(Code::InvalidInvocationId),
+            Self::Unauthenticated => correct(Code::AgentUnauthenticated),
+            Self::AuthorityMismatch { .. } => correct(Code::AuthorityMismatch),
+            Self::Unsupported { .. } => correct(Code::UnsupportedAction),
+            Self::Loop => correct(Code::LoopDetected),
+            Self::Denied(denial) => denial.verdict(),
+            Self::PayloadLimit { .. } => correct(Code::PayloadLimit),
+            Self::Mismatch => correct(Code::IdempotencyMismatch),
+            Self::InDoubt(earlier) => Verdict::refused(
+                match earlier.verdict().retry() {
+                    // Never a permission to submit again: that is what the guard is for.
+                    Retry::Backoff | Retry::AfterCorrection => Retry::Reconcile,
+                    retry @ (Retry::Never
+                    | Retry::SameIdempotencyKey
+                    | Retry::Reconcile
+                    | Retry::FetchResult) => retry,
+                },
+                Code::InDoubtDuplicate,
+            ),
+            Self::Journal(_) => Verdict::refused(Retry::Backoff, Code::JournalUnavailable),
+            Self::VaultLocked => Verdict::not_injected(Retry::AfterCorrection, Code::VaultLocked),
+            Self::Credential(error) => error.verdict(),
+            Self::Dial(error) => error.verdict(),
+            Self::Internal => Verdict::refused(Retry::Backoff, Code::InternalError),
+            Self::ShuttingDown => Verdict::refused(Retry::Backoff, Code::ShuttingDown),
+        }
+    }
+
+    /// The path of the field that the caller can correct (contract V-2).
+    pub(crate) fn field(&self) -> Option<String> {
+        let field = match self {
+            Self::Head(fault) => fault.field(),
+            Self::Content(_) | Self::PayloadLimit { .. } => "request.content",
+            Self::Target(_) => "request.target",
+            Self::InvocationId => "request.headers.affiant-invocation",
+            Self::Unauthenticated => "request.headers.proxy-authorization",
+            Self::AuthorityMismatch { field } | Self::Unsupported { field, .. } => field,
+            Self::Expectation => "request.headers.expect",
+            Self::Loop => "request.headers.via",
+            Self::Denied(denial) => return Some(denial.field.clone()),
+            Self::Mismatch => "request",
+            Self::VaultLocked | Self::Credential(_) => "credential",
+            Self::InDoubt(_)
+            | Self::Journal(_)
+            | Self::Dial(_)
+            | Self::Internal
+            | Self::ShuttingDown => return None,
+        };
+        Some(field.to_owned())
+    }
+
+    /// The earlier invocation that this refusal points to.
+    pub(crate) fn follow(&self) -> Option<&Invocation> {
+        if let Self::InDoubt(earlier) = self { Some(earlier) } else { None }
+    }
+}
+
+/// Why a dispatched call ended without a deciding result.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    /// The request could not be written, and no response came.
+    #[error("The connection to the origin ended while the request was sent.")]
+    Send(#[source] std::io::Error),
+    /// No response began in time.
+    #[error("The origin did not begin a response in time.")]
+    ResponseTimeout,
+    /// The response stopped coming.
+    #[error("The origin stopped sending inside its response.")]
+    ReadTimeout,
+    /// The response did not begin or not end as it should.
+    #[error("The origin's response was not received in whole: {error}.")]
+    Receive {
+        /// What happened.
+        #[source]
+        error: exchange::Error,
+        /// Whether response bytes were received before.
+        begun: bool,
+    },
+    /// The caller did not send the content that it declared.
+    #[error("The caller's content ended early; the request was broken off.")]
+    Caller(#[source] incoming::Error),
+    /// The content grew over the limit while it was sent.
+    #[error("The content grew over the route's limit; the request was broken off.")]
+    PayloadLimit,
+    /// Nobody waits for the response any more, and it passed the bounds for that.
+    #[error("The caller went away, and the response did not end within bounds.")]
+    Unattended,
+    /// The result could not be recorded (contract R-6).
+    #[error("The origin answered, but the answer could not be recorded.")]
+    NotStored(#[source] append::Error),
+}
+
+impl Broken {
+    /// Phase, retry and code; the outcome is `unknown`.
+    pub(crate) fn verdict(&self, operation: &Operation, at_ms: u64) -> Verdict {
+        let retry = after_unknown(operation, at_ms);
+        let code = match self {
+            Self::Send(_) => Code::RemoteOutcomeUnknown,
+            Self::ResponseTimeout => Code::ResponseTimeout,
+            Self::ReadTimeout => Code::ReadTimeout,
+            Self::Receive { error, begun } => match error {
+                exchange::Error::Io(_) | exchange::Error::Closed if *begun => {
+                    Code::RemoteResultIncomplete
+                }
+                exchange::Error::Io(_) | exchange::Error::Closed => Code::RemoteOutcomeUnknown,
+                exchange::Error::Head(_)
+                | exchange::Error::Content(_)
+                | exchange::Error::Interim
+                | exchange::Error::Switched => Code::RemoteProtocolError,
+            },
+            Self::Caller(_) | Self::Unattended => Code::CallerCancelled,
+            Self::PayloadLimit => Code::PayloadLimit,
+            Self::NotStored(_) => {
+                return Verdict::unknown(retry, Code::ResultNotStored).in_delivery();
+            }
+        };
+        Verdict::unknown(retry, code)
+    }
+
+    /// The transport's words, reduced to a name.
+    pub(crate) fn cause(&self) -> String {
+        match self {
+            Self::Send(error) => dial::errno(error),
+            Self::ResponseTimeout | Self::ReadTimeout => "TIMEOUT".to_owned(),
+            Self::Receive { error, .. } => error.cause(),
+            Self::Caller(incoming::Error::Malformed) => "CALLER_MALFORMED".to_owned(),
+            Self::Caller(incoming::Error::Gone) => "CALLER_GONE".to_owned(),
+            Self::Caller(incoming::Error::Stalled) => "CALLER_STALLED".to_owned(),
+            Self::PayloadLimit => "PAYLOAD_LIMIT".to_owned(),
+            Self::Unattended => "UNATTENDED".to_owned(),
+            Self::NotStored(_) => "JOURNAL".to_owned(),
+        }
+    }
+}
+
+/// Moves a verdict of `unknown` into the phase of delivery.
+trait InDelivery {
+    fn in_delivery(self) -> Self;
+}
+
+impl InDelivery for Verdict {
+    fn in_delivery(self) -> Self {
+        Self::new(Phase::ResultDelivery, self.outcome(), self.retry(), self.code()).unwrap_or(self)
+    }
+}
+
+/// Status and RFC 9209 error type of an answer that the broker makes itself.
+pub(crate) const fn status(code: Code) -> (u16, Option<&'static str>) {
+    let (status, error) = match code {
+        Code::Ok => return (200, None),
+        Code::InvalidRequest
+        | Code::InvalidTarget
+        | Code::InvalidInvocationId
+        | Code::CallerGone => (400, "http_request_error"),
+        Code::AuthorityMismatch => (421, "http_request_error"),
+        Code::UnsupportedAction => (501, "http_request_denied"),
+        Code::LoopDetected => (502, "proxy_loop_detected"),
+        Code::PayloadLimit => (413, "http_request_denied"),
+        Code::AgentUnauthenticated => (407, "http_request_denied"),
+        Code::TargetNotAllowed
+        | Code::HeaderForbidden
+        | Code::ApprovalMismatch
+        | Code::ApprovalPending
+        | Code::ApprovalDenied => (403, "http_request_denied"),
+        Code::AddressProhibited => (403, "destination_ip_prohibited"),
+        Code::IdempotencyMismatch => (422, "http_request_denied"),
+        Code::InDoubtDuplicate | Code::InFlight => (424, "http_request_denied"),
+        Code::JournalUnavailable
+        | Code::ShuttingDown
+        | Code::VaultLocked
+        | Code::SecretSourceFailed => (503, "proxy_internal_error"),
+        Code::InternalError => (500, "proxy_internal_error"),
+        Code::SecretMissing | Code::SecretUnreadable | Code::InjectionUnsupported => {
+            (500, "proxy_configuration_error")
+        }
+        Code::DnsError => (502, "dns_error"),
+        Code::DnsTimeout => (504, "dns_timeout"),
+        Code::DestinationNotFound => (502, "destination_not_found"),
+        Code::DestinationUnroutable => (502, "destination_ip_unroutable"),
+        Code::ConnectionRefused => (502, "connection_refused"),
+        Code::ConnectionTimeout => (504, "connection_timeout"),
+        Code::ConnectionTerminated => (502, "connection_terminated"),
+        Code::TlsProtocolError => (502, "tls_protocol_error"),
+        Code::TlsCertificateError => (502, "tls_certificate_error"),
+        Code::TlsAlertReceived => (502, "tls_alert_received"),
+        // Of the SSH gateway; they do not arise here.
+        Code::HostKeyMismatch
+        | Code::HostKeyUnknown
+        | Code::SshTransportFailed
+        | Code::RemoteAuthFailed
+        | Code::ChannelRefused
+        | Code::RequestRefused => (502, "proxy_internal_error"),
+        // An earlier invocation with this end, of which no result is kept.
+        Code::RemoteRejected | Code::RemoteFailed | Code::RemoteNotProcessed => {
+            (424, "http_request_denied")
+        }
+        Code::RemoteOutcomeUnknown | Code::CallerCancelled => (502, "connection_terminated"),
+        Code::ResponseTimeout => (504, "http_response_timeout"),
+        Code::ReadTimeout => (504, "connection_read_timeout"),
+        Code::RemoteResultIncomplete => (502, "http_response_incomplete"),
+        Code::RemoteProtocolError => (502, "http_protocol_error"),
+        Code::ResultLimit => (502, "http_response_body_size"),
+        Code::BrokerRestarted | Code::ResultNotStored | Code::DeliveryFailed => {
+            (502, "proxy_internal_error")
+        }
+    };
+    (status, Some(error))
+}
+
+/// Whether an answer says `x-should-retry: false` (contract K-11).
+pub(crate) const fn forbids_retry(status: u16, verdict: Verdict) -> bool {
+    status >= 400 && !matches!(verdict.retry(), Retry::Backoff | Retry::SameIdempotencyKey)
+}

@@ -1,0 +1,285 @@
+//! The caller's connection as a transport: one socket, read and written at the same time, that can
+//! be handed to a pingora session for reading and taken back.
+//!
+//! Pingora never writes to it: response heads and content are ours (its session would replace
+//! `Date` and has no trailers), so the write side that it sees refuses.
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType,
+};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+
+/// One connection shared by its reader and its writer.
+pub(crate) struct Shared<W>(Arc<Mutex<W>>);
+
+impl<W> Clone for Shared<W> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<W> Shared<W> {
+    pub(crate) fn new(wire: W) -> Self {
+        Self(Arc::new(Mutex::new(wire)))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, W> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection back, if this is the last handle on it.
+    pub(crate) fn into_inner(self) -> Option<W> {
+        let mutex = Arc::try_unwrap(self.0).ok()?;
+        Some(mutex.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<W: AsyncRead + Unpin> AsyncRead for Shared<W> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_read(cx, buf)
+    }
+}
+
+impl<W: AsyncWrite + Unpin> AsyncWrite for Shared<W> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.lock()).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_shutdown(cx)
+    }
+}
+
+/// A TCP stream with bytes that were read from it too early (a ClientHello right after CONNECT).
+pub(crate) struct Rewound {
+    tcp: TcpStream,
+    prefix: BytesMut,
+}
+
+impl AsyncRead for Rewound {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if take_prefix(&mut self.prefix, buf) {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.tcp).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Rewound {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+}
+
+fn take_prefix(prefix: &mut BytesMut, buf: &mut ReadBuf<'_>) -> bool {
+    if prefix.is_empty() {
+        return false;
+    }
+    let length = prefix.len().min(buf.remaining());
+    buf.put_slice(&prefix.split_to(length));
+    if prefix.is_empty() {
+        *prefix = BytesMut::new();
+    }
+    true
+}
+
+/// The caller's connection.
+pub(crate) enum Wire {
+    /// Clear text.
+    Plain(TcpStream),
+    /// Inside an intercepted tunnel.
+    Tls(Box<TlsStream<Rewound>>),
+}
+
+impl Wire {
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(tcp) => tcp,
+            Self::Tls(tls) => &tls.get_ref().0.tcp,
+        }
+    }
+
+    /// The clear-text stream with what was read too early, to put TLS on it.
+    pub(crate) fn rewind(self, prefix: BytesMut) -> Option<Rewound> {
+        match self {
+            Self::Plain(tcp) => Some(Rewound { tcp, prefix }),
+            Self::Tls(_) => None,
+        }
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Self::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Self::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Self::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+}
+
+/// The reading half: what is buffered comes first.
+pub(crate) struct Inbound {
+    wire: Shared<Wire>,
+    fd: RawFd,
+    /// Bytes read and not yet used.
+    pub(crate) buffer: BytesMut,
+}
+
+impl Inbound {
+    pub(crate) fn new(wire: Shared<Wire>) -> Self {
+        let fd = wire.lock().tcp().as_raw_fd();
+        Self { wire, fd, buffer: BytesMut::new() }
+    }
+
+    /// Reads once into the buffer; 0 is the end of the stream. Cancel-safe.
+    pub(crate) async fn fill(&mut self) -> io::Result<usize> {
+        self.buffer.reserve(8 * 1024);
+        self.wire.read_buf(&mut self.buffer).await
+    }
+
+    /// Gives up the reading half.
+    pub(crate) fn into_buffer(self) -> BytesMut {
+        self.buffer
+    }
+}
+
+impl fmt::Debug for Inbound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbound").field("fd", &self.fd).finish_non_exhaustive()
+    }
+}
+
+impl AsyncRead for Inbound {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if take_prefix(&mut self.buffer, buf) {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.wire).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Inbound {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+        _buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[async_trait]
+impl Shutdown for Inbound {
+    async fn shutdown(&mut self) {}
+}
+
+impl UniqueID for Inbound {
+    fn id(&self) -> UniqueIDType {
+        self.fd
+    }
+}
+
+impl Ssl for Inbound {}
+
+impl GetTimingDigest for Inbound {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for Inbound {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetSocketDigest for Inbound {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
+    }
+}
+
+impl Peek for Inbound {}

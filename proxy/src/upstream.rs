@@ -1,0 +1,7 @@
+//! The way to the origin: setting a connection up, keeping it, and the one exchange at a time that
+//! it carries.
+
+pub(crate) mod dial;
+pub(crate) mod exchange;
+pub(crate) mod pool;
+pub(crate) mod tls;

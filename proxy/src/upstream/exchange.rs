@@ -1,0 +1,371 @@
+//! One exchange on one connection to an origin.
+//!
+//! ```text
+//!  Idle ── dispatch(proof) ──► (Sender, Receiver) ── rejoin ──► Idle
+//! ```
+//!
+//! An [`Idle`] connection has no way to write. The one way to a [`Sender`] takes the journal's
+//! proof that the dispatch is durable, by value (contract D-1), and a proof is good for one
+//! exchange (contract D-7). There is no resend, no retry and no redirect in here.
+
+use crate::body::{self, Decoder, Step};
+use crate::head::{self, Fields, Framing};
+use crate::stream::Shared;
+use bytes::{Bytes, BytesMut};
+use journal::Dispatched;
+use journal::contract::{Completion, PeerIdentity};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use zeroize::Zeroizing;
+
+/// Interim responses before a final one, at most.
+const MAX_INTERIM: u32 = 32;
+
+/// The transport to an origin.
+pub(super) enum Wire {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Wire {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(tcp) => tcp,
+            Self::Tls(tls) => tls.get_ref().0,
+        }
+    }
+
+    /// Whether nothing came and nothing ended while the connection lay idle.
+    fn is_quiet(&mut self) -> bool {
+        let mut byte = [0; 1];
+        let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        match rustix::net::recv(self.tcp(), &mut byte, flags) {
+            Err(error) if error == rustix::io::Errno::AGAIN => return true,
+            Ok((0, _)) | Err(_) => return false,
+            Ok(_) => {}
+        }
+        // Bytes are there. On TLS they may be a session ticket, which is no content.
+        let Self::Tls(tls) = self else { return false };
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut buf = ReadBuf::new(&mut byte);
+        Pin::new(tls).poll_read(&mut cx, &mut buf).is_pending()
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Self::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Self::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Self::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+}
+
+/// What is known of a connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    /// Unique within the process.
+    pub(crate) connection: u64,
+    pub(crate) address: SocketAddr,
+    pub(crate) identity: PeerIdentity,
+    /// Whether it carried an exchange before.
+    pub(crate) reused: bool,
+}
+
+/// A connection that carries nothing now, and can't be written to.
+pub(crate) struct Idle {
+    wire: Wire,
+    peer: Peer,
+    since: Instant,
+}
+
+impl Idle {
+    pub(super) fn new(wire: Wire, peer: Peer) -> Self {
+        Self { wire, peer, since: Instant::now() }
+    }
+
+    pub(crate) const fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    pub(super) fn idle_for(&self) -> std::time::Duration {
+        self.since.elapsed()
+    }
+
+    pub(super) fn is_quiet(&mut self) -> bool {
+        self.wire.is_quiet()
+    }
+
+    /// Crosses the dispatch boundary: the proof is used up.
+    pub(crate) fn dispatch(self, proof: Dispatched) -> (Sender, Receiver) {
+        drop(proof);
+        let wire = Shared::new(self.wire);
+        let sender = Sender { wire: wire.clone(), chunked: false, left: 0, ended: false };
+        let receiver = Receiver {
+            wire,
+            peer: self.peer,
+            buffer: BytesMut::new(),
+            decoder: Decoder::Empty,
+            keep: false,
+        };
+        (sender, receiver)
+    }
+}
+
+/// Sends the one request of an exchange.
+pub(crate) struct Sender {
+    wire: Shared<Wire>,
+    chunked: bool,
+    left: u64,
+    ended: bool,
+}
+
+impl Sender {
+    /// Sends the head, and the content that is at hand with it.
+    pub(crate) async fn head(
+        &mut self,
+        mut head: Zeroizing<Vec<u8>>,
+        framing: Framing,
+        content: &[Bytes],
+    ) -> io::Result<()> {
+        match framing {
+            Framing::Empty | Framing::Close => {}
+            Framing::Length(length) => self.left = length,
+            Framing::Chunked => self.chunked = true,
+        }
+        // One write for what is small; the buffer must not grow, or it would leave copies behind.
+        let mut rest = content;
+        if !self.chunked
+            && let [first, more @ ..] = content
+            && first.len() <= head.capacity() - head.len()
+        {
+            self.count(first.len())?;
+            head.extend_from_slice(first);
+            rest = more;
+        }
+        self.wire.write_all(&head).await?;
+        drop(head);
+        for piece in rest {
+            self.write(piece).await?;
+        }
+        self.wire.flush().await
+    }
+
+    fn count(&mut self, length: usize) -> io::Result<()> {
+        // A body byte too many would be read as the next request.
+        self.left = self.left.checked_sub(length as u64).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(())
+    }
+
+    async fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        if self.chunked {
+            self.wire.write_all(format!("{:x}\r\n", piece.len()).as_bytes()).await?;
+            self.wire.write_all(piece).await?;
+            self.wire.write_all(b"\r\n").await
+        } else {
+            self.count(piece.len())?;
+            self.wire.write_all(piece).await
+        }
+    }
+
+    /// Sends one piece of content.
+    pub(crate) async fn content(&mut self, piece: &[u8]) -> io::Result<()> {
+        self.write(piece).await?;
+        self.wire.flush().await
+    }
+
+    /// Sends the end of the content. Must follow the last byte, and only that.
+    pub(crate) async fn finish(&mut self) -> io::Result<()> {
+        if self.chunked {
+            self.wire.write_all(b"0\r\n\r\n").await?;
+            self.wire.flush().await?;
+        } else if self.left != 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.ended = true;
+        Ok(())
+    }
+}
+
+/// Why no complete response was received.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The connection broke.
+    #[error("the connection to the origin broke")]
+    Io(#[source] io::Error),
+    /// The connection was closed before the response was complete.
+    #[error("the origin closed the connection")]
+    Closed,
+    /// The response head is malformed.
+    #[error("the response head is malformed: {0}")]
+    Head(#[source] head::Fault),
+    /// The response content's framing is malformed.
+    #[error("the response content is malformed: {0}")]
+    Content(#[source] body::Fault),
+    /// Too many interim responses.
+    #[error("the origin sent too many interim responses")]
+    Interim,
+    /// The origin switched protocols without being asked.
+    #[error("the origin switched protocols unasked")]
+    Switched,
+}
+
+impl Error {
+    /// A name of the cause for records.
+    pub(crate) fn cause(&self) -> String {
+        match self {
+            Self::Io(error) => crate::upstream::dial::errno(error),
+            Self::Closed => "EOF".to_owned(),
+            Self::Head(_) => "BAD_HEAD".to_owned(),
+            Self::Content(_) => "BAD_FRAMING".to_owned(),
+            Self::Interim => "TOO_MANY_INTERIM".to_owned(),
+            Self::Switched => "UNASKED_SWITCH".to_owned(),
+        }
+    }
+}
+
+/// A piece of response content, or its proven end.
+pub(crate) enum Piece {
+    Data(Bytes),
+    End(Completion, Fields),
+}
+
+/// Receives the one response of an exchange.
+pub(crate) struct Receiver {
+    wire: Shared<Wire>,
+    peer: Peer,
+    buffer: BytesMut,
+    decoder: Decoder,
+    keep: bool,
+}
+
+impl Receiver {
+    async fn fill(&mut self) -> Result<(), Error> {
+        self.buffer.reserve(16 * 1024);
+        match self.wire.read_buf(&mut self.buffer).await {
+            Ok(0) => Err(Error::Closed),
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::Io(error)),
+        }
+    }
+
+    /// Whether any byte of a response is there.
+    pub(crate) fn has_bytes(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    /// Reads the final response's head; `method` decides its framing. Cancel-safe, but interim
+    /// responses are counted anew.
+    pub(crate) async fn head(&mut self, method: &str) -> Result<head::Response, Error> {
+        let mut interim = 0;
+        loop {
+            let head = self.one_head().await?;
+            match head.status {
+                101 => return Err(Error::Switched),
+                100..=199 => {
+                    interim += 1;
+                    if interim > MAX_INTERIM {
+                        return Err(Error::Interim);
+                    }
+                }
+                _ => {
+                    let framing = head::response_framing(&head, method).map_err(Error::Head)?;
+                    self.decoder = framing.into();
+                    self.keep = framing != Framing::Close && keeps_alive(&head);
+                    return Ok(head);
+                }
+            }
+        }
+    }
+
+    async fn one_head(&mut self) -> Result<head::Response, Error> {
+        let mut searched = 0;
+        loop {
+            match head::find_end(&self.buffer, &mut searched) {
+                Some(Ok(end)) => {
+                    let head = self.buffer.split_to(end).freeze();
+                    return head::response(&head).map_err(Error::Head);
+                }
+                Some(Err(fault)) => return Err(Error::Head(fault)),
+                None => self.fill().await?,
+            }
+        }
+    }
+
+    /// The next piece of content. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Result<Piece, Error> {
+        loop {
+            match self.decoder.step(&mut self.buffer).map_err(Error::Content)? {
+                Step::Data(data) => return Ok(Piece::Data(data)),
+                Step::End(completion, trailers) => return Ok(Piece::End(completion, trailers)),
+                Step::More => match self.fill().await {
+                    // TLS without close_notify is an error of its own, so this end is orderly.
+                    Err(Error::Closed) if self.decoder == Decoder::Close => {
+                        self.decoder = Decoder::Done;
+                        return Ok(Piece::End(Completion::CloseDelimited, Fields::default()));
+                    }
+                    filled => filled?,
+                },
+            }
+        }
+    }
+}
+
+fn keeps_alive(head: &head::Response) -> bool {
+    match head.version {
+        head::Version::Http11 => !head.fields.has_member("connection", "close"),
+        head::Version::Http10 => head.fields.has_member("connection", "keep-alive"),
+    }
+}
+
+/// The connection after a complete exchange, if it may carry another one.
+pub(crate) fn rejoin(sender: Sender, receiver: Receiver) -> Option<Idle> {
+    let sound = sender.ended && receiver.keep && receiver.decoder == Decoder::Done;
+    // Bytes beyond the response would be taken for the next one's.
+    if !sound || !receiver.buffer.is_empty() {
+        return None;
+    }
+    drop(sender);
+    let wire = receiver.wire.into_inner()?;
+    Some(Idle::new(wire, Peer { reused: true, ..receiver.peer }))
+}

@@ -1,0 +1,71 @@
+//! Idle connections to origins, kept apart by everything that identifies trust.
+
+use super::exchange::Idle;
+use crate::target::{Authority, Scheme};
+use dashmap::DashMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Connections kept for one key at most.
+const PER_KEY: usize = 64;
+/// Keys kept at most.
+const KEYS: usize = 1024;
+/// A connection that lay idle for longer is closed.
+const IDLE: Duration = Duration::from_secs(45);
+/// Many servers close after 5 s. An operation that must not run twice keeps clear of that race.
+const IDLE_UNREPEATABLE: Duration = Duration::from_secs(3);
+
+/// What two calls must share to share a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) scheme: Scheme,
+    pub(crate) authority: Authority,
+    /// Files of extra roots.
+    pub(crate) trust: Vec<PathBuf>,
+    /// Id and version of the credential.
+    pub(crate) credential: Option<(String, u64)>,
+}
+
+/// The pool.
+#[derive(Default)]
+pub(crate) struct Pool {
+    idle: DashMap<Key, Vec<Idle>>,
+}
+
+impl Pool {
+    /// A connection that is still quiet and whose address passes `allowed`, newest first.
+    pub(crate) fn take(
+        &self,
+        key: &Key,
+        repeatable: bool,
+        allowed: impl Fn(IpAddr) -> bool,
+    ) -> Option<Idle> {
+        let limit = if repeatable { IDLE } else { IDLE_UNREPEATABLE };
+        let mut kept = self.idle.get_mut(key)?;
+        while let Some(mut idle) = kept.pop() {
+            if idle.idle_for() < limit && allowed(idle.peer().address.ip()) && idle.is_quiet() {
+                return Some(idle);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection.
+    pub(crate) fn put(&self, key: Key, idle: Idle) {
+        if self.idle.len() >= KEYS && !self.idle.contains_key(&key) {
+            self.idle.retain(|_, kept| {
+                kept.retain(|idle| idle.idle_for() < IDLE);
+                !kept.is_empty()
+            });
+            if self.idle.len() >= KEYS {
+                return;
+            }
+        }
+        let mut kept = self.idle.entry(key).or_default();
+        kept.retain(|idle| idle.idle_for() < IDLE);
+        if kept.len() < PER_KEY {
+            kept.push(idle);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Stock clients through the proxy: curl, Python, Node. A client that is not installed is skipped
+//! with a word on stderr.
+
+#![allow(clippy::indexing_slicing, clippy::expect_used, clippy::print_stderr, reason = "tests")]
+
+mod support;
+
+use support::World;
+use tokio::process::Command;
+
+/// Runs a client; its standard output, or none when it is not installed.
+async fn run(command: &mut Command) -> Option<(String, String, bool)> {
+    command.kill_on_drop(true).stdin(std::process::Stdio::null());
+    let output = match tokio::time::timeout(std::time::Duration::from_secs(60), command.output())
+        .await
+        .expect("ends in time")
+    {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("skipped: {:?} is not installed", command.as_std().get_program());
+            return None;
+        }
+        output => output.expect("runs"),
+    };
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Some((text(output.stdout), text(output.stderr), output.status.success()))
+}
+
+fn curl(world: &World, arguments: &[&str]) -> Command {
+    let mut command = Command::new("curl");
+    command.args(["-sS", "--noproxy", "", "-m", "20", "-x", &world.url(), "--cacert"]);
+    command.arg(world.ca_file()).args(arguments);
+    command
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn curl_in_clear_text_and_in_a_tunnel() {
+    let world = World::new().await;
+    for url in [world.plain_url("/echo"), world.secure_url("/echo")] {
+        let Some((out, err, ok)) =
+            run(&mut curl(&world, &["-i", "-d", "some content", &url])).await
+        else {
+            return;
+        };
+        assert!(ok, "{err}");
+        assert!(out.ends_with("some content"), "{out}");
+        assert!(out.contains("Affiant-Outcome: committed;"), "{out}");
+    }
+    // Both requests of one curl use one connection.
+    let (one, two) = (world.secure_url("/ok"), world.secure_url("/chunked"));
+    let (out, err, ok) = run(&mut curl(&world, &["-v", &one, &two])).await.expect("curl");
+    assert!(ok, "{err}");
+    assert_eq!(out, "okhello");
+    assert!(err.contains("Re-using existing connection"), "{err}");
+}
+
+/// Expect: the content is asked for after policy's word, and arrives whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn curl_uploads_with_expect_and_chunks() {
+    let world = World::new().await;
+    let file = world.home.path().join("upload");
+    let content: Vec<u8> = (0..3_000_000_u32).map(|i| u8::try_from(i % 253).unwrap_or(0)).collect();
+    std::fs::write(&file, &content).expect("file");
+    let path = file.to_str().expect("path");
+    for (method, framing) in [
+        ("POST", "Expect: 100-continue"),
+        ("PUT", "Expect: 100-continue"),
+        ("POST", "Transfer-Encoding: chunked"),
+        ("PUT", "Transfer-Encoding: chunked"),
+    ] {
+        let url = world.secure_url("/status/200");
+        let arguments = ["-X", method, "-H", framing, "-T", path, &url];
+        let Some((out, err, ok)) = run(&mut curl(&world, &arguments)).await else { return };
+        assert!(ok, "{err}");
+        assert_eq!(out, "body");
+        assert!(world.secure.last_content() == content, "{method} {framing}");
+    }
+    // Refused without asking for the content.
+    let url = world.secure_url("/ok").replace("localhost", "example.com");
+    let arguments = ["-H", "Expect: 100-continue", "-T", path, &url];
+    let (_, err, ok) = run(&mut curl(&world, &arguments)).await.expect("curl");
+    assert!(!ok);
+    assert!(err.contains("403"), "{err}");
+}
+
+/// Python's strictest verification accepts the leaf, for a name and for an address.
+#[tokio::test(flavor = "multi_thread")]
+async fn python_verifies_the_leaf_strictly() {
+    let world = World::with(
+        |_, secure| {
+            format!(
+                "[[route]]\nname = \"address\"\nagents = [\"coder\"]\n\
+                 match = {{ scheme = \"https\", host = \"127.0.0.1\", port = {} }}\n\
+                 private_addresses = \"allow\"\n",
+                secure.address.port()
+            )
+        },
+        proxy::Options::default(),
+    )
+    .await;
+    let script = r#"
+import base64, http.client, ssl, sys
+proxy_host, proxy_port, token, port, ca = sys.argv[1:]
+context = ssl.create_default_context(cafile=ca)
+context.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
+identity = base64.b64encode(f"coder:{token}".encode()).decode()
+for host, expected in (("localhost", 200), ("127.0.0.1", 502)):
+    connection = http.client.HTTPSConnection(proxy_host, int(proxy_port), context=context)
+    connection.set_tunnel(host, int(port), headers={"Proxy-Authorization": "Basic " + identity})
+    connection.request("GET", "/ok")
+    response = connection.getresponse()
+    body = response.read()
+    assert response.status == expected, (host, response.status, body)
+    certificate = connection.sock.getpeercert(binary_form=True)
+    assert len(certificate) > 100
+print("verified")
+"#;
+    let mut command = Command::new("python3");
+    command.args(["-c", script, &world.address.ip().to_string()]);
+    command.args([&world.address.port().to_string(), &world.token]);
+    command.arg(world.secure.address.port().to_string()).arg(world.ca_file());
+    let Some((out, err, ok)) = run(&mut command).await else { return };
+    assert!(ok, "{err}");
+    assert_eq!(out.trim(), "verified");
+}
+
+/// What OpenSSL itself reads in the leaf.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leaf_has_what_verifiers_ask_for() {
+    let world = World::new().await;
+    let (proxy, target) = (world.address.to_string(), world.secure.address.port());
+    let script = format!(
+        "openssl s_client -proxy {proxy} -proxy_user coder -proxy_pass env:TOKEN \
+         -connect localhost:{target} -servername localhost -CAfile {} -verify_return_error \
+         -x509_strict </dev/null | openssl x509 -noout -text",
+        world.ca_file().display()
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).env("TOKEN", &world.token);
+    let Some((out, err, ok)) = run(&mut command).await else { return };
+    if err.contains("not found") {
+        eprintln!("skipped: openssl is not installed");
+        return;
+    }
+    assert!(ok, "{err}");
+    for expected in [
+        "Version: 3",
+        "X509v3 Subject Key Identifier",
+        "X509v3 Authority Key Identifier",
+        "X509v3 Key Usage: critical",
+        "Digital Signature",
+        "TLS Web Server Authentication",
+        "DNS:localhost",
+        "CA:FALSE",
+        "prime256v1",
+    ] {
+        assert!(out.contains(expected), "{expected} is missing:\n{out}");
+    }
+    assert!(!out.contains("Serial Number: -"), "{out}");
+}
+
+/// X-6 in small: a client that repeats by itself, as the SDKs do, causes one effect.
+#[tokio::test(flavor = "multi_thread")]
+async fn x_6_a_client_that_repeats_by_itself_causes_one_effect() {
+    let world = World::new().await;
+    let script = r#"
+import json, sys, urllib.request, urllib.error
+proxy, url = sys.argv[1:]
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({"http": proxy}))
+statuses = []
+for attempt in range(3):
+    request = urllib.request.Request(url, data=b"{}", method="POST", headers={
+        "Content-Type": "application/json", "x-stainless-retry-count": str(attempt)})
+    try:
+        statuses.append(opener.open(request).status)
+        break
+    except urllib.error.HTTPError as error:
+        statuses.append(error.code)
+        json.loads(error.read())
+        assert error.headers["x-should-retry"] == "false", dict(error.headers)
+print(statuses)
+"#;
+    for (path, expected) in [("/close", "[502, 424, 424]"), ("/cut", "[502, 424, 424]")] {
+        let mut command = Command::new("python3");
+        command.args(["-c", script, &world.url(), &world.plain_url(path)]);
+        let Some((out, err, ok)) = run(&mut command).await else { return };
+        assert!(ok, "{err}");
+        assert_eq!(out.trim(), expected, "{path}");
+        assert_eq!(world.origin.effects(path), 1, "{path}");
+    }
+}
+
+/// Node's own fetch, with the proxy from the environment.
+#[tokio::test(flavor = "multi_thread")]
+async fn node_fetch() {
+    let world = World::new().await;
+    let script = "const r = await fetch(process.argv[1]); \
+         console.log(r.status, await r.text(), r.headers.get('affiant-outcome').split(';')[0])";
+    let mut command = Command::new("node");
+    command.args(["--input-type=module", "-e", script, &world.secure_url("/chunked")]);
+    command.env("NODE_USE_ENV_PROXY", "1").env("HTTPS_PROXY", world.url()).env("NO_PROXY", "");
+    command.env("NODE_EXTRA_CA_CERTS", world.ca_file());
+    let Some((out, err, ok)) = run(&mut command).await else { return };
+    if !ok {
+        // Node before 24 takes no proxy from the environment, and finds a certificate unknown.
+        eprintln!("skipped: this Node takes no proxy from the environment: {err}");
+        return;
+    }
+    assert_eq!(out.trim(), "200 hello committed");
+}

@@ -1,0 +1,285 @@
+//! What an origin does, and what the caller may conclude.
+
+#![allow(clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use journal::contract::{Completion, Outcome};
+use support::{Client, World};
+
+async fn check(world: &World, method: &str, path: &str, status: u16, facts: [&str; 4]) {
+    let content = if method == "POST" { "x" } else { "" };
+    let response = world.plain(method, path, "", content).await;
+    assert_eq!(response.status, status, "{method} {path} {response:?}");
+    assert_eq!(response.facts(), facts, "{method} {path}");
+    assert_eq!(world.invocation(response.id()).await.verdict().code().as_str(), facts[0]);
+}
+
+/// S-2, S-7, M-6: an incomplete or malformed response gives `unknown`, whatever came of it.
+#[tokio::test]
+async fn s_2_incomplete_responses_are_unknown() {
+    let world = World::new().await;
+    let gone = ["REMOTE_OUTCOME_UNKNOWN", "remote_execution", "unknown"];
+    let cut = ["REMOTE_RESULT_INCOMPLETE", "remote_execution", "unknown"];
+    let bad = ["REMOTE_PROTOCOL_ERROR", "remote_execution", "unknown"];
+    for (path, [code, phase, outcome]) in [
+        ("/close", gone),
+        ("/half-head", cut),
+        ("/cut", cut),
+        ("/cut-chunked", cut),
+        ("/bad-head", bad),
+        ("/bare-lf", bad),
+        ("/switch", bad),
+    ] {
+        check(&world, "POST", path, 502, [code, phase, outcome, "reconcile"]).await;
+        check(&world, "GET", path, 502, [code, phase, outcome, "backoff"]).await;
+        assert_eq!(world.origin.effects(path), 2, "{path}");
+    }
+}
+
+/// D-2, S-1, S-5: the completion marker is on record; interim responses settle nothing.
+#[tokio::test]
+async fn d_2_complete_responses_name_their_marker() {
+    let world = World::new().await;
+    for (method, path, status, text, completion) in [
+        ("GET", "/ok", 200, "ok", Completion::ContentLength),
+        ("GET", "/chunked", 200, "hello", Completion::Chunked),
+        ("GET", "/trailers", 200, "hello", Completion::Chunked),
+        ("GET", "/no-length", 200, "all there is", Completion::CloseDelimited),
+        ("GET", "/interim", 200, "ok", Completion::ContentLength),
+        ("GET", "/204", 204, "", Completion::NoContent),
+        ("GET", "/304", 304, "", Completion::NoContent),
+        ("HEAD", "/ok", 200, "", Completion::NoContent),
+        ("GET", "/close-after", 200, "ok", Completion::ContentLength),
+    ] {
+        let response = world.plain(method, path, "", "").await;
+        assert_eq!((response.status, response.text().as_str()), (status, text), "{path}");
+        assert!(response.complete, "{path}");
+        let evidence = world.invocation(response.id()).await.evidence();
+        assert_eq!(evidence.completion, Some(completion), "{path}");
+        assert_eq!(evidence.status, Some(status), "{path}");
+    }
+    let head = world.plain("HEAD", "/ok", "", "").await;
+    assert_eq!(head.field("content-length"), "2");
+    assert_eq!(world.plain("GET", "/304", "", "").await.field("content-length"), "10");
+    let trailers = world.plain("GET", "/trailers", "", "").await;
+    assert!(trailers.trailers.contains("X-T: 1\n"), "{}", trailers.trailers);
+}
+
+/// S-3: the status gives outcome and instruction, and the origin's answer passes unchanged.
+#[tokio::test]
+async fn s_3_statuses_settle() {
+    let world = World::new().await;
+    for (path, method, outcome, retry, forbidden) in [
+        ("/status/200", "POST", "committed", "never", false),
+        ("/status/302", "POST", "committed", "never", false),
+        ("/status/401", "POST", "rejected", "after_correction", true),
+        ("/status/409", "POST", "rejected", "after_correction", true),
+        ("/status/429", "POST", "rejected", "reconcile", true),
+        ("/status/429?5", "GET", "rejected", "backoff", false),
+        ("/status/503?5", "GET", "rejected", "backoff", false),
+        ("/status/500", "POST", "committed", "never", true),
+        ("/status/500", "GET", "committed", "backoff", false),
+    ] {
+        let response = world.plain(method, path, "", "y").await;
+        assert_eq!(response.text(), "body", "{path}");
+        let start = format!("{outcome};phase=remote_execution;retry={retry};");
+        assert!(response.outcome().starts_with(&start), "{path} {}", response.outcome());
+        let expected = if forbidden { vec!["false"] } else { vec!["true"] };
+        assert_eq!(response.all("x-should-retry"), expected, "{path}");
+    }
+}
+
+#[expect(clippy::too_many_lines, reason = "a table")]
+/// C-1, C-4: what fails before dispatch names its stage and was not attempted.
+#[tokio::test]
+async fn c_1_setup_failures_are_not_attempted() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
+    let closed = listener.local_addr().expect("address");
+    drop(listener);
+    let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let other_port = other.local_addr().expect("address").port();
+    tokio::spawn(async move {
+        while let Ok((mut tcp, _)) = other.accept().await {
+            use tokio::io::AsyncWriteExt as _;
+            tcp.write_all(b"220 not TLS at all\r\n").await.expect("write");
+        }
+    });
+    let world = World::with(
+        |origin, secure| {
+            let route = |name: &str, scheme: &str, host: &str, port: u16, extra: &str| {
+                format!(
+                    "[[route]]\nname = \"{name}\"\nagents = [\"coder\"]\n\
+                     match = {{ scheme = \"{scheme}\", host = \"{host}\", port = {port} }}\n{extra}\n"
+                )
+            };
+            let private = "private_addresses = \"allow\"";
+            [
+                route("refused", "http", "127.0.0.1", closed.port(), private),
+                route("prohibited", "http", "localhost", origin.address.port(), ""),
+                route("untrusted", "https", "127.0.0.1", secure.address.port(), private),
+                route("not-tls", "https", "127.0.0.1", other_port, private),
+                route("no-name", "http", "nothing.invalid", 80, private),
+            ]
+            .concat()
+        },
+        proxy::Options::default(),
+    )
+    .await;
+    let (plain, secure) = (world.origin.address.port(), world.secure.address.port());
+    for (url, status, token, code, retry, stage, cause) in [
+        (
+            format!("http://{closed}/"),
+            502,
+            "connection_refused",
+            "CONNECTION_REFUSED",
+            "backoff",
+            "tcp_connect",
+            "ECONNREFUSED",
+        ),
+        (
+            format!("http://localhost:{plain}/"),
+            403,
+            "destination_ip_prohibited",
+            "ADDRESS_PROHIBITED",
+            "after_correction",
+            "address_check",
+            "ADDRESS_PROHIBITED",
+        ),
+        (
+            format!("https://127.0.0.1:{secure}/"),
+            502,
+            "tls_certificate_error",
+            "TLS_CERTIFICATE_ERROR",
+            "after_correction",
+            "tls_handshake",
+            "CERT_UNKNOWN_ISSUER",
+        ),
+        (
+            format!("https://127.0.0.1:{other_port}/"),
+            502,
+            "tls_protocol_error",
+            "TLS_PROTOCOL_ERROR",
+            "after_correction",
+            "tls_handshake",
+            "TLS_PROTOCOL",
+        ),
+        ("http://nothing.invalid/".to_owned(), 502, "", "", "", "resolve", ""),
+    ] {
+        let mut client = Client::connect(world.address).await;
+        let credentials = world.credentials();
+        client.send(&format!("GET {url} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n")).await;
+        let response = client.response("GET").await;
+        assert_eq!(response.status, status, "{url} {response:?}");
+        let json = response.json();
+        assert_eq!(json["error"]["phase"], "connection_setup", "{url}");
+        assert_eq!(json["error"]["outcome"], "not_attempted", "{url}");
+        let attempt = &json["evidence"]["attempts"][0];
+        assert_eq!(attempt["stage"], stage, "{url} {json}");
+        if !code.is_empty() {
+            assert_eq!(json["error"]["code"], code, "{url}");
+            assert_eq!(json["error"]["retry"], retry, "{url}");
+            assert_eq!(attempt["code"], cause, "{url}");
+            let start = format!("affiant;error={token}");
+            assert!(response.field("proxy-status").starts_with(&start), "{url}");
+        }
+    }
+    assert_eq!(world.origin.all_effects(), 0);
+}
+
+/// C-3, D-7: a kept connection that dies under a call is asked once, and gives `unknown`.
+#[tokio::test]
+async fn c_3_a_dead_kept_connection_is_unknown() {
+    let world = World::new().await;
+    assert_eq!(world.plain("GET", "/ok", "", "").await.status, 200);
+    let response = world.plain("GET", "/close", "", "").await;
+    assert_eq!(
+        response.facts(),
+        ["REMOTE_OUTCOME_UNKNOWN", "remote_execution", "unknown", "backoff"]
+    );
+    assert_eq!(response.json()["evidence"]["connection_reused"], true);
+    assert_eq!(world.origin.connections(), 1);
+    assert_eq!(world.origin.effects("/close"), 1);
+    // One that died while it lay idle is not used.
+    assert_eq!(world.plain("GET", "/close-after", "", "").await.status, 200);
+    assert_eq!(world.plain("GET", "/ok", "", "").await.status, 200);
+}
+
+/// E-4, S-2: a response over the threshold is streamed, `unknown` first, the outcome in trailers.
+#[tokio::test]
+async fn e_4_long_responses_carry_their_outcome_in_trailers() {
+    let world = World::new().await;
+    let length = 3_000_000;
+    let response = world.plain("GET", &format!("/big?{length}"), "", "").await;
+    assert_eq!(response.status, 200);
+    assert!(response.outcome().starts_with("unknown;phase=remote_execution;"));
+    assert!(response.complete);
+    assert_eq!(response.content.len(), length);
+    assert!(response.content.iter().enumerate().all(|(i, byte)| usize::from(*byte) == i % 251));
+    assert!(response.trailers.contains("Affiant-Outcome: committed;"), "{}", response.trailers);
+    assert!(response.trailers.contains("Proxy-Status: affiant;"), "{}", response.trailers);
+    let id = response.id();
+    let invocation = world.invocation(id).await;
+    assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
+    let stored = world.journal.result(id).expect("stored").read_to_end().expect("read");
+    assert_eq!(stored, response.content);
+}
+
+#[tokio::test]
+async fn e_4_event_streams_are_not_held() {
+    let world = World::new().await;
+    let response = world.plain("GET", "/events", "", "").await;
+    assert_eq!(response.text(), "data: 0\n\ndata: 1\n\ndata: 2\n\n");
+    assert!(response.trailers.contains("Affiant-Outcome: committed;"), "{}", response.trailers);
+}
+
+/// S-2: a streamed response that is cut at the origin is cut for the caller.
+#[tokio::test]
+async fn s_2_a_cut_stream_is_visibly_cut() {
+    let world = World::new().await;
+    let response = world.plain("POST", "/cut-stream", "", "x").await;
+    assert_eq!(response.status, 200);
+    assert!(!response.complete);
+    assert_eq!(response.trailers, "");
+    let verdict = world.invocation(response.id()).await.verdict();
+    assert_eq!(verdict.outcome(), Outcome::Unknown);
+    assert_eq!(verdict.code().as_str(), "REMOTE_RESULT_INCOMPLETE");
+}
+
+/// D-4, R-2: the caller goes away, the origin's result is recorded and can be had by its id.
+#[tokio::test]
+async fn d_4_a_result_is_recorded_for_a_caller_that_left() {
+    let world = World::new().await;
+    let id = world.journal.new_id();
+    let mut client = Client::connect(world.address).await;
+    let fields = format!("Affiant-Invocation: {id}\r\n");
+    client.send(&world.plain_request("POST", "/gate", &fields, "x")).await;
+    world.origin.reached("/gate", 1).await;
+    drop(client);
+    world.origin.open_gate();
+    let events = world.events(id, "DELIVERY_FAILED").await;
+    assert_eq!(events[events.len() - 2].body.name(), "RESULT_COMMITTED");
+    let verdict = world.invocation(id).await.verdict();
+    assert_eq!(
+        [verdict.phase().as_str(), verdict.outcome().as_str(), verdict.retry().as_str()],
+        ["result_delivery", "committed", "fetch_result"]
+    );
+    assert_eq!(world.journal.result(id).expect("stored").read_to_end().expect("read"), b"ok");
+    assert_eq!(world.origin.effects("/gate"), 1);
+}
+
+/// Early answers: the origin's refusal reaches the caller though the content was not taken.
+#[tokio::test]
+async fn an_early_answer_reaches_the_caller() {
+    let world = World::new().await;
+    let mut client = Client::connect(world.address).await;
+    let content = "x".repeat(4 << 20);
+    let request = world.plain_request("PUT", "/early", "", &content);
+    let (head, _) = request.split_at(request.find("\r\n\r\n").expect("end") + 4);
+    client.send(head).await;
+    let response = client.response("PUT").await;
+    assert_eq!(response.status, 413, "{response:?}");
+    assert_eq!(response.text(), "big");
+    assert!(response.outcome().starts_with("rejected;"));
+    assert_eq!(response.field("connection"), "close");
+}

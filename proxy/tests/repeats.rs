@@ -1,0 +1,194 @@
+//! Repeats: by id (K-10), by fingerprint (K-11), by key (K-3).
+
+#![allow(clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use support::{Client, World};
+
+/// K-10: the same id with the same request is answered from the record.
+#[tokio::test]
+async fn k_10_a_repeat_by_id_is_answered_from_the_record() {
+    let world = World::new().await;
+    let id = world.journal.new_id();
+    let fields = format!("Affiant-Invocation: {id}\r\n");
+    let first = world.plain("POST", "/ok", &fields, "x").await;
+    assert_eq!(first.id(), id);
+    let second = world.plain("POST", "/ok", &fields, "x").await;
+    assert_eq!((second.status, second.text().as_str()), (200, "ok"));
+    assert_eq!(second.outcome(), format!("{};replayed", first.outcome()));
+    assert_eq!(second.all("set-cookie"), ["a", "b"]);
+    assert_eq!(second.field("date"), "Thu, 01 Jan 1970 00:00:01 GMT");
+    assert_eq!(world.origin.effects("/ok"), 1);
+    // Another request under that id is refused, and nothing of the first is told.
+    let other = world.plain("POST", "/ok", &fields, "y").await;
+    assert_eq!(other.status, 422);
+    assert_eq!(
+        other.facts(),
+        ["IDEMPOTENCY_MISMATCH", "validation", "not_attempted", "after_correction"]
+    );
+    assert_ne!(other.id(), id);
+    assert_eq!(world.origin.all_effects(), 1);
+}
+
+/// K-10: a repeat of a call that ended without a result gets that end.
+#[tokio::test]
+async fn k_10_a_repeat_of_an_unknown_call_gets_its_envelope() {
+    let world = World::new().await;
+    let id = world.journal.new_id();
+    let fields = format!("Affiant-Invocation: {id}\r\n");
+    let first = world.plain("POST", "/close", &fields, "x").await;
+    let second = world.plain("POST", "/close", &fields, "x").await;
+    assert_eq!(second.status, 502);
+    assert_eq!(second.facts(), first.facts());
+    assert_eq!(second.id(), id);
+    assert_eq!(world.origin.effects("/close"), 1);
+}
+
+/// K-10: a repeat of a call that is under way waits for it.
+#[tokio::test]
+async fn k_10_a_repeat_of_a_call_under_way_waits() {
+    let world = World::new().await;
+    let id = world.journal.new_id();
+    let request =
+        world.plain_request("POST", "/gate", &format!("Affiant-Invocation: {id}\r\n"), "x");
+    let mut first = Client::connect(world.address).await;
+    first.send(&request).await;
+    world.origin.reached("/gate", 1).await;
+    let mut second = Client::connect(world.address).await;
+    second.send(&request).await;
+    world.origin.open_gate();
+    assert_eq!(first.response("POST").await.text(), "ok");
+    let answer = second.response("POST").await;
+    assert_eq!(answer.text(), "ok");
+    assert!(answer.outcome().ends_with(";replayed"), "{}", answer.outcome());
+    assert_eq!(world.origin.effects("/gate"), 1);
+}
+
+/// K-11: an equal request after an unknown one is not dispatched; what a client changes per try
+/// does not help it, its own new id does.
+#[tokio::test]
+async fn k_11_an_equal_request_in_doubt_is_refused() {
+    let world = World::new().await;
+    let first = world.plain("POST", "/close", "X-Stainless-Retry-Count: 0\r\n", "x").await;
+    assert_eq!(first.status, 502);
+    for n in 1..4 {
+        let fields = format!("X-Stainless-Retry-Count: {n}\r\nDate: {n}\r\n");
+        let again = world.plain("POST", "/close", &fields, "x").await;
+        assert_eq!(again.status, 424);
+        assert_eq!(again.field("x-should-retry"), "false");
+        assert_eq!(
+            again.facts(),
+            ["IN_DOUBT_DUPLICATE", "validation", "not_attempted", "reconcile"]
+        );
+        assert_eq!(again.json()["error"]["follow"], first.id().to_string());
+        assert_ne!(again.id(), first.id());
+    }
+    assert_eq!(world.origin.effects("/close"), 1);
+    assert_eq!(world.plain("POST", "/close", "", "other").await.status, 502);
+    assert_eq!(world.origin.effects("/close"), 2);
+    let own = format!("Affiant-Invocation: {}\r\n", world.journal.new_id());
+    assert_eq!(world.plain("POST", "/close", &own, "x").await.status, 502);
+    assert_eq!(world.origin.effects("/close"), 3);
+}
+
+/// K-11: while the first is in flight, an equal one is refused.
+#[tokio::test]
+async fn k_11_an_equal_request_in_flight_is_refused() {
+    let world = World::new().await;
+    let request = world.plain_request("POST", "/gate", "", "x");
+    let mut first = Client::connect(world.address).await;
+    first.send(&request).await;
+    world.origin.reached("/gate", 1).await;
+    let mut second = Client::connect(world.address).await;
+    second.send(&request).await;
+    let refused = second.response("POST").await;
+    assert_eq!(refused.status, 424);
+    world.origin.open_gate();
+    let answer = first.response("POST").await;
+    assert_eq!(answer.text(), "ok");
+    assert_eq!(refused.json()["error"]["follow"], answer.id().to_string());
+    assert_eq!(world.origin.effects("/gate"), 1);
+}
+
+/// K-11: after a 5xx the stored result answers; after a handed-over 2xx an equal request is a new
+/// action; idempotent requests are not guarded.
+#[tokio::test]
+async fn k_11_settled_calls_answer_or_make_way() {
+    let world = World::new().await;
+    let first = world.plain("POST", "/status/500", "", "x").await;
+    let second = world.plain("POST", "/status/500", "", "x").await;
+    assert_eq!((second.status, second.text().as_str()), (500, "body"));
+    assert_eq!(second.outcome(), format!("{};replayed", first.outcome()));
+    assert_eq!(world.origin.effects("/status/500"), 1);
+    for n in 1..=5 {
+        let response = world.plain("POST", "/ok", "", "x").await;
+        assert!(!response.outcome().contains("replayed"));
+        world.events(response.id(), "RESULT_DELIVERED").await;
+        assert_eq!(world.origin.effects("/ok"), n);
+    }
+    for n in 1..=2 {
+        assert_eq!(world.plain("GET", "/close", "", "").await.status, 502);
+        assert_eq!(world.origin.effects("/close"), n);
+    }
+}
+
+/// K-11 without waiting: the confirmation is there as soon as the caller has its response, most of
+/// the time; a repeat that comes sooner is answered from the record, never sent twice by doubt.
+#[tokio::test]
+async fn k_11_back_to_back_requests_on_one_connection_are_new_actions() {
+    let world = World::new().await;
+    let mut client = Client::connect(world.address).await;
+    for n in 1..=20 {
+        client.send(&world.plain_request("POST", "/ok", "", "x")).await;
+        let response = client.response("POST").await;
+        assert_eq!(response.status, 200);
+        assert!(!response.outcome().contains("replayed"), "{n}");
+    }
+    assert_eq!(world.origin.effects("/ok"), 20);
+}
+
+/// K-2, K-3: a declared key is on record before dispatch; the same key with another request is
+/// refused; under a verified contract an unknown outcome may be repeated with the key.
+#[tokio::test]
+async fn k_3_keys_are_bound_to_their_request() {
+    let world = World::with(
+        |origin, _| {
+            format!(
+                "[[route]]\nname = \"keyed\"\nagents = [\"coder\"]\n\
+                 match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, methods = [\"POST\"], path = \"/close\" }}\n\
+                 idempotency = {{ header = \"Idempotency-Key\", scope = \"pay\", retention = \"24h\", contract = \"verified\" }}\n\
+                 private_addresses = \"allow\"\n",
+                origin.address.port()
+            )
+        },
+        proxy::Options::default(),
+    )
+    .await;
+    let key = "Idempotency-Key: k1\r\n";
+    let first = world.plain("POST", "/close", key, "x").await;
+    assert_eq!(
+        first.facts(),
+        ["REMOTE_OUTCOME_UNKNOWN", "remote_execution", "unknown", "same_idempotency_key"]
+    );
+    assert_eq!(first.json()["evidence"]["idempotency"]["key"], "k1");
+    assert_eq!(first.all("x-should-retry").len(), 0);
+    let other = world.plain("POST", "/close", key, "y").await;
+    assert_eq!(other.status, 422);
+    let again = world.plain("POST", "/close", key, "x").await;
+    assert_eq!(again.status, 502);
+    assert_eq!(world.origin.effects("/close"), 2);
+    let without = world.plain("POST", "/close", "", "x").await;
+    assert_eq!(without.facts()[3], "reconcile");
+}
+
+/// K-11: callers that open a connection per request and repeat at once do mean new actions.
+#[tokio::test]
+async fn k_11_back_to_back_requests_on_new_connections_are_new_actions() {
+    let world = World::new().await;
+    for n in 1..=30 {
+        let response = world.plain("POST", "/ok", "", "x").await;
+        assert!(!response.outcome().contains("replayed"), "{n}");
+    }
+    assert_eq!(world.origin.effects("/ok"), 30);
+}

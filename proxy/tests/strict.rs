@@ -1,0 +1,218 @@
+//! Hostile and malformed bytes: refused before dispatch, with a code, a field and a record.
+
+#![allow(clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use support::{Client, World};
+
+async fn check(world: &World, bytes: &[u8], status: u16, code: &str, field: &str) {
+    let shown = String::from_utf8_lossy(bytes).into_owned();
+    let before = world.origin.all_effects();
+    let mut client = Client::connect(world.address).await;
+    client.send_bytes(bytes).await;
+    let response = client.response("GET").await;
+    assert_eq!(response.status, status, "{shown:?} {response:?}");
+    let json = response.json();
+    assert_eq!(json["error"]["code"], code, "{shown:?}");
+    assert_eq!(json["error"]["field"], field, "{shown:?}");
+    assert_eq!(json["error"]["phase"], "validation", "{shown:?}");
+    assert_eq!(json["error"]["outcome"], "not_attempted", "{shown:?}");
+    assert_eq!(json["error"]["retry"], "after_correction", "{shown:?}");
+    assert_eq!(json["status"], status, "{shown:?}");
+    assert_eq!(response.field("content-type"), "application/problem+json");
+    let recorded = world.invocation(response.id()).await;
+    assert_eq!(recorded.verdict().code().as_str(), code, "{shown:?}");
+    assert_eq!(world.origin.all_effects(), before, "{shown:?}");
+}
+
+/// V-1, V-2: framing that leaves doubt.
+#[tokio::test]
+async fn v_1_doubtful_framing_is_refused() {
+    let world = World::new().await;
+    let url = world.plain_url("/ok");
+    let credentials = world.credentials();
+    for (fields, field) in [
+        ("Content-Length: 1\r\nTransfer-Encoding: chunked\r\n", "request.headers.content-length"),
+        ("Content-Length: 1\r\nContent-Length: 1\r\n", "request.headers.content-length"),
+        ("Content-Length: 1, 1\r\n", "request.headers.content-length"),
+        ("Content-Length: -1\r\n", "request.headers.content-length"),
+        ("Transfer-Encoding: chunked\t,\r\n", "request.headers.transfer-encoding"),
+        ("Transfer-Encoding: xchunked\r\n", "request.headers.transfer-encoding"),
+        ("Transfer-Encoding : chunked\r\n", "request.headers"),
+        ("X: a\r\n b\r\n", "request.headers"),
+        ("X: a\nY: b\r\n", "request.head"),
+        ("X: a\0b\r\n", "request.head"),
+        ("Host: a\r\nHost: b\r\n", "request.headers.host"),
+        ("", "request.headers.host"),
+    ] {
+        let host = if field == "request.headers.host" { "" } else { "Host: x\r\n" };
+        let text = format!("POST {url} HTTP/1.1\r\n{host}{credentials}{fields}\r\nx");
+        check(&world, text.as_bytes(), 400, "INVALID_REQUEST", field).await;
+    }
+    let text = format!(
+        "POST {url} HTTP/1.0\r\nHost: x\r\n{credentials}Transfer-Encoding: chunked\r\n\r\n"
+    );
+    let field = "request.headers.transfer-encoding";
+    check(&world, text.as_bytes(), 400, "INVALID_REQUEST", field).await;
+    check(&world, b"GARBAGE\r\n\r\n", 400, "INVALID_REQUEST", "request.line").await;
+    check(&world, b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400, "INVALID_REQUEST", "request.head")
+        .await;
+}
+
+/// V-1: a chunk that is malformed is found before dispatch where the content is read ahead.
+#[tokio::test]
+async fn v_1_a_malformed_chunk_is_refused() {
+    let world = World::new().await;
+    let url = world.plain_url("/ok");
+    let credentials = world.credentials();
+    for content in
+        ["zz\r\nx\r\n0\r\n\r\n", "1\r\nxy\r\n0\r\n\r\n", "-1\r\n\r\n", "1\nx\r\n0\r\n\r\n"]
+    {
+        let text = format!(
+            "POST {url} HTTP/1.1\r\nHost: x\r\n{credentials}Transfer-Encoding: chunked\r\n\r\n{content}"
+        );
+        check(&world, text.as_bytes(), 400, "INVALID_REQUEST", "request.content").await;
+    }
+}
+
+/// V-1, V-2: targets.
+#[tokio::test]
+async fn v_1_malformed_targets_are_refused() {
+    let world = World::new().await;
+    let credentials = world.credentials();
+    let port = world.origin.address.port();
+    for target in [
+        "/ok".to_owned(),
+        "*".to_owned(),
+        format!("http://user:pass@127.0.0.1:{port}/ok"),
+        format!("ftp://127.0.0.1:{port}/ok"),
+        "http:///ok".to_owned(),
+        "http://127.0.0.1:99999/ok".to_owned(),
+        format!("http://0x7f.0.0.1:{port}/ok"),
+        format!("http://2130706433:{port}/ok"),
+        format!("http://127.0.0.1:{port}/%zz"),
+        "http://[::1/ok".to_owned(),
+    ] {
+        let text = format!("GET {target} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+        check(&world, text.as_bytes(), 400, "INVALID_TARGET", "request.target").await;
+        assert!(!world.newest().accepted().target.contains("pass"));
+    }
+    let text = format!("CONNECT localhost HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+    check(&world, text.as_bytes(), 400, "INVALID_TARGET", "request.target").await;
+    let text = format!("CONNECT u:p@localhost:1 HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+    check(&world, text.as_bytes(), 400, "INVALID_TARGET", "request.target").await;
+}
+
+/// V-1: what policy does not allow, what can't be carried, what came round in a loop.
+#[tokio::test]
+async fn v_1_refusals_have_their_codes() {
+    let world = World::with(
+        |origin, _| {
+            let port = origin.address.port();
+            format!(
+                "[[route]]\nname = \"small\"\nagents = [\"coder\"]\n\
+                 match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {port}, path = \"/small\" }}\n\
+                 private_addresses = \"allow\"\ncredential = \"pay\"\nlimits = {{ request_bytes = \"10B\" }}\n"
+            )
+        },
+        proxy::Options::default(),
+    )
+    .await;
+    let credentials = world.credentials();
+    let via = world.plain("GET", "/echo", "", "").await.text();
+    let via = via.lines().find(|line| line.starts_with("Via: ")).expect("via").to_owned();
+    let url = world.plain_url("/ok");
+    let get = |url: &str, fields: &str| {
+        format!("GET {url} HTTP/1.1\r\nHost: x\r\n{credentials}{fields}\r\n")
+    };
+    let denied = get("http://example.com/", "");
+    check(&world, denied.as_bytes(), 403, "TARGET_NOT_ALLOWED", "target.host").await;
+    let looped = get(&url, &format!("{via}\r\n"));
+    check(&world, looped.as_bytes(), 502, "LOOP_DETECTED", "request.headers.via").await;
+    let upgrade = get(&url, "Connection: upgrade\r\nUpgrade: websocket\r\n");
+    check(&world, upgrade.as_bytes(), 501, "UNSUPPORTED_ACTION", "request.headers.upgrade").await;
+    let expect = get(&url, "Expect: 200-maybe\r\n");
+    check(&world, expect.as_bytes(), 400, "INVALID_REQUEST", "request.headers.expect").await;
+    let id = get(&url, "Affiant-Invocation: act_x\r\n");
+    let field = "request.headers.affiant-invocation";
+    check(&world, id.as_bytes(), 400, "INVALID_INVOCATION_ID", field).await;
+    let small = world.plain_url("/small");
+    let long =
+        format!("POST {small} HTTP/1.1\r\nHost: x\r\n{credentials}Content-Length: 11\r\n\r\n");
+    check(&world, long.as_bytes(), 413, "PAYLOAD_LIMIT", "request.content").await;
+    let long = format!(
+        "POST {small} HTTP/1.1\r\nHost: x\r\n{credentials}Transfer-Encoding: chunked\r\n\r\nb\r\nhello world\r\n0\r\n\r\n"
+    );
+    check(&world, long.as_bytes(), 413, "PAYLOAD_LIMIT", "request.content").await;
+    let forbidden = get(&small, "Authorization: mine\r\n");
+    check(&world, forbidden.as_bytes(), 403, "HEADER_FORBIDDEN", "headers.authorization").await;
+    let connect = format!("CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+    check(&world, connect.as_bytes(), 403, "TARGET_NOT_ALLOWED", "target.host").await;
+}
+
+/// I-1: a locked vault and an absent secret stop the call before dispatch.
+#[tokio::test]
+async fn i_1_credentials_that_cannot_be_had() {
+    let world = World::new().await;
+    let mut client = world.tunnel().await;
+    world.policy.remove_secret("pay-token").expect("removed");
+    client.send(&world.secure_request("GET", "/with-credential/ok", "", "")).await;
+    let response = client.response("GET").await;
+    assert_eq!(response.status, 500);
+    assert_eq!(
+        response.facts(),
+        ["SECRET_MISSING", "credential_injection", "not_attempted", "after_correction"]
+    );
+    assert!(!response.text().contains("pay-token"), "V-3: the reference is not echoed");
+    world.policy.vault().lock();
+    client.send(&world.secure_request("GET", "/with-credential/ok", "", "")).await;
+    let response = client.response("GET").await;
+    assert_eq!(response.status, 503);
+    assert_eq!(
+        response.facts(),
+        ["VAULT_LOCKED", "credential_injection", "not_attempted", "after_correction"]
+    );
+    assert_eq!(world.secure.all_effects(), 0);
+}
+
+/// Two requests in one write are both judged, both recorded, and answered in order.
+#[tokio::test]
+async fn pipelined_requests_are_all_judged() {
+    let world = World::new().await;
+    let credentials = world.credentials();
+    let mut client = Client::connect(world.address).await;
+    let both = [
+        world.plain_request("POST", "/ok", "", "first"),
+        format!("GET http://example.com/ HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"),
+        format!(
+            "POST {} HTTP/1.1\r\nHost: x\r\n{credentials}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+            world.plain_url("/echo")
+        ),
+        world.plain_request("GET", "/chunked", "", ""),
+    ]
+    .concat();
+    client.send(&both).await;
+    assert_eq!(client.response("POST").await.text(), "ok");
+    assert_eq!(client.response("GET").await.status, 403);
+    assert!(client.response("POST").await.text().ends_with("\r\n\r\nabc"));
+    assert_eq!(client.response("GET").await.text(), "hello");
+    assert_eq!(world.origin.all_effects(), 3);
+}
+
+/// A head that comes slowly, or never ends, does not hold the connection for ever.
+#[tokio::test]
+async fn slow_heads_are_cut_off() {
+    let options = proxy::Options {
+        head_timeout: std::time::Duration::from_millis(200),
+        ..proxy::Options::default()
+    };
+    let world = World::with(|_, _| String::new(), options).await;
+    let mut client = Client::connect(world.address).await;
+    client.send("GET http://x/ HTTP/1.1\r\nA: ").await;
+    assert!(client.ends().await);
+    let mut client = Client::connect(world.address).await;
+    client.send(&format!("GET http://x/ HTTP/1.1\r\nA: {}", "a".repeat(70_000))).await;
+    assert_eq!(client.response("GET").await.status, 400);
+    assert!(client.ends().await);
+}

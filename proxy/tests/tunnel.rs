@@ -1,0 +1,160 @@
+//! CONNECT, interception, and what must agree inside of it.
+
+#![allow(clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use support::{Client, World};
+
+/// C-5: the verified identity of the origin is on record; requests on one tunnel share an upstream
+/// connection.
+#[tokio::test]
+async fn c_5_a_tunnel_carries_calls_with_a_verified_peer() {
+    let world = World::new().await;
+    let mut client = world.tunnel().await;
+    for n in 0..3 {
+        client.send(&world.secure_request("GET", "/ok", "", "")).await;
+        let response = client.response("GET").await;
+        assert_eq!((response.status, response.text().as_str()), (200, "ok"), "{response:?}");
+        let evidence = world.invocation(response.id()).await.evidence();
+        let peer = serde_json::to_value(evidence.peer).expect("JSON");
+        assert_eq!(peer["kind"], "tls");
+        assert_eq!(peer["name"], "localhost");
+        assert_eq!(evidence.connection_reused, Some(n > 0));
+        assert!(world.secure.last_head().starts_with("GET /ok HTTP/1.1\r\nHost: localhost:"));
+    }
+    assert_eq!(world.secure.connections(), 1);
+}
+
+/// Host, target and server name must be the tunnel's.
+#[tokio::test]
+async fn v_1_another_authority_inside_the_tunnel_is_421() {
+    let world = World::new().await;
+    let port = world.secure.address.port();
+    for (target, host, field) in [
+        ("/ok", "other.example".to_owned(), "request.headers.host"),
+        ("/ok", format!("localhost:{}", port - 1), "request.headers.host"),
+        ("/ok", "localhost".to_owned(), "request.headers.host"),
+        ("https://other.example/ok", format!("localhost:{port}"), "request.target"),
+        ("http://localhost/ok", format!("localhost:{port}"), "request.target"),
+    ] {
+        let mut client = world.tunnel().await;
+        client.send(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        let response = client.response("GET").await;
+        assert_eq!(response.status, 421, "{target} {host}");
+        assert_eq!(response.json()["error"]["field"], field, "{target} {host}");
+        assert_eq!(
+            response.facts(),
+            ["AUTHORITY_MISMATCH", "validation", "not_attempted", "after_correction"]
+        );
+    }
+    assert_eq!(world.secure.all_effects(), 0);
+    let mut client = world.tunnel().await;
+    client.send(&format!("GET /ok HTTP/1.1\r\nHost: LOCALHOST.:{port}\r\n\r\n")).await;
+    assert_eq!(client.response("GET").await.status, 200);
+}
+
+/// A ClientHello that comes in the same write as CONNECT is not lost, and a refused CONNECT leaves
+/// the connection usable.
+#[tokio::test]
+async fn refused_tunnels_keep_the_connection() {
+    let world = World::new().await;
+    let port = world.secure.address.port();
+    let mut client = Client::connect(world.address).await;
+    client.send(&format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n\r\n")).await;
+    assert_eq!(client.response("GET").await.status, 407);
+    let credentials = world.credentials();
+    client.send(&format!("CONNECT localhost:1 HTTP/1.1\r\nHost: x\r\n{credentials}\r\n")).await;
+    let refused = client.response("GET").await;
+    assert_eq!(refused.status, 403);
+    let recorded = world.invocation(refused.id()).await;
+    assert_eq!(recorded.accepted().action, "CONNECT");
+    assert_eq!(recorded.accepted().target, "https://localhost:1");
+    client
+        .send(&format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+        .await;
+    assert_eq!(client.response("CONNECT").await.status, 200);
+    let mut client = client.into_tls(world.ca.certificate_pem(), "localhost").await;
+    client.send(&world.secure_request("GET", "/ok", "", "")).await;
+    assert_eq!(client.response("GET").await.status, 200);
+}
+
+/// Policy and agent are judged per request, on kept tunnels as well.
+#[tokio::test]
+async fn v_5_a_kept_tunnel_sees_a_new_policy_at_once() {
+    let world = World::new().await;
+    let mut client = world.tunnel().await;
+    client.send(&world.secure_request("GET", "/ok", "", "")).await;
+    let first = client.response("GET").await;
+    assert_eq!(first.status, 200);
+    world.policy.apply("", "empty.toml", "test").expect("applied");
+    client.send(&world.secure_request("GET", "/ok", "", "")).await;
+    assert_eq!(client.response("GET").await.facts()[0], "TARGET_NOT_ALLOWED");
+    let text = support::policy_text(&world.origin, &world.secure, "");
+    let version = world.policy.apply(&text, "policy.toml", "test").expect("applied");
+    client.send(&world.secure_request("GET", "/ok", "", "")).await;
+    let again = client.response("GET").await;
+    assert_eq!(again.status, 200);
+    let preflight = world.invocation(again.id()).await.preflight().cloned().expect("preflight");
+    assert_eq!(preflight.policy_version, version);
+    world.policy.remove_agent("coder").expect("removed");
+    client.send(&world.secure_request("GET", "/ok", "", "")).await;
+    assert_eq!(client.response("GET").await.facts()[0], "AGENT_UNAUTHENTICATED");
+}
+
+/// I-4: a credential that comes back in pieces of a stream does not pass.
+#[tokio::test]
+async fn i_4_a_secret_split_over_chunks_is_redacted() {
+    let world = World::new().await;
+    let mut client = world.tunnel().await;
+    client.send(&world.secure_request("GET", "/with-credential/echo-split", "", "")).await;
+    let response = client.response("GET").await;
+    let stars = "*".repeat("Bearer ".len() + support::SECRET.len());
+    assert!(response.text().ends_with(&stars), "{}", response.text());
+    assert!(world.invocation(response.id()).await.evidence().redacted);
+}
+
+/// I-2: another credential, another connection.
+#[tokio::test]
+async fn i_2_connections_are_not_shared_between_credentials() {
+    let world = World::new().await;
+    let mut client = world.tunnel().await;
+    for path in ["/ok", "/with-credential/ok", "/ok", "/with-credential/ok"] {
+        client.send(&world.secure_request("GET", path, "", "")).await;
+        assert_eq!(client.response("GET").await.status, 200);
+    }
+    assert_eq!(world.secure.connections(), 2);
+}
+
+/// The control API answers through the proxy, for agents only, and leaves no record.
+#[tokio::test]
+async fn control_is_reached_through_the_proxy() {
+    let world = World::new().await;
+    let mut client = Client::connect(world.address).await;
+    let url = "http://affiant.internal/v1/health?x=1";
+    client.send(&format!("GET {url} HTTP/1.1\r\nHost: affiant.internal\r\n\r\n")).await;
+    assert_eq!(client.response("GET").await.status, 407);
+    let before = world.newest().id();
+    let credentials = world.credentials();
+    client
+        .send(&format!("GET {url} HTTP/1.1\r\nHost: affiant.internal\r\n{credentials}\r\n"))
+        .await;
+    let response = client.response("GET").await;
+    assert_eq!(response.text(), "coder GET /v1/health?x=1");
+    assert_eq!(world.newest().id(), before);
+}
+
+/// Shutdown lets a call end, answers it, and closes.
+#[tokio::test]
+async fn shutdown_drains() {
+    let world = World::new().await;
+    let mut idle = Client::connect(world.address).await;
+    let mut busy = Client::connect(world.address).await;
+    busy.send(&world.plain_request("POST", "/gate", "", "x")).await;
+    world.origin.reached("/gate", 1).await;
+    world.shut_down();
+    assert!(idle.ends().await);
+    world.origin.open_gate();
+    assert_eq!(busy.response("POST").await.text(), "ok");
+    assert!(busy.ends().await);
+}

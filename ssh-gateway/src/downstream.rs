@@ -1,0 +1,219 @@
+//! The client's side of one session channel: output, end, and whether it arrived.
+//!
+//! Every wait here ends when the client goes away or leaves its output unread for too long.
+
+use crate::flag::raised;
+use bytes::Bytes;
+use journal::contract::{Confirmation, SshEnd};
+use russh::server::{Handle, Msg};
+use russh::{ChannelWriteHalf, Sig};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How long the client may take to answer the question whether it got everything, and then to close
+/// its side of the channel.
+const CONFIRM: Duration = Duration::from_secs(3);
+
+/// How a command ended, with what the client is shown of it.
+#[derive(Debug, Clone)]
+pub(crate) enum End {
+    /// Exit status.
+    Status(u32),
+    /// Exit signal.
+    Signal {
+        /// The signal.
+        signal: Sig,
+        /// Whether core was dumped.
+        core_dumped: bool,
+        /// The target's words.
+        message: String,
+        /// Their language.
+        language: String,
+    },
+}
+
+impl End {
+    /// The end as records have it.
+    pub(crate) fn to_record(&self) -> SshEnd {
+        match self {
+            Self::Status(status) => SshEnd::ExitStatus(*status),
+            Self::Signal { signal, .. } => SshEnd::ExitSignal(signal_name(signal).to_owned()),
+        }
+    }
+
+    /// The end from a record.
+    pub(crate) fn from_record(end: &SshEnd) -> Self {
+        match end {
+            SshEnd::ExitStatus(status) => Self::Status(*status),
+            SshEnd::ExitSignal(name) => Self::Signal {
+                signal: Sig::Custom(name.clone()),
+                core_dumped: false,
+                message: String::new(),
+                language: String::new(),
+            },
+        }
+    }
+}
+
+/// The signal's name without `SIG` (RFC 4254 section 6.10).
+pub(crate) fn signal_name(signal: &Sig) -> &str {
+    match signal {
+        Sig::ABRT => "ABRT",
+        Sig::ALRM => "ALRM",
+        Sig::FPE => "FPE",
+        Sig::HUP => "HUP",
+        Sig::ILL => "ILL",
+        Sig::INT => "INT",
+        Sig::KILL => "KILL",
+        Sig::PIPE => "PIPE",
+        Sig::QUIT => "QUIT",
+        Sig::SEGV => "SEGV",
+        Sig::TERM => "TERM",
+        Sig::USR1 => "USR1",
+        Sig::Custom(name) => name,
+    }
+}
+
+/// The client's side of one session channel.
+pub(crate) struct Downstream {
+    write: ChannelWriteHalf<Msg>,
+    handle: Handle,
+    gone: watch::Receiver<bool>,
+    stall: Duration,
+    has_terminal: bool,
+    stalled: bool,
+    eof_sent: bool,
+    sent_bytes: u64,
+}
+
+impl Downstream {
+    pub(crate) fn new(
+        write: ChannelWriteHalf<Msg>,
+        handle: Handle,
+        gone: watch::Receiver<bool>,
+        stall: Duration,
+        has_terminal: bool,
+    ) -> Self {
+        Self {
+            write,
+            handle,
+            gone,
+            stall,
+            has_terminal,
+            stalled: false,
+            eof_sent: false,
+            sent_bytes: 0,
+        }
+    }
+
+    /// Whether the client has gone, or counts as gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.stalled || *self.gone.borrow()
+    }
+
+    /// Content bytes that the client's window took.
+    pub(crate) const fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
+    /// Waits until the client has gone.
+    pub(crate) async fn gone(&mut self) {
+        if !self.stalled {
+            raised(&mut self.gone).await;
+        }
+    }
+
+    /// Sends output, as extended data of that code if there is one. Waits for the client's window.
+    pub(crate) async fn send(&mut self, extended: Option<u32>, data: Bytes) {
+        if self.is_gone() || data.is_empty() {
+            return;
+        }
+        let length_bytes = data.len() as u64;
+        // Not cancel-safe: after a cut write nothing is written here any more.
+        let sent = tokio::select! {
+            sent = async {
+                match extended {
+                    None => self.write.data_bytes(data).await,
+                    Some(code) => self.write.extended_data_bytes(code, data).await,
+                }
+            } => sent.is_ok(),
+            () = raised(&mut self.gone) => false,
+            () = tokio::time::sleep(self.stall) => false,
+        };
+        if sent {
+            self.sent_bytes += length_bytes;
+        } else {
+            self.stalled = true;
+        }
+    }
+
+    /// Tells the client that both streams have ended.
+    pub(crate) async fn eof(&mut self) {
+        if !self.is_gone() && !self.eof_sent {
+            self.eof_sent = true;
+            self.bounded(self.write.eof()).await;
+        }
+    }
+
+    /// Ends the channel as the command ended, and finds out whether the client has everything.
+    pub(crate) async fn end(mut self, end: &End) -> Option<Confirmation> {
+        self.eof().await;
+        match end {
+            End::Status(status) => self.bounded(self.write.exit_status(*status)).await,
+            End::Signal { signal, core_dumped, message, language } => {
+                let id = self.write.id();
+                let request = self.handle.exit_signal_request(
+                    id,
+                    signal.clone(),
+                    *core_dumped,
+                    message.clone(),
+                    language.clone(),
+                );
+                self.bounded(request).await;
+            }
+        }
+        let confirmed = self.is_confirmed().await;
+        self.bounded(self.write.close()).await;
+        if !confirmed && !self.is_gone() {
+            // A client that leaves the question open may still close its side in good order.
+            drop(tokio::time::timeout(CONFIRM, raised(&mut self.gone)).await);
+        }
+        confirmed.then_some(Confirmation::Protocol)
+    }
+
+    /// Explains on stderr why there is no committed result, and ends with exit status 255, which is
+    /// what OpenSSH users expect of a transport failure (contract E-5).
+    pub(crate) async fn fail(mut self, text: &str) {
+        if !self.eof_sent {
+            let text = if self.has_terminal { text.replace('\n', "\r\n") } else { text.to_owned() };
+            self.send(Some(1), Bytes::from(text)).await;
+        }
+        self.eof().await;
+        self.bounded(self.write.exit_status(255)).await;
+        self.bounded(self.write.close()).await;
+    }
+
+    /// Asks the client something that it answers in order, after all that was sent before.
+    ///
+    /// The engine's handle has no keepalive of its own. Ending a forwarding that was never begun is
+    /// a global request with a reply, refused by every client (RFC 4254 section 4). An answer that
+    /// is missing because the session ended shows as a client that is gone.
+    async fn is_confirmed(&mut self) -> bool {
+        if self.is_gone() {
+            return false;
+        }
+        let question = self.handle.cancel_forward_tcpip(String::new(), 0);
+        let answered = tokio::select! {
+            biased;
+            () = raised(&mut self.gone) => false,
+            // The content of the answer says nothing; that there is one does.
+            answer = tokio::time::timeout(CONFIRM, question) => answer.is_ok(),
+        };
+        answered && !self.is_gone()
+    }
+
+    async fn bounded<E>(&self, work: impl Future<Output = Result<(), E>>) {
+        // A session that is gone takes nothing, which shows elsewhere.
+        drop(tokio::time::timeout(self.stall, work).await);
+    }
+}

@@ -1,0 +1,508 @@
+//! One session channel from request to settled outcome: admit, decide, inject, connect, dispatch,
+//! relay, settle, deliver. Each step is one function; every way out leaves a record and an answer.
+
+use crate::downstream::{Downstream, End};
+use crate::gateway::Shared;
+use crate::redact::Needles;
+use crate::relay::{Relay, Seen, Stop};
+use crate::replay;
+use crate::request::{Destination, Preparation, Request};
+use crate::respond;
+use crate::spool::Spool;
+use crate::upstream::{self, Login, Plan, Ready};
+use journal::contract::{
+    Accepted, Code, Completion, CredentialUse, Dispatch, Ended, Envelope, Evidence, Gateway,
+    InvocationId, Observation, Phase, Preflight, ResponseComplete, Retry, SshEnd, Verdict,
+    after_unknown, settle_ssh,
+};
+use journal::{Admission, Call, Guard};
+use policy::{Credential, Denial, Inject, Secret, SshGrant};
+use russh::keys::decode_secret_key;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// One request on one channel.
+pub(crate) struct Job {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) destination: Arc<Destination>,
+    pub(crate) request: Request,
+    pub(crate) preparation: Preparation,
+}
+
+/// A refusal: what it says, and which field can be corrected.
+struct Refusal {
+    verdict: Verdict,
+    message: String,
+    field: Option<String>,
+}
+
+impl Refusal {
+    fn new(verdict: Verdict, message: impl Into<String>, field: Option<&str>) -> Self {
+        Self { verdict, message: message.into(), field: field.map(str::to_owned) }
+    }
+
+    fn into_ended(self) -> Ended {
+        let Self { verdict, message, field } = self;
+        Ended { verdict, message, field, not_before_ms: None, observation: None }
+    }
+}
+
+impl From<Denial> for Refusal {
+    fn from(denial: Denial) -> Self {
+        Self { verdict: denial.verdict(), message: denial.message, field: Some(denial.field) }
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Runs the request to its end. The client gets its answer, and the journal its record.
+pub(crate) async fn run(job: Job, downstream: Downstream, spool: Spool) {
+    let accepted = Accepted {
+        gateway: Gateway::Ssh,
+        agent: Some(job.destination.agent.clone()),
+        action: job.request.action(),
+        target: job.destination.target(),
+        command: job.request.command(),
+        fingerprint: Some(job.request.fingerprint(&job.destination)),
+        caller_id: false,
+        link: None,
+    };
+    let id = match job.preparation.invocation.as_deref().map(str::parse::<InvocationId>) {
+        None => None,
+        Some(Ok(id)) => Some(id),
+        Some(Err(error)) => {
+            let verdict = Verdict::refused(Retry::AfterCorrection, Code::InvalidInvocationId);
+            let field = Some("env.AFFIANT_INVOCATION");
+            let refusal = Refusal::new(verdict, format!("{error}."), field);
+            return refuse(&job.shared, downstream, accepted, refusal).await;
+        }
+    };
+    if job.shared.is_stopping() {
+        let verdict = Verdict::refused(Retry::Backoff, Code::ShuttingDown);
+        let refusal = Refusal::new(verdict, "The gateway is going down; try later.", None);
+        return refuse(&job.shared, downstream, accepted, refusal).await;
+    }
+    admit(job, downstream, spool, accepted, id).await;
+}
+
+/// Puts the call on record, or finds the earlier one that answers (contract K-10, K-11).
+async fn admit(
+    job: Job,
+    downstream: Downstream,
+    spool: Spool,
+    mut accepted: Accepted,
+    caller_id: Option<InvocationId>,
+) {
+    let shared = Arc::clone(&job.shared);
+    let snapshot = shared.policy.snapshot();
+    let decision = snapshot.ssh(&job.request.to_action(&job.destination));
+    accepted.caller_id = caller_id.is_some();
+    let id = caller_id.unwrap_or_else(|| shared.journal.new_id());
+    let guard = Guard { window: guard_window(&job.request, &decision), key: None };
+    match shared.journal.admit(id, accepted.clone(), guard) {
+        Ok(Admission::New(call)) => {
+            carry_out(job, downstream, spool, call, decision, snapshot.version()).await;
+        }
+        Ok(Admission::SameRequest(earlier)) => {
+            replay::answer(&shared, downstream, *earlier, true).await;
+        }
+        Ok(Admission::Settled(earlier)) => {
+            replay::answer(&shared, downstream, *earlier, false).await;
+        }
+        Ok(Admission::Mismatch) => {
+            let verdict = Verdict::refused(Retry::AfterCorrection, Code::IdempotencyMismatch);
+            let message = "This invocation id belongs to another request; use a new id.";
+            let refusal = Refusal::new(verdict, message, Some("env.AFFIANT_INVOCATION"));
+            accepted.caller_id = false;
+            refuse(&shared, downstream, accepted, refusal).await;
+        }
+        Ok(Admission::InDoubt(earlier)) => {
+            let earlier_verdict = earlier.verdict();
+            let verdict = Verdict::refused(earlier_verdict.retry(), Code::InDoubtDuplicate);
+            let message = format!(
+                "An equal command is {}: follow {}. A second effect that is meant takes a new \
+                 AFFIANT_INVOCATION.",
+                if earlier.is_settled() { "in doubt" } else { "under way" },
+                earlier.id()
+            );
+            accepted.link = Some(earlier.id());
+            refuse(&shared, downstream, accepted, Refusal::new(verdict, message, None)).await;
+        }
+        Err(error) => unavailable(downstream, id, &error).await,
+    }
+}
+
+/// The window of the guard against hidden repeats. A shell or a subsystem is a conversation, not an
+/// action that a client repeats.
+fn guard_window(
+    request: &Request,
+    decision: &Result<SshGrant, Denial>,
+) -> Option<std::time::Duration> {
+    match (request, decision) {
+        (Request::Exec(_), Ok(grant)) if !grant.idempotent => grant.repeat_window,
+        (Request::Exec(_) | Request::Shell | Request::Subsystem(_), Ok(_) | Err(_)) => None,
+    }
+}
+
+/// A refusal with a record of its own.
+async fn refuse(shared: &Shared, downstream: Downstream, accepted: Accepted, refusal: Refusal) {
+    let envelope = record_refusal(shared, accepted, refusal.into_ended()).await;
+    downstream.fail(&respond::lines(&envelope)).await;
+}
+
+/// Records a call that ends where it began.
+pub(crate) async fn record_refusal(shared: &Shared, accepted: Accepted, ended: Ended) -> Envelope {
+    let id = shared.journal.new_id();
+    let (verdict, message) = (ended.verdict, ended.message.clone());
+    let admitted = shared.journal.admit(id, accepted, Guard::default());
+    if let Ok(Admission::New(mut call)) = admitted {
+        match call.end(ended).await {
+            Ok(_settled) => return call.invocation().envelope(),
+            Err(error) => tracing::error!(%id, %error, "a refusal is not on record"),
+        }
+    } else {
+        tracing::error!(%id, "a refusal is not on record");
+    }
+    respond::unrecorded(id, verdict, &message, Evidence::default())
+}
+
+async fn unavailable(downstream: Downstream, id: InvocationId, error: &journal::append::Error) {
+    tracing::error!(%id, %error, "the journal can't take a call");
+    let verdict = Verdict::refused(Retry::Backoff, Code::JournalUnavailable);
+    let message = "The journal can't take the record of this command, so it was not sent.";
+    let envelope = respond::unrecorded(id, verdict, message, Evidence::default());
+    downstream.fail(&respond::lines(&envelope)).await;
+}
+
+/// A call on record: to dispatch if everything before holds, and to its end.
+async fn carry_out(
+    job: Job,
+    mut downstream: Downstream,
+    spool: Spool,
+    mut call: Call,
+    decision: Result<SshGrant, Denial>,
+    policy_version: u64,
+) {
+    let prepared = async {
+        let grant = decision.map_err(Refusal::from)?;
+        let (login, needles) = authorize(&job, &mut call, &grant, policy_version)?;
+        let ready = connect(&job, &mut call, &grant, &login).await?;
+        Ok((grant, needles, ready))
+    };
+    let (grant, needles, ready) = match prepared.await {
+        Ok(prepared) => prepared,
+        Err(refusal) => return end_refused(call, downstream, refusal).await,
+    };
+    if downstream.is_gone() {
+        ready.abandon().await;
+        let verdict = Verdict::not_connected(Retry::Backoff, Code::CallerGone);
+        let refusal = Refusal::new(verdict, "The client left before the command was sent.", None);
+        return end_refused(call, downstream, refusal).await;
+    }
+    if ready.terminal_refused() {
+        call.note("TERMINAL_REFUSED", "the target gave no terminal; the command runs without");
+    }
+    let dispatch = Dispatch {
+        attempt: 1,
+        connection: job.shared.next_connection(),
+        reused: false,
+        address: ready.address().to_string(),
+        peer: ready.peer(),
+        fingerprint: job.request.fingerprint(&job.destination),
+    };
+    // From here on the target may hear of the command, and not before this is durable (D-1, D-3).
+    let dispatched = match call.dispatch(dispatch).await {
+        Ok(dispatched) => dispatched,
+        Err(error) => {
+            ready.abandon().await;
+            tracing::error!(id = %call.id(), %error, "DISPATCH_STARTED is not on record");
+            let verdict = Verdict::not_connected(Retry::Backoff, Code::JournalUnavailable);
+            let message = "The journal can't take the dispatch record, so nothing was sent.";
+            return end_refused(call, downstream, Refusal::new(verdict, message, None)).await;
+        }
+    };
+    let mut running = ready.start(dispatched, &job.request).await;
+    let options = &job.shared.options;
+    let interactive = job.request.is_interactive();
+    let relay = Relay::new(&mut call, &mut downstream, &grant, options, interactive, &needles);
+    let seen = relay.run(&mut running, spool).await;
+    let cause = running.cause();
+    // The target's side is over whatever comes; its close needs nobody to wait for it.
+    let closing = tokio::spawn(running.finish());
+    settle(call, downstream, seen, cause).await;
+    drop(closing.await);
+}
+
+/// Ends a call that was not dispatched.
+async fn end_refused(mut call: Call, downstream: Downstream, refusal: Refusal) {
+    let (verdict, message) = (refusal.verdict, refusal.message.clone());
+    let envelope = match call.end(refusal.into_ended()).await {
+        Ok(_settled) => call.invocation().envelope(),
+        Err(error) => {
+            tracing::error!(id = %call.id(), %error, "the end of a call is not on record");
+            respond::unrecorded(call.id(), verdict, &message, call.invocation().evidence())
+        }
+    };
+    downstream.fail(&respond::lines(&envelope)).await;
+}
+
+/// Binds the call to what policy says (contract V-5) and gets the credential.
+fn authorize(
+    job: &Job,
+    call: &mut Call,
+    grant: &SshGrant,
+    policy_version: u64,
+) -> Result<(Login, Needles), Refusal> {
+    let policy = &job.shared.policy;
+    let bound = grant.credential.as_ref().map(|credential| policy.bind(credential));
+    let preflight = Preflight {
+        policy_version,
+        route: Some(grant.route.clone()),
+        credential: bound.clone(),
+        idempotent: grant.idempotent,
+        idempotency: None,
+        keep: grant.keep,
+        keep_seconds: grant.keep_for.as_secs(),
+    };
+    call.preflight(preflight).map_err(|error| not_recorded(&error))?;
+    let (login, needles) = match grant.credential.as_ref().zip(bound.as_ref()) {
+        None => (Login::None, Needles::default()),
+        Some((credential, bound)) => secret_login(job, credential, bound)?,
+    };
+    call.authorize(bound).map_err(|error| not_recorded(&error))?;
+    Ok((login, needles))
+}
+
+fn secret_login(
+    job: &Job,
+    credential: &Credential,
+    bound: &CredentialUse,
+) -> Result<(Login, Needles), Refusal> {
+    let refused = |error: policy::credential::Error| {
+        Refusal::new(error.verdict(), sentence(&error.to_string()), Some("ssh.credential"))
+    };
+    let secret = job.shared.policy.credential_bound(credential, bound).map_err(refused)?;
+    match &credential.inject {
+        Inject::Password => {
+            if secret.expose_text().is_none() {
+                let why = "a password has to be UTF-8 text";
+                return Err(refused(policy::credential::Error::Unreadable(why)));
+            }
+            let needles = Needles::password(&secret);
+            Ok((Login::Password(secret), needles))
+        }
+        Inject::SshKey => {
+            let key = private_key(&secret).map_err(refused)?;
+            Ok((Login::Key(Arc::new(key)), Needles::key(&secret)))
+        }
+        Inject::Bearer | Inject::Basic | Inject::Header { .. } | Inject::Unsupported(_) => {
+            let why = "this mode of injection for SSH; use `password` or `ssh-key`";
+            Err(refused(policy::credential::Error::Unsupported(why)))
+        }
+    }
+}
+
+fn private_key(secret: &Secret) -> Result<russh::keys::PrivateKey, policy::credential::Error> {
+    let unreadable = policy::credential::Error::Unreadable;
+    let text = secret.expose_text().ok_or(unreadable("a private key has to be PEM text"))?;
+    decode_secret_key(text, None)
+        .map_err(|_| unreadable("it is no private key in PEM form, or it has a passphrase"))
+}
+
+/// A message that begins with a capital and ends with a full stop.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|c| c.to_ascii_uppercase());
+    first.into_iter().chain(letters).chain(Some('.')).collect()
+}
+
+fn not_recorded(error: &journal::append::Error) -> Refusal {
+    tracing::error!(%error, "an event before dispatch is not on record");
+    let verdict = Verdict::not_injected(Retry::Backoff, Code::JournalUnavailable);
+    Refusal::new(verdict, "The journal can't take the record, so nothing was sent.", None)
+}
+
+/// Sets up a connection of this command's own; every try is recorded.
+async fn connect(
+    job: &Job,
+    call: &mut Call,
+    grant: &SshGrant,
+    login: &Login,
+) -> Result<Ready, Refusal> {
+    let plan = Plan {
+        options: &job.shared.options,
+        grant,
+        host: &job.destination.host,
+        port: job.destination.port,
+        user: &job.destination.user,
+        login,
+        preparation: &job.preparation,
+    };
+    let mut record = |attempt| {
+        if let Err(error) = call.setup_attempted(attempt) {
+            tracing::warn!(%error, "SETUP_ATTEMPTED is not on record");
+        }
+    };
+    upstream::open(&plan, &mut record).await.map_err(|error| {
+        tracing::debug!(error = &error as &dyn std::error::Error, "connection setup");
+        Refusal::new(error.verdict(), sentence(&error.to_string()), error.field())
+    })
+}
+
+/// What everything that was seen adds up to.
+enum Conclusion {
+    /// A complete result (contract S-1).
+    Complete(End),
+    /// The target refused to start it.
+    Refused,
+    /// No deciding result is held.
+    Incomplete(Code, String),
+}
+
+impl Seen {
+    /// Judges by evidence alone (contract S-1, S-8).
+    ///
+    /// An orderly close stands for the end of both streams where the target sends no end-of-file
+    /// message (RFC 4254 section 5.3 allows that). After output that followed the exit status it
+    /// does not: such a target had the stream open on its own, and cut it.
+    fn conclude(&self) -> Conclusion {
+        if let Some(stop) = self.stop {
+            return stopped(stop);
+        }
+        if let Some(violation) = self.violation {
+            let message = format!("The target broke the protocol: {violation}.");
+            return Conclusion::Incomplete(Code::RemoteProtocolError, message);
+        }
+        let incomplete = |message: &str| {
+            Conclusion::Incomplete(Code::RemoteResultIncomplete, message.to_owned())
+        };
+        match (self.accepted, &self.end) {
+            (Some(false), _) => Conclusion::Refused,
+            (None, _) if self.closed => {
+                incomplete("The target closed the channel without an answer to the request.")
+            }
+            (None, _) => Conclusion::Incomplete(
+                Code::RemoteOutcomeUnknown,
+                "The connection ended before the target answered the request.".to_owned(),
+            ),
+            (Some(true), None) if self.closed => incomplete(
+                "The target closed the channel without an exit status; the command may still run.",
+            ),
+            (Some(true), None) => incomplete(
+                "The connection ended before an exit status came; the command may still run.",
+            ),
+            (Some(true), Some(_)) if !self.closed => incomplete(
+                "The connection broke after the exit status, before the output was complete.",
+            ),
+            (Some(true), Some(_)) if !self.eof && self.output_after_end => {
+                incomplete("The target cut its output off after the exit status.")
+            }
+            (Some(true), Some(end)) => Conclusion::Complete(end.clone()),
+        }
+    }
+}
+
+fn stopped(stop: Stop) -> Conclusion {
+    let (code, message) = match stop {
+        Stop::OutputLimit => (
+            Code::ResultLimit,
+            "The output passed the route's bound and was cut off; the command may still run.",
+        ),
+        Stop::InputLimit => (
+            Code::RemoteOutcomeUnknown,
+            "The input passed the route's bound and was cut off; the command may still run.",
+        ),
+        Stop::InputStalled => (
+            Code::RemoteOutcomeUnknown,
+            "The target takes no input, and the space for waiting input is used up.",
+        ),
+        Stop::Deadline => (
+            Code::ReadTimeout,
+            "The command did not end in the time that the route gives it; it may still run.",
+        ),
+        Stop::ClientGone => (Code::CallerCancelled, "The client left, and the session was ended."),
+        Stop::ReadOnOver => (
+            Code::CallerCancelled,
+            "The client left, and the command did not end in the time to read on.",
+        ),
+    };
+    Conclusion::Incomplete(code, message.to_owned())
+}
+
+/// Makes the outcome durable, then lets the client know it (contract R-1).
+async fn settle(mut call: Call, downstream: Downstream, seen: Seen, cause: &str) {
+    let settled = match seen.conclude() {
+        Conclusion::Complete(end) => {
+            let record = end.to_record();
+            match call.commit(complete(&seen, &record), settle_ssh(&record), None).await {
+                Ok(_settled) => return deliver(call, downstream, &end).await,
+                Err(error) => Err(error),
+            }
+        }
+        Conclusion::Refused => {
+            let verdict = Verdict::rejected(Retry::AfterCorrection, Code::RequestRefused);
+            call.reject(verdict, None).await
+        }
+        Conclusion::Incomplete(code, message) => {
+            let operation = call.invocation().operation();
+            let ended = Ended {
+                verdict: Verdict::unknown(after_unknown(&operation, now_ms()), code),
+                message,
+                field: None,
+                not_before_ms: None,
+                observation: Some(Observation {
+                    length_bytes: seen.length_bytes,
+                    cause: cause.to_owned(),
+                }),
+            };
+            call.end(ended).await
+        }
+    };
+    let envelope = match settled {
+        Ok(_settled) => call.invocation().envelope(),
+        Err(error) => not_stored(&call, &error),
+    };
+    downstream.fail(&respond::lines(&envelope)).await;
+}
+
+fn complete(seen: &Seen, end: &SshEnd) -> ResponseComplete {
+    ResponseComplete {
+        completion: match end {
+            SshEnd::ExitStatus(_) => Completion::ExitStatus,
+            SshEnd::ExitSignal(_) => Completion::ExitSignal,
+        },
+        length_bytes: seen.length_bytes,
+        digest: seen.digest(),
+        ssh_end: Some(end.clone()),
+        redacted: seen.redacted,
+    }
+}
+
+/// The journal failed after dispatch (contract R-6): no claim without a record.
+fn not_stored(call: &Call, error: &journal::append::Error) -> Envelope {
+    tracing::error!(id = %call.id(), %error, "ALERT: an outcome can't be recorded");
+    let invocation = call.invocation();
+    let retry = after_unknown(&invocation.operation(), now_ms());
+    let code = Code::ResultNotStored;
+    let verdict =
+        Verdict::new(Phase::ResultDelivery, journal::contract::Outcome::Unknown, retry, code)
+            .unwrap_or(Verdict::unknown(retry, code));
+    let message = "The journal failed after the command was sent; its result is not kept.";
+    respond::unrecorded(call.id(), verdict, message, invocation.evidence())
+}
+
+/// Hands a committed result over, unchanged, and records whether it arrived (contract R-2, R-5).
+async fn deliver(mut call: Call, downstream: Downstream, end: &End) {
+    let sent_bytes = downstream.sent_bytes();
+    match downstream.end(end).await {
+        Some(confirmation) => call.delivered(confirmation),
+        None => call.delivery_failed(sent_bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests;

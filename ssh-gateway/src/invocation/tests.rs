@@ -1,0 +1,57 @@
+use super::*;
+use russh::Sig;
+
+fn seen(change: impl FnOnce(&mut Seen)) -> Seen {
+    let mut seen = Seen {
+        accepted: Some(true),
+        end: Some(End::Status(0)),
+        eof: true,
+        closed: true,
+        ..Seen::default()
+    };
+    change(&mut seen);
+    seen
+}
+
+fn code(change: impl FnOnce(&mut Seen)) -> Option<Code> {
+    match seen(change).conclude() {
+        Conclusion::Complete(_) => Some(Code::Ok),
+        Conclusion::Refused => None,
+        Conclusion::Incomplete(code, _) => Some(code),
+    }
+}
+
+/// S-1, S-8: acceptance, end of both streams, status or signal, and close, or it is not complete.
+#[test]
+fn s_8_only_a_whole_end_is_complete() {
+    assert_eq!(code(|_| {}), Some(Code::Ok));
+    assert_eq!(code(|s| s.eof = false), Some(Code::Ok));
+    assert_eq!(code(|s| s.end = None), Some(Code::RemoteResultIncomplete));
+    assert_eq!(code(|s| s.closed = false), Some(Code::RemoteResultIncomplete));
+    assert_eq!(code(|s| (s.closed, s.end) = (false, None)), Some(Code::RemoteResultIncomplete));
+    let cut = code(|s| (s.eof, s.output_after_end) = (false, true));
+    assert_eq!(cut, Some(Code::RemoteResultIncomplete));
+    assert_eq!(code(|s| s.output_after_end = true), Some(Code::Ok));
+    assert_eq!(code(|s| s.accepted = None), Some(Code::RemoteResultIncomplete));
+    let never = code(|s| (s.accepted, s.closed, s.end) = (None, false, None));
+    assert_eq!(never, Some(Code::RemoteOutcomeUnknown));
+    assert_eq!(code(|s| s.accepted = Some(false)), None);
+    assert_eq!(code(|s| s.violation = Some("x")), Some(Code::RemoteProtocolError));
+    assert_eq!(code(|s| s.stop = Some(Stop::OutputLimit)), Some(Code::ResultLimit));
+    assert_eq!(code(|s| s.stop = Some(Stop::ClientGone)), Some(Code::CallerCancelled));
+}
+
+/// A program that was killed is a committed result of the process (D-6).
+#[test]
+fn d_6_a_signal_is_a_committed_end() {
+    let end = End::Signal {
+        signal: Sig::KILL,
+        core_dumped: false,
+        message: String::new(),
+        language: String::new(),
+    };
+    let record = end.to_record();
+    assert_eq!(record, SshEnd::ExitSignal("KILL".to_owned()));
+    let verdict = settle_ssh(&record);
+    assert_eq!((verdict.outcome().as_str(), verdict.code()), ("committed", Code::RemoteFailed));
+}

@@ -1,0 +1,257 @@
+//! The outer hop: who is there, and where do they want to jump to.
+//!
+//! Only `direct-tcpip` is served here. The text of a refusal is all that the user sees of it.
+
+use crate::gateway::Shared;
+use crate::inner::{self, Jump, Slot};
+use crate::invocation::record_refusal;
+use crate::line::Line;
+use crate::respond;
+use journal::contract::{Accepted, Code, Ended, Gateway, Retry, Verdict};
+use russh::keys::PublicKey;
+use russh::server::{
+    Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Response, Session, VerifiedPublicKey,
+};
+use russh::{Channel, ChannelOpenFailure, MethodKind, MethodSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use tokio::sync::oneshot;
+
+/// The methods of the outer login.
+pub(crate) fn methods() -> MethodSet {
+    MethodSet::from(
+        &[MethodKind::PublicKey, MethodKind::Password, MethodKind::KeyboardInteractive][..],
+    )
+}
+
+/// The engine's handler of one outer session.
+pub(crate) struct Outer {
+    shared: Arc<Shared>,
+    line: Arc<Line>,
+    agent: Option<String>,
+    tries: usize,
+    /// Whether somebody tried to log in with a token or a key that is not the agent's.
+    refused: Arc<AtomicBool>,
+    logged_in: Option<oneshot::Sender<()>>,
+    jumps: Arc<AtomicUsize>,
+}
+
+impl Outer {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        line: Arc<Line>,
+        refused: Arc<AtomicBool>,
+        logged_in: oneshot::Sender<()>,
+    ) -> Self {
+        Self {
+            shared,
+            line,
+            agent: None,
+            tries: 0,
+            refused,
+            logged_in: Some(logged_in),
+            jumps: Arc::new(AtomicUsize::new(0)),
+        }
+    }
+
+    /// Judges a token; compared in constant time by policy.
+    fn try_token(&mut self, agent: &str, token: &str) -> Auth {
+        if self.tries >= self.shared.options.max_login_attempts {
+            return refused(MethodSet::empty());
+        }
+        self.tries += 1;
+        if self.shared.policy.authenticate(agent, token.trim_end_matches(['\r', '\n'])) {
+            self.agent = Some(agent.to_owned());
+            return Auth::Accept;
+        }
+        self.refused.store(true, Ordering::Release);
+        if self.tries >= self.shared.options.max_login_attempts {
+            refused(MethodSet::empty())
+        } else {
+            refused(methods())
+        }
+    }
+
+    /// Whether the key may log in as the agent: registered in policy, or the agent's own key file
+    /// while policy knows the agent.
+    fn accepts_key(&self, agent: &str, key: &PublicKey) -> bool {
+        let registered =
+            key.to_openssh().is_ok_and(|line| self.shared.policy.authenticate_key(agent, &line));
+        registered || (self.shared.identity.accepts(agent, key) && self.shared.knows_agent(agent))
+    }
+}
+
+fn refused(methods: MethodSet) -> Auth {
+    Auth::Reject { proceed_with_methods: Some(methods), partial_success: false }
+}
+
+impl Handler for Outer {
+    type Error = russh::Error;
+
+    async fn auth_none(&mut self, _user: &str) -> Result<Auth, Self::Error> {
+        Ok(refused(methods()))
+    }
+
+    async fn auth_password(&mut self, user: &str, password: &str) -> Result<Auth, Self::Error> {
+        Ok(self.try_token(user, password))
+    }
+
+    async fn auth_keyboard_interactive<'a>(
+        &'a mut self,
+        user: &str,
+        _submethods: &str,
+        response: Option<Response<'a>>,
+    ) -> Result<Auth, Self::Error> {
+        let Some(mut response) = response else {
+            return Ok(Auth::Partial {
+                name: "".into(),
+                instructions: "".into(),
+                prompts: vec![(format!("Affiant token of {user}: ").into(), false)].into(),
+            });
+        };
+        let answer = response.next().unwrap_or_default();
+        let answer = zeroize::Zeroizing::new(answer.to_vec());
+        let token = std::str::from_utf8(&answer).unwrap_or_default();
+        Ok(self.try_token(user, token))
+    }
+
+    async fn auth_publickey_offered(
+        &mut self,
+        user: &str,
+        offer: PublicKeyOffer<'_>,
+    ) -> Result<Auth, Self::Error> {
+        // An offer proves nothing and is refused without a mark: clients offer every key they have.
+        if self.accepts_key(user, offer.public_key) {
+            Ok(Auth::Accept)
+        } else {
+            Ok(refused(methods()))
+        }
+    }
+
+    async fn auth_publickey(
+        &mut self,
+        user: &str,
+        key: VerifiedPublicKey<'_>,
+    ) -> Result<Auth, Self::Error> {
+        if self.accepts_key(user, key.public_key) {
+            self.agent = Some(user.to_owned());
+            return Ok(Auth::Accept);
+        }
+        self.refused.store(true, Ordering::Release);
+        Ok(refused(methods()))
+    }
+
+    async fn auth_succeeded(&mut self, _session: &mut Session) -> Result<(), Self::Error> {
+        if self.logged_in.take().is_some_and(|logged_in| logged_in.send(()).is_err()) {
+            tracing::debug!("nobody waits for this login any more");
+        }
+        Ok(())
+    }
+
+    async fn channel_open_session(
+        &mut self,
+        _channel: Channel<Msg>,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        let reason = "affiant: this gateway runs no commands of its own; \
+                      use it as a jump host: ssh -J AGENT@GATEWAY USER@TARGET COMMAND";
+        let reason = reason.to_owned();
+        reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await;
+        Ok(())
+    }
+
+    async fn channel_open_direct_tcpip(
+        &mut self,
+        channel: Channel<Msg>,
+        host: &str,
+        port: u32,
+        _originator: &str,
+        _originator_port: u32,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        let slot = Slot::take(&self.jumps, self.shared.options.max_channels);
+        let (Some(slot), Some(agent)) = (slot, self.agent.clone()) else {
+            reply.reject(ChannelOpenFailure::ResourceShortage).await;
+            return Ok(());
+        };
+        let (shared, line) = (Arc::clone(&self.shared), Arc::clone(&self.line));
+        let host = host.to_owned();
+        tokio::spawn(async move {
+            match judge(&shared, &agent, &host, port).await {
+                Ok(port) => {
+                    reply.accept().await;
+                    let jump = Jump { agent, host, port };
+                    inner::serve(shared, line, jump, channel.into_stream()).await;
+                }
+                Err(reason) => reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await,
+            }
+            drop(slot);
+        });
+        Ok(())
+    }
+}
+
+/// Whether the agent may jump there; a refusal is recorded and explained.
+async fn judge(shared: &Shared, agent: &str, host: &str, port: u32) -> Result<u16, String> {
+    let (verdict, message, field) = match u16::try_from(port).ok().filter(|port| *port != 0) {
+        None => {
+            let verdict = Verdict::refused(Retry::AfterCorrection, Code::InvalidTarget);
+            (verdict, "The target's port is none.".to_owned(), "target".to_owned())
+        }
+        Some(port) => match shared.policy.snapshot().ssh_target(agent, host, port) {
+            Ok(()) => return Ok(port),
+            Err(denial) => (denial.verdict(), denial.message, denial.field),
+        },
+    };
+    let accepted = Accepted {
+        gateway: Gateway::Ssh,
+        agent: Some(agent.to_owned()),
+        action: "jump".to_owned(),
+        target: jump_target(host, port),
+        command: None,
+        fingerprint: None,
+        caller_id: false,
+        link: None,
+    };
+    let ended =
+        Ended { verdict, message, field: Some(field), not_before_ms: None, observation: None };
+    Err(respond::summary(&record_refusal(shared, accepted, ended).await))
+}
+
+/// The target of a jump as records name it: the host comes from the client, so only plain names and
+/// addresses are kept.
+fn jump_target(host: &str, port: u32) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
+    if host.len() > 255 || !host.chars().all(plain) {
+        return String::new();
+    }
+    if host.contains(':') {
+        format!("ssh://[{host}]:{port}")
+    } else {
+        format!("ssh://{host}:{port}")
+    }
+}
+
+/// Records a connection on which nobody logged in though somebody tried.
+pub(crate) async fn record_refused_login(shared: &Shared) {
+    let accepted = Accepted {
+        gateway: Gateway::Ssh,
+        agent: None,
+        action: "login".to_owned(),
+        target: String::new(),
+        command: None,
+        fingerprint: None,
+        caller_id: false,
+        link: None,
+    };
+    let ended = Ended {
+        verdict: Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated),
+        message: "Nobody logged in: the token or key is not the agent's.".to_owned(),
+        field: Some("login".to_owned()),
+        not_before_ms: None,
+        observation: None,
+    };
+    drop(record_refusal(shared, accepted, ended).await);
+}

@@ -1,0 +1,365 @@
+//! Between a command under way and its client: output is stored and passed on, input is fed, and
+//! every fact about the end is kept for the verdict.
+//!
+//! Two tasks. The relay reads the target and may wait for a slow client: that stalls this command's
+//! own connection only, which is the back-pressure that is wanted. The feeder writes stdin and may
+//! wait for a slow target: the spool in between takes the client's bytes meanwhile.
+
+use crate::Options;
+use crate::downstream::{Downstream, End};
+use crate::flag::raised;
+use crate::redact::{Needles, Redactor};
+use crate::spool::{Input, Spool};
+use crate::upstream::Running;
+use bytes::Bytes;
+use journal::contract::{Digest, KeepResult, RequestSent, ResponseStarted};
+use journal::{Call, Stream};
+use policy::SshGrant;
+use russh::client::Msg;
+use russh::{ChannelMsg, ChannelWriteHalf};
+use sha2::{Digest as _, Sha256};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// How long the end of the streams waits for the end of the command. Until then, what went wrong
+/// can still be explained on stderr; a command that closes its streams and runs on is not held up
+/// longer.
+const EOF_HOLD: Duration = Duration::from_secs(1);
+
+/// Why the gateway stopped reading by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The output passed the route's bound.
+    OutputLimit,
+    /// The input passed the route's bound.
+    InputLimit,
+    /// The target took stdin too slowly, and the spool is full.
+    InputStalled,
+    /// The route's time for the command is over.
+    Deadline,
+    /// The client has gone, and with it what the session was for.
+    ClientGone,
+    /// The client has gone, and the time to read on for it is over.
+    ReadOnOver,
+}
+
+/// Everything that was seen of one command.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// The target's answer to the request.
+    pub(crate) accepted: Option<bool>,
+    /// Exit status or signal.
+    pub(crate) end: Option<End>,
+    /// The end of both streams.
+    pub(crate) eof: bool,
+    /// The orderly close of the channel.
+    pub(crate) closed: bool,
+    /// Output after the exit status.
+    pub(crate) output_after_end: bool,
+    /// What broke the protocol.
+    pub(crate) violation: Option<&'static str>,
+    /// Why the gateway stopped reading.
+    pub(crate) stop: Option<Stop>,
+    /// Content bytes, stdout and stderr together.
+    pub(crate) length_bytes: u64,
+    /// Whether an echoed credential was replaced.
+    pub(crate) redacted: bool,
+    pub(crate) hasher: Sha256,
+}
+
+impl Seen {
+    /// Digest of the content in the order of arrival.
+    pub(crate) fn digest(&self) -> Digest {
+        Digest(self.hasher.clone().finalize().into())
+    }
+}
+
+/// What the feeder tells.
+enum Fed {
+    /// The client ended stdin, and all of it was passed on.
+    Complete(RequestSent),
+    /// It stopped.
+    Stopped(Stop),
+}
+
+/// One command's relay.
+pub(crate) struct Relay<'a> {
+    pub(crate) call: &'a mut Call,
+    pub(crate) downstream: &'a mut Downstream,
+    pub(crate) grant: &'a SshGrant,
+    pub(crate) options: &'a Options,
+    /// Whether a client that is gone ends it.
+    pub(crate) interactive: bool,
+    filters: [Redactor; 2],
+    keeping: bool,
+    kept_bytes: u64,
+    deadline: Option<Instant>,
+    read_on: Option<Instant>,
+    eof_hold: Option<Instant>,
+    seen: Seen,
+}
+
+impl<'a> Relay<'a> {
+    pub(crate) fn new(
+        call: &'a mut Call,
+        downstream: &'a mut Downstream,
+        grant: &'a SshGrant,
+        options: &'a Options,
+        interactive: bool,
+        needles: &Needles,
+    ) -> Self {
+        let deadline = Instant::now().checked_add(grant.limits.response_timeout);
+        Self {
+            call,
+            downstream,
+            grant,
+            options,
+            interactive,
+            filters: [Redactor::new(needles.clone()), Redactor::new(needles.clone())],
+            keeping: grant.keep == KeepResult::Full,
+            kept_bytes: 0,
+            deadline: if interactive { None } else { deadline },
+            read_on: None,
+            eof_hold: None,
+            seen: Seen::default(),
+        }
+    }
+
+    /// Runs until the target closes the channel, its connection is gone, or a bound is met.
+    pub(crate) async fn run(mut self, running: &mut Running, spool: Spool) -> Seen {
+        let (told, mut fed) = mpsc::unbounded_channel();
+        let mut overflow = spool.overflow();
+        let feeder = tokio::spawn(feed(
+            spool,
+            Arc::clone(&running.write),
+            running.lost(),
+            self.grant.limits.request_bytes,
+            told,
+        ));
+        let mut left = false;
+        while self.seen.stop.is_none() && !self.seen.closed {
+            let wake = [self.deadline, self.read_on, self.eof_hold].into_iter().flatten().min();
+            tokio::select! {
+                message = running.read.wait() => match message {
+                    Some(message) => self.take(message).await,
+                    None => break,
+                },
+                Some(news) = fed.recv() => self.heed(news),
+                () = raised(&mut overflow) => self.seen.stop = Some(Stop::InputStalled),
+                () = self.downstream.gone(), if !left => {
+                    left = true;
+                    self.leave();
+                }
+                () = sleep_until(wake) => self.expire().await,
+            }
+        }
+        feeder.abort();
+        self.flush().await;
+        self.seen.redacted = self.filters.iter().any(Redactor::found);
+        self.seen
+    }
+
+    /// One message of the target.
+    async fn take(&mut self, message: ChannelMsg) {
+        if let ChannelMsg::Data { data } = message {
+            self.output(None, data).await;
+        } else if let ChannelMsg::ExtendedData { data, ext } = message {
+            self.output(Some(ext), data).await;
+        } else if let ChannelMsg::Eof = message {
+            self.seen.eof = true;
+            self.eof_hold = Instant::now().checked_add(EOF_HOLD);
+        } else if let ChannelMsg::ExitStatus { exit_status } = message {
+            self.ended(End::Status(exit_status));
+        } else if let ChannelMsg::ExitSignal { signal_name, core_dumped, error_message, lang_tag } =
+            message
+        {
+            self.ended(End::Signal {
+                signal: signal_name,
+                core_dumped,
+                message: error_message,
+                language: lang_tag,
+            });
+        } else if let ChannelMsg::Success = message {
+            self.started();
+        } else if let ChannelMsg::Failure = message {
+            if self.seen.accepted.is_none() {
+                self.seen.accepted = Some(false);
+            }
+        } else if let ChannelMsg::Close = message {
+            self.seen.closed = true;
+        }
+    }
+
+    /// The target accepted the request: by its answer, or by what only a started command sends.
+    fn started(&mut self) {
+        match self.seen.accepted {
+            None => {
+                self.seen.accepted = Some(true);
+                let started = ResponseStarted { status: None, remote_request_id: None };
+                if let Err(error) = self.call.response_started(started) {
+                    tracing::warn!(%error, "REMOTE_RESPONSE_STARTED is not on record");
+                }
+            }
+            Some(true) => {}
+            Some(false) => self.seen.violation = Some("output of a request that was refused"),
+        }
+    }
+
+    fn ended(&mut self, end: End) {
+        self.started();
+        if self.seen.end.is_some() {
+            self.seen.violation = Some("a second exit status or signal");
+        } else {
+            self.seen.end = Some(end);
+        }
+    }
+
+    async fn output(&mut self, extended: Option<u32>, data: Bytes) {
+        if data.is_empty() {
+            return;
+        }
+        self.started();
+        if self.seen.eof {
+            self.seen.violation = Some("output after the end of the streams");
+            return;
+        }
+        self.seen.output_after_end |= self.seen.end.is_some();
+        let received_bytes = self.seen.length_bytes.saturating_add(data.len() as u64);
+        if self.grant.output_bytes.is_some_and(|limit_bytes| received_bytes > limit_bytes) {
+            self.seen.stop = Some(Stop::OutputLimit);
+            return;
+        }
+        let [stdout, stderr] = &mut self.filters;
+        let clean = if extended.is_none() { stdout.push(data) } else { stderr.push(data) };
+        self.pass(extended, clean).await;
+    }
+
+    /// Stores and delivers bytes that are clear.
+    async fn pass(&mut self, extended: Option<u32>, data: Bytes) {
+        if data.is_empty() {
+            return;
+        }
+        self.seen.hasher.update(&data);
+        self.seen.length_bytes = self.seen.length_bytes.saturating_add(data.len() as u64);
+        let stream = if extended.is_none() { Stream::Stdout } else { Stream::Stderr };
+        self.keep(stream, &data).await;
+        self.downstream.send(extended, data).await;
+    }
+
+    async fn keep(&mut self, stream: Stream, data: &[u8]) {
+        if !self.keeping {
+            return;
+        }
+        self.kept_bytes = self.kept_bytes.saturating_add(data.len() as u64);
+        if self.kept_bytes > self.grant.keep_bytes {
+            self.keeping = false;
+            self.call.discard_result();
+            self.call.note("RESULT_NOT_KEPT", "the output is longer than the route keeps");
+        } else if let Err(error) = self.call.store(stream, data).await {
+            self.keeping = false;
+            self.call.discard_result();
+            self.call.note("RESULT_NOT_KEPT", &error.to_string());
+            tracing::error!(id = %self.call.id(), %error, "a result can't be stored");
+        }
+    }
+
+    /// What the filters held back is clear at the end.
+    async fn flush(&mut self) {
+        let [stdout, stderr] = &mut self.filters;
+        let (out, err) = (stdout.finish(), stderr.finish());
+        self.pass(None, out).await;
+        self.pass(Some(1), err).await;
+    }
+
+    fn heed(&mut self, news: Fed) {
+        match news {
+            Fed::Complete(sent) => {
+                if let Err(error) = self.call.request_sent(sent) {
+                    tracing::warn!(%error, "REQUEST_SENT is not on record");
+                }
+            }
+            Fed::Stopped(stop) => self.seen.stop = Some(stop),
+        }
+    }
+
+    /// The client has gone: read on for the record, or end what was for it alone (contract D-4).
+    fn leave(&mut self) {
+        self.call.note("CALLER_GONE", "the client left before the end of the command");
+        if self.interactive {
+            self.seen.stop = Some(Stop::ClientGone);
+        } else {
+            self.read_on = Instant::now().checked_add(self.options.read_on);
+        }
+    }
+
+    async fn expire(&mut self) {
+        let now = Instant::now();
+        let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_over(self.eof_hold) {
+            self.eof_hold = None;
+            self.flush().await;
+            self.downstream.eof().await;
+        }
+        if is_over(self.read_on) {
+            self.seen.stop = Some(Stop::ReadOnOver);
+        } else if is_over(self.deadline) {
+            self.seen.stop = Some(Stop::Deadline);
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Passes the client's input on, in order. Ends with the target, or with the client: then stdin
+/// ends, too.
+async fn feed(
+    mut spool: Spool,
+    write: Arc<ChannelWriteHalf<Msg>>,
+    mut lost: watch::Receiver<bool>,
+    limit_bytes: u64,
+    told: mpsc::UnboundedSender<Fed>,
+) {
+    let mut hasher = Sha256::new();
+    let mut length_bytes: u64 = 0;
+    let mut ended = false;
+    while let Some(input) = spool.next().await {
+        let passed = match input {
+            Input::Data(data) => {
+                length_bytes = length_bytes.saturating_add(data.len() as u64);
+                if length_bytes > limit_bytes {
+                    drop(told.send(Fed::Stopped(Stop::InputLimit)));
+                    return;
+                }
+                hasher.update(&data);
+                // A writer that waits for window is not woken when its connection dies.
+                tokio::select! {
+                    passed = write.data_bytes(data) => passed,
+                    () = raised(&mut lost) => return,
+                }
+            }
+            Input::Eof => {
+                ended = true;
+                let digest = Digest(hasher.clone().finalize().into());
+                drop(told.send(Fed::Complete(RequestSent { length_bytes, digest })));
+                write.eof().await
+            }
+            Input::WindowChange([columns, rows, width, height]) => {
+                write.window_change(columns, rows, width, height).await
+            }
+            Input::Signal(signal) => write.signal(signal).await,
+        };
+        if passed.is_err() {
+            return;
+        }
+    }
+    if !ended {
+        drop(write.eof().await);
+    }
+}

@@ -1,0 +1,85 @@
+//! Answers a repeat from the record (contract K-10, K-11): reads, never a second dispatch.
+
+use crate::downstream::{Downstream, End};
+use crate::gateway::Shared;
+use crate::respond;
+use bytes::Bytes;
+use journal::contract::{Body, Confirmation, Delivered, Outcome, RepeatAnswered, Source};
+use journal::{Invocation, StoredResult, Stream};
+
+/// Answers with what is on record of `earlier`; waits for it within a bound while it is under way.
+/// `by_id` tells whether the repeat named the invocation itself.
+pub(crate) async fn answer(
+    shared: &Shared,
+    mut downstream: Downstream,
+    earlier: Invocation,
+    by_id: bool,
+) {
+    let id = earlier.id();
+    let mut invocation = earlier;
+    if !invocation.is_settled() {
+        tokio::select! {
+            () = shared.journal.changed(id) => {}
+            () = tokio::time::sleep(shared.options.repeat_wait) => {}
+            () = downstream.gone() => {}
+        }
+        match shared.journal.invocation(id) {
+            Ok(Some(now)) => invocation = now,
+            Ok(None) => {}
+            Err(error) => tracing::error!(%id, %error, "an invocation can't be read"),
+        }
+    }
+    record(shared, &invocation, Body::RepeatAnswered(RepeatAnswered { by_id }));
+    let end = invocation.evidence().ssh_end.as_ref().map(End::from_record);
+    let stored = match invocation.verdict().outcome() {
+        Outcome::Committed => shared.journal.result(id),
+        Outcome::NotAttempted | Outcome::Rejected | Outcome::Unknown => {
+            return downstream.fail(&respond::lines(&invocation.envelope())).await;
+        }
+    };
+    let (mut stored, end) = match (stored, end) {
+        (Ok(stored), Some(end)) => (stored, end),
+        (Ok(_), None) | (Err(_), _) => {
+            // An exit status without its output would say less than happened.
+            let note = "affiant: the result was committed, but its output is not kept.\n";
+            let text = format!("{note}{}", respond::lines(&invocation.envelope()));
+            return downstream.fail(&text).await;
+        }
+    };
+    if !by_id {
+        let note = format!("affiant: answered from the record of {id}; nothing was sent again.\n");
+        downstream.send(Some(1), Bytes::from(note)).await;
+    }
+    if send(&mut stored, &mut downstream).await.is_err() {
+        tracing::error!(%id, "a stored result can't be read");
+        return downstream.fail(&respond::lines(&invocation.envelope())).await;
+    }
+    if downstream.end(&end).await.is_some() {
+        let confirmation = Confirmation::Fetched;
+        record(shared, &invocation, Body::ResultDelivered(Delivered { confirmation }));
+    }
+}
+
+async fn send(
+    stored: &mut StoredResult,
+    downstream: &mut Downstream,
+) -> Result<(), journal::result::Error> {
+    while let Some((stream, bytes)) = stored.next_chunk()? {
+        let extended = match stream {
+            Stream::Stdout | Stream::Content | Stream::Head => None,
+            Stream::Stderr => Some(1),
+        };
+        downstream.send(extended, Bytes::from(bytes)).await;
+        if downstream.is_gone() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn record(shared: &Shared, invocation: &Invocation, body: Body) {
+    match shared.journal.record(invocation.id(), Source::TransportObserved, body) {
+        Ok(ticket) => drop(ticket),
+        Err(error) => tracing::debug!(id = %invocation.id(), %error, "a repeat is not on record"),
+    }
+}

@@ -1,0 +1,202 @@
+//! What one session channel asks for, and what makes two of them the same.
+
+use journal::contract::{Digest, Fingerprint};
+use policy::{SshAction, SshRequest};
+use russh::Pty;
+
+/// The variable by which a caller names the invocation itself (contract K-10). Never passed on.
+pub(crate) const INVOCATION_VARIABLE: &str = "AFFIANT_INVOCATION";
+
+/// Variables per channel at most.
+const MAX_VARIABLES: usize = 64;
+
+/// Where a session leads: the inner connection of one agent.
+#[derive(Debug, Clone)]
+pub(crate) struct Destination {
+    pub(crate) agent: String,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) user: String,
+}
+
+impl Destination {
+    /// The target as records name it.
+    pub(crate) fn target(&self) -> String {
+        let Self { host, port, user, .. } = self;
+        if host.contains(':') {
+            format!("ssh://{user}@[{host}]:{port}")
+        } else {
+            format!("ssh://{user}@{host}:{port}")
+        }
+    }
+}
+
+/// The request that starts something at the target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// A command, its exact bytes.
+    Exec(Vec<u8>),
+    /// An interactive shell.
+    Shell,
+    /// A subsystem.
+    Subsystem(String),
+}
+
+impl Request {
+    /// The action's name in records.
+    pub(crate) fn action(&self) -> String {
+        match self {
+            Self::Exec(_) => "exec".to_owned(),
+            Self::Shell => "shell".to_owned(),
+            Self::Subsystem(name) => format!("subsystem:{name}"),
+        }
+    }
+
+    /// The digest that stands for the command in records. The text can hold secrets.
+    pub(crate) fn command(&self) -> Option<String> {
+        match self {
+            Self::Exec(command) => Some(Digest::of(command).to_string()),
+            Self::Shell | Self::Subsystem(_) => None,
+        }
+    }
+
+    /// Whether a caller who is gone leaves nothing to read on for.
+    pub(crate) const fn is_interactive(&self) -> bool {
+        match self {
+            Self::Exec(_) => false,
+            Self::Shell | Self::Subsystem(_) => true,
+        }
+    }
+
+    /// The action as policy decides it.
+    pub(crate) fn to_action<'a>(&'a self, destination: &'a Destination) -> SshAction<'a> {
+        SshAction {
+            agent: &destination.agent,
+            host: &destination.host,
+            port: destination.port,
+            user: &destination.user,
+            request: match self {
+                Self::Exec(command) => SshRequest::Exec(command),
+                Self::Shell => SshRequest::Shell,
+                Self::Subsystem(name) => SshRequest::Subsystem(name),
+            },
+        }
+    }
+
+    /// The digest over agent, user, host, port, kind of request and exact command bytes (contract
+    /// K-10, K-11). Each part goes in with its length, so that no two lists look alike.
+    pub(crate) fn fingerprint(&self, destination: &Destination) -> Fingerprint {
+        let (kind, detail): (&str, &[u8]) = match self {
+            Self::Exec(command) => ("exec", command),
+            Self::Shell => ("shell", b""),
+            Self::Subsystem(name) => ("subsystem", name.as_bytes()),
+        };
+        let port = destination.port.to_be_bytes();
+        let parts: [&[u8]; 7] = [
+            b"affiant ssh 1",
+            destination.agent.as_bytes(),
+            destination.user.as_bytes(),
+            destination.host.as_bytes(),
+            &port,
+            kind.as_bytes(),
+            detail,
+        ];
+        let mut bytes = Vec::new();
+        for part in parts {
+            bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            bytes.extend_from_slice(part);
+        }
+        Digest::of(&bytes)
+    }
+}
+
+/// A terminal, as the client asked for it.
+#[derive(Debug, Clone)]
+pub(crate) struct Terminal {
+    pub(crate) term: String,
+    /// Columns, rows, width and height in pixels.
+    pub(crate) size: [u32; 4],
+    pub(crate) modes: Vec<(Pty, u32)>,
+}
+
+/// What precedes the request on a channel.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Preparation {
+    pub(crate) terminal: Option<Terminal>,
+    pub(crate) variables: Vec<(String, String)>,
+    /// The caller's own invocation id, as text.
+    pub(crate) invocation: Option<String>,
+}
+
+impl Preparation {
+    /// Whether a variable may be set: language and terminal, and the caller's invocation id.
+    pub(crate) fn allows(name: &str) -> bool {
+        matches!(name, "LANG" | "TERM") || name.starts_with("LC_") || name == INVOCATION_VARIABLE
+    }
+
+    /// Takes a variable if it is allowed.
+    pub(crate) fn set(&mut self, name: String, value: String) {
+        if name == INVOCATION_VARIABLE {
+            self.invocation = Some(value);
+        } else if Self::allows(&name) && self.variables.len() < MAX_VARIABLES {
+            self.variables.push((name, value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn destination() -> Destination {
+        Destination { agent: "a".into(), host: "h".into(), port: 22, user: "u".into() }
+    }
+
+    /// K-10, K-11: every part counts, and none runs into the next.
+    #[test]
+    fn k_11_fingerprint_covers_agent_user_host_port_kind_and_bytes() {
+        let base = Request::Exec(b"ls".to_vec()).fingerprint(&destination());
+        assert_eq!(base, Request::Exec(b"ls".to_vec()).fingerprint(&destination()));
+        let mut others = vec![
+            Request::Exec(b"ls ".to_vec()).fingerprint(&destination()),
+            Request::Exec(b"ls\xff".to_vec()).fingerprint(&destination()),
+            Request::Subsystem("ls".into()).fingerprint(&destination()),
+            Request::Shell.fingerprint(&destination()),
+        ];
+        let changes: [fn(&mut Destination); 5] = [
+            |d| d.agent = "b".into(),
+            |d| d.user = "uh".into(),
+            |d| d.host = "g".into(),
+            |d| d.port = 23,
+            |d| (d.user, d.host) = ("uh".into(), String::new()),
+        ];
+        for change in changes {
+            let mut changed = destination();
+            change(&mut changed);
+            others.push(Request::Exec(b"ls".to_vec()).fingerprint(&changed));
+        }
+        others.push(base);
+        let count = others.len();
+        others.sort();
+        others.dedup();
+        assert_eq!(others.len(), count);
+    }
+
+    #[test]
+    fn variables_pass_by_the_list_and_the_invocation_id_is_taken_out() {
+        let mut preparation = Preparation::default();
+        for name in ["LANG", "LC_ALL", "TERM", "PATH", "LD_PRELOAD", INVOCATION_VARIABLE] {
+            preparation.set(name.to_owned(), "x".to_owned());
+        }
+        let names: Vec<_> = preparation.variables.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["LANG", "LC_ALL", "TERM"]);
+        assert_eq!(preparation.invocation.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn targets_are_written_as_uris() {
+        assert_eq!(destination().target(), "ssh://u@h:22");
+        let literal = Destination { host: "::1".into(), ..destination() };
+        assert_eq!(literal.target(), "ssh://u@[::1]:22");
+    }
+}

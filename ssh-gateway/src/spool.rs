@@ -1,0 +1,122 @@
+//! What the client sends on one channel, queued so that taking it never waits for the target.
+//!
+//! The engine delivers channel messages inside its session loop. A reader that waited for the
+//! target would stop the whole connection, so everything goes through here: bounded by the
+//! connection's [`Line`], which slows the socket down long before the bound.
+
+use crate::line::Line;
+use bytes::Bytes;
+use russh::{ChannelMsg, ChannelReadHalf, Sig};
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+
+/// One message of the client for a command under way.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// Bytes of stdin.
+    Data(Bytes),
+    /// The end of stdin.
+    Eof,
+    /// A new terminal size: columns, rows, width and height in pixels.
+    WindowChange([u32; 4]),
+    /// A signal for the command.
+    Signal(Sig),
+}
+
+/// The consuming side.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    inputs: mpsc::UnboundedReceiver<Input>,
+    overflow: watch::Receiver<bool>,
+    line: Arc<Line>,
+}
+
+impl Spool {
+    /// Is raised when more stdin waits than the bound allows; what followed was dropped. Told beside
+    /// the queue, whose consumer waits for the target just then.
+    pub(crate) fn overflow(&self) -> watch::Receiver<bool> {
+        self.overflow.clone()
+    }
+
+    /// The next message; none when the client has gone and everything was taken.
+    pub(crate) async fn next(&mut self) -> Option<Input> {
+        let input = self.inputs.recv().await?;
+        if let Input::Data(data) = &input {
+            self.line.unspool(data.len());
+        }
+        Some(input)
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        self.inputs.close();
+        while let Ok(input) = self.inputs.try_recv() {
+            if let Input::Data(data) = input {
+                self.line.unspool(data.len());
+            }
+        }
+    }
+}
+
+/// Reads a channel from here on into a spool. The flag turns true when the client has closed the
+/// channel or its connection is gone.
+pub(crate) fn spool(mut read: ChannelReadHalf, line: Arc<Line>) -> (Spool, watch::Receiver<bool>) {
+    let (sender, inputs) = mpsc::unbounded_channel();
+    let (gone, is_gone) = watch::channel(false);
+    let (overflow, is_full) = watch::channel(false);
+    let spool = Spool { inputs, overflow: is_full, line: Arc::clone(&line) };
+    tokio::spawn(async move {
+        let mut open = true;
+        while let Some(message) = read.wait().await {
+            if matches!(message, ChannelMsg::Close) {
+                break;
+            }
+            if open {
+                open = forward(message, &sender, &overflow, &line);
+            }
+        }
+        drop(sender);
+        gone.send_replace(true);
+        // The flag of an overflow that never was stays down until nobody looks any more.
+        overflow.closed().await;
+    });
+    (spool, is_gone)
+}
+
+/// Queues one message; false when nothing more is to be queued.
+fn forward(
+    message: ChannelMsg,
+    sender: &mpsc::UnboundedSender<Input>,
+    overflow: &watch::Sender<bool>,
+    line: &Line,
+) -> bool {
+    if let ChannelMsg::Data { data } = message {
+        if data.is_empty() {
+            return true;
+        }
+        let length_bytes = data.len();
+        if !line.spool(length_bytes) {
+            line.unspool(length_bytes);
+            overflow.send_replace(true);
+            return false;
+        }
+        let taken = sender.send(Input::Data(data)).is_ok();
+        if !taken {
+            line.unspool(length_bytes);
+        }
+        return taken;
+    }
+    let input = if let ChannelMsg::Eof = message {
+        Input::Eof
+    } else if let ChannelMsg::WindowChange { col_width, row_height, pix_width, pix_height } =
+        message
+    {
+        Input::WindowChange([col_width, row_height, pix_width, pix_height])
+    } else if let ChannelMsg::Signal { signal } = message {
+        Input::Signal(signal)
+    } else {
+        return true;
+    };
+    sender.send(input).is_ok()
+}

@@ -1,0 +1,331 @@
+//! The upstream hop: one connection per command, set up stage by stage (contract C-1, C-2).
+//!
+//! ```text
+//!  resolve ─► address check ─► TCP ─► key exchange, host key ─► login ─► channel ─► terminal, env
+//!                                                                                        │
+//!                                            Ready ──── start(Dispatched, request) ────► Running
+//! ```
+//!
+//! Invariant: [`Ready::start`] is the only way to send a request that starts something, and it
+//! takes the proof of a durable `DISPATCH_STARTED` by value (contract D-1, D-3). Stdin can only be
+//! written on a [`Running`].
+
+mod error;
+mod verify;
+
+pub(crate) use error::Error;
+
+use crate::Options;
+use crate::address;
+use crate::algorithms;
+use crate::request::{Preparation, Request, Terminal};
+use error::{tcp_code, timeout_at};
+use journal::Dispatched;
+use journal::contract::{PeerIdentity, SetupAttempt, SetupStage};
+use policy::{Secret, SshGrant};
+use russh::client::{AuthResult, Handle, Msg};
+use russh::keys::{PrivateKey, PrivateKeyWithHashAlg};
+use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use verify::{Pins, Verifier, Witness};
+
+/// What the gateway logs in with.
+pub(crate) enum Login {
+    /// Nothing: the target takes the user as it comes.
+    None,
+    /// A private key.
+    Key(Arc<PrivateKey>),
+    /// A password.
+    Password(Secret),
+}
+
+/// Where to, as whom, and with what.
+pub(crate) struct Plan<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) grant: &'a SshGrant,
+    pub(crate) host: &'a str,
+    pub(crate) port: u16,
+    pub(crate) user: &'a str,
+    pub(crate) login: &'a Login,
+    pub(crate) preparation: &'a Preparation,
+}
+
+/// A connection with everything set up and nothing started.
+pub(crate) struct Ready {
+    session: Handle<Verifier>,
+    channel: Channel<Msg>,
+    witness: Witness,
+    address: SocketAddr,
+    fingerprint: String,
+    terminal_refused: bool,
+}
+
+/// A command that was asked for: its channel, both ways.
+pub(crate) struct Running {
+    session: Handle<Verifier>,
+    pub(crate) read: ChannelReadHalf,
+    pub(crate) write: Arc<ChannelWriteHalf<Msg>>,
+    witness: Witness,
+}
+
+impl Ready {
+    /// The address of the peer.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The verified host key (contract C-5).
+    pub(crate) fn peer(&self) -> PeerIdentity {
+        PeerIdentity::SshHost { fingerprint: self.fingerprint.clone() }
+    }
+
+    /// Whether the target refused the terminal that the client asked for.
+    pub(crate) const fn terminal_refused(&self) -> bool {
+        self.terminal_refused
+    }
+
+    /// Sends the request, want-reply. The proof says that the dispatch is on record.
+    ///
+    /// An engine that is gone already shows as a channel without messages.
+    pub(crate) async fn start(self, dispatched: Dispatched, request: &Request) -> Running {
+        tracing::debug!(id = %dispatched.id(), sequence = %dispatched.sequence(), "dispatch");
+        let (read, write) = self.channel.split();
+        let sent = match request {
+            Request::Exec(command) => write.exec(true, command.as_slice()).await,
+            Request::Shell => write.request_shell(true).await,
+            Request::Subsystem(name) => write.request_subsystem(true, name.as_str()).await,
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, "the request was not taken by the engine");
+        }
+        Running { session: self.session, read, write: Arc::new(write), witness: self.witness }
+    }
+
+    /// Ends a connection on which nothing was started.
+    pub(crate) async fn abandon(self) {
+        disconnect(&self.session).await;
+    }
+}
+
+impl Running {
+    /// What ended the connection, in one word; for diagnosis only (contract E-3).
+    pub(crate) fn cause(&self) -> &'static str {
+        self.witness.cause()
+    }
+
+    /// Turns true when the connection is gone.
+    pub(crate) fn lost(&self) -> watch::Receiver<bool> {
+        self.witness.lost()
+    }
+
+    /// Closes the channel and the connection.
+    pub(crate) async fn finish(self) {
+        let closing = async {
+            drop(self.write.close().await);
+            disconnect(&self.session).await;
+        };
+        drop(tokio::time::timeout(Duration::from_secs(2), closing).await);
+    }
+}
+
+async fn disconnect(session: &Handle<Verifier>) {
+    let goodbye = session.disconnect(russh::Disconnect::ByApplication, "", "");
+    drop(tokio::time::timeout(Duration::from_secs(1), goodbye).await);
+}
+
+/// Sets a connection up to where a request can be sent. Every try goes to `record` with the stage
+/// that it reached (contract C-4); nothing that starts something is sent.
+///
+/// # Errors
+/// [`Error`] with the stage that failed; the last try is recorded then, too.
+pub(crate) async fn open(
+    plan: &Plan<'_>,
+    record: &mut (dyn FnMut(SetupAttempt) + Send),
+) -> Result<Ready, Error> {
+    let mut n = 1;
+    let deadline = Instant::now() + plan.grant.limits.connect_timeout;
+    let failed = |n: u32, error: Error, address: Option<SocketAddr>| {
+        let attempt = SetupAttempt {
+            n,
+            stage: error.stage(),
+            code: error.evidence(),
+            address: address.map(|address| address.to_string()),
+        };
+        (attempt, error)
+    };
+    let prepared = async {
+        let pins = Pins::parse(&plan.grant.host_keys)?;
+        let addresses = resolve(plan, deadline).await?;
+        Ok((pins, addresses))
+    };
+    let (pins, addresses) = match prepared.await {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            let (attempt, error) = failed(n, error, None);
+            record(attempt);
+            return Err(error);
+        }
+    };
+    let mut last = None;
+    for address in addresses {
+        let stream = match connect(address, deadline).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                let (attempt, error) = failed(n, error, Some(address));
+                record(attempt);
+                n += 1;
+                last = Some(error);
+                continue;
+            }
+        };
+        return match establish(plan, pins, stream, address, deadline).await {
+            Ok(ready) => {
+                let stage = SetupStage::SshEnvironment;
+                let code = "ok".to_owned();
+                record(SetupAttempt { n, stage, code, address: Some(address.to_string()) });
+                Ok(ready)
+            }
+            Err(error) => {
+                let (attempt, error) = failed(n, error, Some(address));
+                record(attempt);
+                Err(error)
+            }
+        };
+    }
+    Err(last.unwrap_or(Error::NotFound))
+}
+
+/// The addresses that may be dialled.
+async fn resolve(plan: &Plan<'_>, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
+    let named;
+    let authority = match plan.grant.address.as_deref() {
+        Some(address) => address,
+        None if plan.host.contains(':') => {
+            named = format!("[{}]:{}", plan.host, plan.port);
+            &named
+        }
+        None => {
+            named = format!("{}:{}", plan.host, plan.port);
+            &named
+        }
+    };
+    let looked_up = timeout_at(deadline, SetupStage::Resolve, tokio::net::lookup_host(authority));
+    let found: Vec<SocketAddr> = looked_up.await?.map_err(Error::Resolve)?.collect();
+    if found.is_empty() {
+        return Err(Error::NotFound);
+    }
+    if plan.grant.private_addresses {
+        return Ok(found);
+    }
+    let public: Vec<_> =
+        found.iter().copied().filter(|address| address::is_public(address.ip())).collect();
+    if public.is_empty() { Err(Error::AddressProhibited) } else { Ok(public) }
+}
+
+async fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, Error> {
+    let connecting = timeout_at(deadline, SetupStage::TcpConnect, TcpStream::connect(address));
+    let stream = connecting.await?.map_err(Error::Tcp)?;
+    stream.set_nodelay(true).map_err(Error::Tcp)?;
+    Ok(stream)
+}
+
+async fn establish(
+    plan: &Plan<'_>,
+    pins: Pins,
+    stream: TcpStream,
+    address: SocketAddr,
+    deadline: Instant,
+) -> Result<Ready, Error> {
+    let config = algorithms::client_config(plan.options, pins.key_types());
+    let (verifier, witness) = Verifier::new(pins);
+    let handshake = russh::client::connect_stream(config, stream, verifier);
+    let mut session = timeout_at(deadline, SetupStage::SshKex, handshake)
+        .await?
+        .map_err(|error| Error::handshake(error, &witness))?;
+    let fingerprint = witness.accepted().ok_or(Error::Closed(SetupStage::SshHostKey))?;
+    login(plan, &mut session, deadline).await?;
+    let opening = timeout_at(deadline, SetupStage::SshChannel, session.channel_open_session());
+    let mut channel = opening.await?.map_err(Error::channel)?;
+    let terminal_refused = prepare(plan.preparation, &mut channel, deadline).await?;
+    Ok(Ready { session, channel, witness, address, fingerprint, terminal_refused })
+}
+
+async fn login(
+    plan: &Plan<'_>,
+    session: &mut Handle<Verifier>,
+    deadline: Instant,
+) -> Result<(), Error> {
+    let stage = SetupStage::SshAuth;
+    let authenticating = async {
+        match plan.login {
+            Login::None => session.authenticate_none(plan.user).await,
+            Login::Password(secret) => {
+                // The engine takes text; a password that is none was refused before.
+                let password = secret.expose_text().unwrap_or_default();
+                session.authenticate_password(plan.user, password).await
+            }
+            Login::Key(key) => {
+                let hash = if key.algorithm().is_rsa() {
+                    session.best_supported_rsa_hash().await?.flatten().or(SHA512)
+                } else {
+                    None
+                };
+                let key = PrivateKeyWithHashAlg::new(Arc::clone(key), hash);
+                session.authenticate_publickey(plan.user, key).await
+            }
+        }
+    };
+    let result = timeout_at(deadline, stage, authenticating).await?;
+    match result {
+        Ok(AuthResult::Success) => Ok(()),
+        // A connection that is lost here also looks like a refusal.
+        Ok(AuthResult::Failure { .. }) if session.is_closed() => Err(Error::Closed(stage)),
+        Ok(AuthResult::Failure { .. }) => Err(Error::LoginRefused),
+        Err(_) => Err(Error::Closed(stage)),
+    }
+}
+
+/// What an RSA key signs with when the target names nothing; never SHA-1.
+const SHA512: Option<russh::keys::HashAlg> = Some(russh::keys::HashAlg::Sha512);
+
+/// Terminal and variables. Answers whether the terminal was refused: OpenSSH goes on without.
+async fn prepare(
+    preparation: &Preparation,
+    channel: &mut Channel<Msg>,
+    deadline: Instant,
+) -> Result<bool, Error> {
+    let stage = SetupStage::SshEnvironment;
+    let closed = |_| Error::Closed(stage);
+    for (name, value) in &preparation.variables {
+        channel.set_env(false, name.as_str(), value.as_str()).await.map_err(closed)?;
+    }
+    let Some(Terminal { term, size: [columns, rows, width, height], modes }) =
+        &preparation.terminal
+    else {
+        return Ok(false);
+    };
+    channel
+        .request_pty(true, term, *columns, *rows, *width, *height, modes)
+        .await
+        .map_err(closed)?;
+    let answer = async {
+        while let Some(message) = channel.wait().await {
+            if matches!(message, ChannelMsg::Success) {
+                return Ok(false);
+            }
+            if matches!(message, ChannelMsg::Failure) {
+                return Ok(true);
+            }
+            if matches!(message, ChannelMsg::Close) {
+                break;
+            }
+        }
+        Err(Error::Closed(stage))
+    };
+    timeout_at(deadline, stage, answer).await?
+}

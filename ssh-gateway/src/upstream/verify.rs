@@ -1,0 +1,212 @@
+//! The target's host key against the pinned ones: never trusted on first use.
+
+use super::Error;
+use crate::algorithms::KEY_TYPES;
+use russh::Channel;
+use russh::client::{ChannelOpenHandle, DisconnectReason, Handler, Msg, Session};
+use russh::keys::{Algorithm, HashAlg, PublicKey, PublicKeyOrCertificate};
+use std::sync::{Arc, OnceLock};
+use tokio::sync::watch;
+
+/// The host keys that policy pins for the target.
+pub(super) struct Pins(Vec<PublicKey>);
+
+impl Pins {
+    /// Reads the pins.
+    ///
+    /// # Errors
+    /// When there is none, or one can't be read: then nothing can be verified.
+    pub(super) fn parse(lines: &[String]) -> Result<Self, Error> {
+        if lines.is_empty() {
+            return Err(Error::NoHostKey);
+        }
+        let parsed: Result<Vec<_>, _> =
+            lines.iter().map(|line| PublicKey::from_openssh(line.trim())).collect();
+        parsed.map(Self).map_err(|_| Error::NoHostKey)
+    }
+
+    /// The algorithms to ask the target for.
+    pub(super) fn key_types(&self) -> Vec<Algorithm> {
+        let is_pinned = |wanted: &Algorithm| {
+            self.0.iter().any(|key| match (key.algorithm(), wanted) {
+                (Algorithm::Rsa { .. }, Algorithm::Rsa { .. }) => true,
+                (pinned, wanted) => pinned == *wanted,
+            })
+        };
+        KEY_TYPES.iter().filter(|wanted| is_pinned(wanted)).cloned().collect()
+    }
+
+    fn accepts(&self, key: &PublicKey) -> bool {
+        self.0.iter().any(|pinned| pinned.key_data() == key.key_data())
+    }
+}
+
+/// What the engine's handler saw, for the task that waits outside.
+#[derive(Clone)]
+pub(crate) struct Witness {
+    seen: Arc<Seen>,
+    lost: watch::Receiver<bool>,
+}
+
+#[derive(Default)]
+struct Seen {
+    accepted: OnceLock<String>,
+    refused: OnceLock<String>,
+    cause: OnceLock<&'static str>,
+}
+
+impl Witness {
+    /// The fingerprint of the verified host key.
+    pub(super) fn accepted(&self) -> Option<String> {
+        self.seen.accepted.get().cloned()
+    }
+
+    /// The fingerprint of a host key that is not pinned.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.seen.refused.get().map(String::as_str)
+    }
+
+    /// What ended the connection, in one word; for diagnosis only (contract E-3).
+    pub(crate) fn cause(&self) -> &'static str {
+        self.seen.cause.get().copied().unwrap_or("EOF")
+    }
+
+    pub(super) fn lost(&self) -> watch::Receiver<bool> {
+        self.lost.clone()
+    }
+}
+
+/// The engine's handler: verifies the host key, refuses every channel that the target opens towards
+/// us, and tells when the connection is gone.
+pub(crate) struct Verifier {
+    pins: Pins,
+    seen: Arc<Seen>,
+    lost: watch::Sender<bool>,
+}
+
+impl Verifier {
+    pub(super) fn new(pins: Pins) -> (Self, Witness) {
+        let seen = Arc::new(Seen::default());
+        let (lost, is_lost) = watch::channel(false);
+        let witness = Witness { seen: Arc::clone(&seen), lost: is_lost };
+        (Self { pins, seen, lost }, witness)
+    }
+}
+
+/// The session task owns the handler: its end is the connection's end.
+impl Drop for Verifier {
+    fn drop(&mut self) {
+        self.lost.send_replace(true);
+    }
+}
+
+impl Handler for Verifier {
+    type Error = russh::Error;
+
+    async fn check_server_key(
+        &mut self,
+        key: &PublicKeyOrCertificate,
+    ) -> Result<bool, Self::Error> {
+        let key = match key {
+            PublicKeyOrCertificate::PublicKey { key, .. } => key,
+            // Not asked for, so not proof.
+            PublicKeyOrCertificate::Certificate(_) => return Ok(false),
+        };
+        let fingerprint = key.fingerprint(HashAlg::Sha256).to_string();
+        let accepted = self.pins.accepts(key);
+        let place = if accepted { &self.seen.accepted } else { &self.seen.refused };
+        place.get_or_init(|| fingerprint);
+        Ok(accepted)
+    }
+
+    async fn disconnected(
+        &mut self,
+        reason: DisconnectReason<Self::Error>,
+    ) -> Result<(), Self::Error> {
+        let cause = match reason {
+            DisconnectReason::ReceivedDisconnect(_) => "DISCONNECT",
+            DisconnectReason::Error(russh::Error::KeepaliveTimeout) => "KEEPALIVE_TIMEOUT",
+            DisconnectReason::Error(russh::Error::IO(error)) => super::tcp_code(&error),
+            DisconnectReason::Error(_) => "EOF",
+        };
+        self.seen.cause.get_or_init(|| cause);
+        Ok(())
+    }
+
+    // A dropped `reply` is a refusal. The defaults would accept (russh#727).
+
+    async fn server_channel_open_forwarded_tcpip(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _: &str,
+        _: u32,
+        _reply: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_forwarded_streamlocal(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _reply: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_agent_forward(
+        &mut self,
+        _: Channel<Msg>,
+        _reply: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_session(
+        &mut self,
+        _: Channel<Msg>,
+        _reply: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_direct_tcpip(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _: &str,
+        _: u32,
+        _reply: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_direct_streamlocal(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _reply: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_x11(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _reply: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
