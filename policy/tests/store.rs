@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 fn home() -> (TempDir, Policy) {
@@ -342,7 +343,9 @@ fn readers_beside_a_writer_see_whole_versions_in_order() {
         for _ in 0..3 {
             scope.spawn(|| {
                 let mut last = 0;
+                let begun = Instant::now();
                 while last < VERSIONS {
+                    assert!(begun.elapsed() < Duration::from_secs(60), "stuck at {last}");
                     let snapshot = policy.snapshot();
                     assert!(snapshot.version() >= last);
                     last = snapshot.version();
