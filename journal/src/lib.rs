@@ -33,6 +33,10 @@ mod writer;
 #[cfg(test)]
 extern crate self as journal;
 #[cfg(test)]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "a test names one variant and fails on all others"
+)]
 mod tests;
 
 pub use call::{Call, Dispatched, Settled};

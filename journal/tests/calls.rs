@@ -11,8 +11,29 @@
 mod common;
 
 use common::*;
-use journal::contract::{Code, Confirmation, Retry, Verdict};
-use journal::{Delivery, Filter, State};
+use journal::contract::{
+    Body, Code, Confirmation, Delivered, Ended, Gateway, KeepResult, Noted, Outcome, Phase,
+    Preflight, RepeatAnswered, Retry, Source, Verdict,
+};
+use journal::{
+    Delivery, Filter, Journal, Options, ResultKey, State, Stream, append, open, read, result,
+    verify,
+};
+use std::time::Duration;
+
+async fn bounded<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future).await.unwrap()
+}
+
+fn ended(verdict: Verdict) -> Ended {
+    Ended {
+        verdict,
+        message: "It ended.".to_owned(),
+        field: None,
+        not_before_ms: None,
+        observation: None,
+    }
+}
 
 /// R-1, R-3, S-1: a whole call is readable at once, and the same after a restart.
 #[tokio::test]
@@ -58,4 +79,447 @@ async fn r_1_a_call_reads_the_same_before_and_after_a_restart() {
     assert_eq!(page.invocations, [again]);
     assert_eq!(page.next, None);
     journal.close().await;
+}
+
+/// J-2, J-7, R-2: what a restart concludes for calls in every state.
+#[tokio::test]
+async fn j_7_a_restart_ends_what_was_under_way() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let fresh = admit(&journal, "coder", "1");
+    let mut validated = admit(&journal, "coder", "2");
+    validated.preflight(preflight()).unwrap();
+    let under_way = dispatched(&journal, "coder", "3").await;
+    let mut committed = dispatched(&journal, "coder", "4").await;
+    assert_eq!(respond(&mut committed, 200, b"yes").await.id(), committed.id());
+    let ids = [fresh.id(), validated.id(), under_way.id(), committed.id()];
+    journal.close().await;
+    // Their end can't be recorded any more.
+    drop((fresh, validated, under_way, committed));
+    let (journal, recovery) = open(home.path());
+    let sorted = |mut ids: Vec<_>| {
+        ids.sort_unstable();
+        ids
+    };
+    assert_eq!(sorted(recovery.not_attempted), sorted(ids[..2].to_vec()));
+    assert_eq!(recovery.unknown, ids[2..3]);
+    assert_eq!(recovery.undelivered, ids[3..]);
+    let facts = |n: usize| {
+        let found = journal.invocation(ids[n]).unwrap().unwrap();
+        let verdict = found.verdict();
+        (verdict.phase(), verdict.outcome(), verdict.retry(), verdict.code())
+    };
+    let (restarted, not) = (Code::BrokerRestarted, Outcome::NotAttempted);
+    assert_eq!(facts(0), (Phase::Validation, not, Retry::Backoff, restarted));
+    assert_eq!(facts(1), (Phase::CredentialInjection, not, Retry::Backoff, restarted));
+    assert_eq!(facts(2), (Phase::RemoteExecution, Outcome::Unknown, Retry::Reconcile, restarted));
+    assert_eq!(
+        facts(3),
+        (Phase::ResultDelivery, Outcome::Committed, Retry::FetchResult, Code::DeliveryFailed)
+    );
+    assert_eq!(content(&journal, ids[3]), b"yes");
+    let events = journal.events(ids[2]).unwrap();
+    assert_eq!(events.last().unwrap().1.source, Source::Recovered);
+    journal.close().await;
+    // A second restart finds nothing to end.
+    let (journal, recovery) = open(home.path());
+    assert_eq!((recovery.unknown.len(), recovery.not_attempted.len()), (0, 0));
+    assert_eq!(recovery.undelivered.len(), 0);
+    journal.close().await;
+}
+
+/// D-1: a call that is dropped records its own end.
+#[tokio::test]
+async fn d_1_a_dropped_call_ends_by_its_last_boundary() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let fresh = admit(&journal, "coder", "1");
+    let under_way = dispatched(&journal, "coder", "2").await;
+    let ids = [fresh.id(), under_way.id()];
+    drop((fresh, under_way));
+    bounded(journal.changed(ids[0])).await;
+    bounded(journal.changed(ids[1])).await;
+    let verdict = |id| journal.invocation(id).unwrap().unwrap().verdict();
+    assert_eq!(verdict(ids[0]), Verdict::refused(Retry::Backoff, Code::InternalError));
+    let unknown = Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown);
+    assert_eq!(verdict(ids[1]), unknown);
+    journal.close().await;
+}
+
+/// D-1: nothing is durable before the dispatch says so, and nobody sees what is not durable.
+#[tokio::test]
+async fn d_1_dispatch_is_durable_when_it_returns() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = admit(&journal, "coder", "a");
+    call.preflight(preflight()).unwrap();
+    call.authorize(None).unwrap();
+    let proof = call.dispatch(dispatch()).await.unwrap();
+    assert!(journal.stats().durable_sequence >= proof.sequence());
+    assert_eq!(journal.invocation(call.id()).unwrap().unwrap().state(), State::Dispatched);
+    let found = verify(home.path()).unwrap();
+    assert_eq!((found.last_sequence, found.events, found.invocations), (proof.sequence(), 4, 1));
+    let illegal = call.preflight(preflight()).unwrap_err();
+    assert!(matches!(illegal, append::Error::Illegal(_)), "{illegal}");
+    let again = call.dispatch(dispatch()).await.unwrap_err();
+    assert!(matches!(again, append::Error::Illegal(_)), "{again}");
+    drop(call);
+    journal.close().await;
+}
+
+/// J-3: only late facts can be recorded beside a call.
+#[tokio::test]
+async fn j_3_late_facts_and_nothing_else_are_recorded_beside_a_call() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = dispatched(&journal, "coder", "a").await;
+    let id = call.id();
+    let observed = Source::TransportObserved;
+    let dispatch = Body::DispatchStarted(Box::new(dispatch()));
+    assert!(matches!(journal.record(id, observed, dispatch), Err(append::Error::Illegal(_))));
+    let delivered = || Body::ResultDelivered(Delivered { confirmation: Confirmation::Fetched });
+    assert!(matches!(journal.record(id, observed, delivered()), Err(append::Error::Illegal(_))));
+    let note = Body::Noted(Noted { name: "n".to_owned(), detail: "d".to_owned() });
+    journal.record(id, observed, note.clone()).unwrap().durable().await.unwrap();
+    let repeat = Body::RepeatAnswered(RepeatAnswered { by_id: true });
+    journal.record(id, observed, repeat).unwrap().durable().await.unwrap();
+    let unknown = journal.record(journal.new_id(), observed, note);
+    assert_eq!(unknown.err(), Some(append::Error::NotFound));
+    assert_eq!(respond(&mut call, 200, b"x").await.id(), id);
+    drop(call);
+    journal.record(id, observed, delivered()).unwrap().durable().await.unwrap();
+    let found = journal.invocation(id).unwrap().unwrap();
+    assert_eq!(found.delivery(), Delivery::Delivered(Confirmation::Fetched));
+    let twice = journal.record(id, observed, delivered());
+    assert!(matches!(twice, Err(append::Error::Illegal(_))));
+    journal.close().await;
+    let closed = journal.record(id, observed, delivered());
+    assert_eq!(closed.err(), Some(append::Error::Closed));
+}
+
+/// R-4, R-5: range, streams, and every reason why there is no result.
+#[tokio::test]
+async fn r_4_results_are_read_by_chunk_and_range() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = dispatched(&journal, "coder", "a").await;
+    let id = call.id();
+    let none = |found: Result<_, result::Error>| found.map(drop).unwrap_err().to_string();
+    assert_eq!(none(journal.result(id)), result::Error::Incomplete.to_string());
+    assert_eq!(none(journal.result(journal.new_id())), result::Error::NotFound.to_string());
+    let body: Vec<u8> = (0..300_000_u32).map(|n| (n / 7) as u8).collect();
+    assert_eq!(respond(&mut call, 200, &body).await.id(), id);
+    let mut found = journal.result(id).unwrap();
+    assert_eq!(found.head(), Some(&br#"{"status":200,"headers":[]}"#[..]));
+    assert_eq!((found.length_bytes(), found.reference().chunks), (300_000, 6));
+    assert_eq!(found.next_chunk().unwrap().unwrap().0, Stream::Content);
+    for offset in [0_usize, 1, 65_535, 65_536, 65_537, 200_000, 299_999, 300_000, 400_000] {
+        let mut found = journal.result(id).unwrap();
+        found.skip(offset as u64).unwrap();
+        assert_eq!(found.read_to_end().unwrap(), body[offset.min(body.len())..], "{offset}");
+    }
+    journal.set_result_key(None);
+    assert_eq!(none(journal.result(id)), result::Error::Locked.to_string());
+    journal.set_result_key(Some(ResultKey::new([8; 32])));
+    assert_eq!(none(journal.result(id)), result::Error::Damaged.to_string());
+    journal.set_result_key(Some(key()));
+    assert_eq!(content(&journal, id), body);
+    journal.close().await;
+}
+
+/// S-1, S-8: both output streams of SSH, in the order of arrival.
+#[tokio::test]
+async fn s_1_streams_keep_their_order() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = dispatched(&journal, "coder", "a").await;
+    call.response_started(journal::contract::ResponseStarted {
+        status: None,
+        remote_request_id: None,
+    })
+    .unwrap();
+    for (stream, bytes) in [
+        (Stream::Stdout, &b"one "[..]),
+        (Stream::Stdout, b"two "),
+        (Stream::Stderr, b"oops "),
+        (Stream::Stdout, b"three"),
+    ] {
+        call.store(stream, bytes).await.unwrap();
+    }
+    let all = b"one two oops three";
+    let ok = Verdict::committed(Retry::Never, Code::Ok);
+    assert_eq!(call.commit(complete(all), ok, None).await.unwrap().verdict(), ok);
+    let mut found = journal.result(call.id()).unwrap();
+    assert_eq!(found.head(), None);
+    let mut pieces = Vec::new();
+    while let Some((stream, bytes)) = found.next_chunk().unwrap() {
+        pieces.push((stream, String::from_utf8(bytes).unwrap()));
+    }
+    let piece = |stream, text: &str| (stream, text.to_owned());
+    assert_eq!(
+        pieces,
+        [
+            piece(Stream::Stdout, "one two "),
+            piece(Stream::Stderr, "oops "),
+            piece(Stream::Stdout, "three")
+        ]
+    );
+    drop(call);
+    journal.close().await;
+}
+
+/// R-5: results that are not kept, expired, or stored while the vault is locked.
+#[tokio::test]
+async fn r_5_a_result_that_is_not_kept_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let none = |id| journal.result(id).map(drop).unwrap_err().to_string();
+    let ok = Verdict::committed(Retry::Never, Code::Ok);
+    let started =
+        || journal::contract::ResponseStarted { status: Some(200), remote_request_id: None };
+
+    let mut expired = admit(&journal, "coder", "1");
+    expired.preflight(Preflight { keep_seconds: 0, ..preflight() }).unwrap();
+    expired.authorize(None).unwrap();
+    assert_eq!(expired.dispatch(dispatch()).await.unwrap().id(), expired.id());
+    assert_eq!(respond(&mut expired, 200, b"x").await.verdict(), ok);
+    assert_eq!(none(expired.id()), result::Error::Expired.to_string());
+
+    let mut bare = admit(&journal, "coder", "2");
+    bare.preflight(Preflight { keep: KeepResult::None, ..preflight() }).unwrap();
+    bare.authorize(None).unwrap();
+    assert_eq!(bare.dispatch(dispatch()).await.unwrap().id(), bare.id());
+    bare.response_started(started()).unwrap();
+    assert_eq!(bare.commit(complete(b"x"), ok, None).await.unwrap().verdict(), ok);
+    assert_eq!(none(bare.id()), result::Error::NotKept.to_string());
+
+    let mut discarded = dispatched(&journal, "coder", "3").await;
+    discarded.response_started(started()).unwrap();
+    discarded.store(Stream::Content, b"x").await.unwrap();
+    discarded.discard_result();
+    discarded.store(Stream::Content, b"y").await.unwrap();
+    assert_eq!(discarded.commit(complete(b"xy"), ok, None).await.unwrap().verdict(), ok);
+    assert_eq!(none(discarded.id()), result::Error::NotKept.to_string());
+
+    journal.set_result_key(None);
+    let mut locked = dispatched(&journal, "coder", "4").await;
+    locked.response_started(started()).unwrap();
+    let refused = locked.store(Stream::Content, b"x").await;
+    assert_eq!(refused, Err(append::Error::Locked));
+    assert_eq!(locked.commit(complete(b"x"), ok, None).await.unwrap().verdict(), ok);
+    journal.set_result_key(Some(key()));
+    assert_eq!(none(locked.id()), result::Error::NotKept.to_string());
+
+    let mut refused = admit(&journal, "coder", "5");
+    let verdict = Verdict::refused(Retry::Never, Code::TargetNotAllowed);
+    assert_eq!(refused.end(ended(verdict)).await.unwrap().verdict(), verdict);
+    assert_eq!(none(refused.id()), result::Error::NotKept.to_string());
+    drop((expired, bare, discarded, locked, refused));
+    journal.close().await;
+}
+
+/// Lists: newest first, filters, pages; the same from memory, from the index and after a restart.
+#[tokio::test]
+async fn lists_are_filtered_and_paged() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut ids = Vec::new();
+    for n in 0..7 {
+        let agent = if n % 2 == 0 { "even" } else { "odd" };
+        let mut call = admit(&journal, agent, &n.to_string());
+        ids.push(call.id());
+        let verdict = match n {
+            0..3 => Verdict::refused(Retry::Never, Code::TargetNotAllowed),
+            _ => Verdict::not_connected(Retry::Backoff, Code::ConnectionRefused),
+        };
+        assert_eq!(call.end(ended(verdict)).await.unwrap().id(), call.id());
+    }
+    ids.reverse();
+    let check = |journal: &Journal| {
+        let list = |filter: Filter| {
+            let page = journal.list(&filter).unwrap();
+            let ids: Vec<_> = page.invocations.iter().map(|found| found.id()).collect();
+            (ids, page.next)
+        };
+        assert_eq!(list(Filter::default()).0, ids);
+        let agent = Some("odd".to_owned());
+        let odd: Vec<_> = ids.iter().copied().skip(1).step_by(2).collect();
+        assert_eq!(list(Filter { agent, ..Filter::default() }).0, odd);
+        let phase = Some(Phase::Validation);
+        assert_eq!(list(Filter { phase, ..Filter::default() }).0, ids[4..]);
+        let outcome = Some(Outcome::Committed);
+        assert_eq!(list(Filter { outcome, ..Filter::default() }).0, []);
+        let gateway = Some(Gateway::Ssh);
+        assert_eq!(list(Filter { gateway, ..Filter::default() }).0, []);
+        let since_ms = Some(u64::MAX);
+        assert_eq!(list(Filter { since_ms, ..Filter::default() }).0, []);
+        let mut cursor = None;
+        let mut paged = Vec::new();
+        loop {
+            let (page, next) = list(Filter { limit: 3, cursor, ..Filter::default() });
+            assert!(page.len() <= 3);
+            paged.extend(page);
+            match next {
+                Some(next) => cursor = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(paged, ids);
+        let bad = Filter { cursor: Some("x".to_owned()), ..Filter::default() };
+        assert!(matches!(journal.list(&bad), Err(read::Error::Cursor)));
+    };
+    check(&journal);
+    journal.close().await;
+    let (journal, _) = open(home.path());
+    check(&journal);
+    journal.close().await;
+}
+
+/// Issue 3, 8: one process per home; readers work beside it.
+#[tokio::test]
+async fn a_second_open_is_refused_and_verify_works_beside() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let second = Journal::open(options(home.path()), None);
+    assert!(matches!(second.err(), Some(open::Error::InUse(path)) if path == home.path()));
+    let mut call = dispatched(&journal, "coder", "a").await;
+    assert_eq!(respond(&mut call, 200, &[1; 100_000]).await.id(), call.id());
+    let found = verify(home.path()).unwrap();
+    assert_eq!((found.invocations, found.chunks, found.torn_bytes), (1, 3, 0));
+    drop(call);
+    journal.close().await;
+}
+
+/// Files are for their owner alone.
+#[tokio::test]
+async fn files_have_mode_0600() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("journal");
+    let (journal, _) = open(&directory);
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&directory) & 0o777, 0o700);
+    for name in ["lock", "00000001.seg", "index/data.mdb", "index/lock.mdb"] {
+        assert_eq!(mode(&directory.join(name)) & 0o777, 0o600, "{name}");
+    }
+    journal.close().await;
+}
+
+/// Rules 6 and 9: a lost or broken index is rebuilt; a log older than the index is refused.
+#[tokio::test]
+async fn rule_9_the_index_is_rebuilt_and_rule_6_an_old_log_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = dispatched(&journal, "coder", "a").await;
+    let id = call.id();
+    assert_eq!(respond(&mut call, 200, b"kept").await.id(), id);
+    call.delivered(Confirmation::Protocol);
+    drop(call);
+    journal.close().await;
+    let old = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(home.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            std::fs::copy(&path, old.path().join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let index = home.path().join("index");
+    for broken in [false, true] {
+        if broken {
+            std::fs::write(index.join("data.mdb"), [0xff; 8192]).unwrap();
+        } else {
+            std::fs::remove_dir_all(&index).unwrap();
+        }
+        let (journal, recovery) = open(home.path());
+        assert!(recovery.rebuilt, "broken: {broken}");
+        assert_eq!(content(&journal, id), b"kept");
+        assert_eq!(journal.events(id).unwrap().len(), 9);
+        let call = admit(&journal, "coder", &format!("{broken}"));
+        drop(call);
+        journal.close().await;
+    }
+    // The index of now beside the log of then.
+    std::fs::create_dir(old.path().join("index")).unwrap();
+    std::fs::copy(index.join("data.mdb"), old.path().join("index/data.mdb")).unwrap();
+    let refused = Journal::open(options(old.path()), Some(key())).err();
+    assert!(matches!(refused, Some(open::Error::Damaged(_))), "{refused:?}");
+}
+
+/// Rules 4 and 5: damage inside acknowledged data refuses the start, names the place, and is left
+/// as it is.
+#[tokio::test]
+async fn rule_5_damage_is_named_and_nothing_is_changed() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    for n in 0..3 {
+        let mut call = dispatched(&journal, "coder", &n.to_string()).await;
+        assert_eq!(respond(&mut call, 200, b"x").await.id(), call.id());
+    }
+    journal.close().await;
+    let path = home.path().join("00000001.seg");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[2 * 4096 + 100] ^= 4;
+    std::fs::write(&path, &bytes).unwrap();
+    let found = match Journal::open(options(home.path()), Some(key())) {
+        Err(open::Error::Damaged(found)) => found,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((found.segment, found.offset, found.frame), (1, 8192, 2));
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    let same = verify(home.path()).unwrap_err().to_string();
+    assert!(same.starts_with("segment 1, offset 8192, frame 2, sequence "), "{same}");
+}
+
+/// E-2, I-2: no secret shows in `Debug`, and stored content is not readable in the files.
+#[tokio::test]
+async fn i_2_results_are_encrypted_at_rest() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = dispatched(&journal, "coder", "a").await;
+    let secret = b"a very private answer";
+    assert_eq!(respond(&mut call, 200, secret).await.id(), call.id());
+    drop(call);
+    journal.close().await;
+    for path in ["00000001.seg", "index/data.mdb"] {
+        let bytes = std::fs::read(home.path().join(path)).unwrap();
+        assert!(!bytes.windows(secret.len()).any(|window| window == secret), "{path}");
+    }
+}
+
+/// J-4, J-6: 512 appenders at once: every wait ends, sequences have no gap, and the order of
+/// sequence is the order of the chain.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_4_of_512_appenders_none_waits_for_ever_and_the_chain_holds() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) =
+        Journal::open(Options { segment_bytes: 4 << 20, ..options(home.path()) }, Some(key()))
+            .unwrap();
+    let calls = (0..512).map(|n| {
+        let journal = journal.clone();
+        tokio::spawn(async move {
+            for round in 0..3 {
+                let mut call = dispatched(&journal, "coder", &format!("{n} {round}")).await;
+                let body = vec![n as u8; 2_000];
+                let settled = respond(&mut call, 200, &body).await;
+                assert_eq!(content(&journal, settled.id()), body);
+                call.delivered(Confirmation::Protocol);
+            }
+        })
+    });
+    let calls: Vec<_> = calls.collect();
+    for call in calls {
+        bounded(call).await.unwrap();
+    }
+    let stats = journal.stats();
+    assert_eq!(stats.reserved_bytes, 0);
+    journal.close().await;
+    let stats = journal.stats();
+    assert_eq!((stats.syncs, stats.queued_bytes), (stats.frames, 0));
+    let found = verify(home.path()).unwrap();
+    let expected = 512 * 3;
+    assert_eq!(found.invocations, expected);
+    assert_eq!(found.events, expected * 9);
+    assert_eq!(found.chunks, expected * 2);
+    assert_eq!(found.last_sequence.0, expected * 11);
+    println!("{} appends in {} syncs, {} bytes", stats.appends, stats.syncs, stats.written_bytes);
 }

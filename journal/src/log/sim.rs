@@ -54,8 +54,6 @@ pub(crate) enum Fault {
     Crash,
     /// The call fails with EIO; the disk goes on.
     Fail,
-    /// The call fails with ENOSPC; the disk goes on.
-    Full,
 }
 
 #[derive(Debug, Default)]
@@ -191,7 +189,6 @@ impl Sim {
                 on_fault(&mut state);
                 Err(eio())
             }
-            Some(Fault::Full) => Err(io::ErrorKind::StorageFull.into()),
         }
     }
 }
