@@ -135,7 +135,7 @@ async fn connection(
             seen.contents.push(content.clone());
         }
         let path = path.trim_start_matches("/with-credential").to_owned();
-        if path.starts_with("/gate") {
+        if path == "/gate" {
             gate.acquire().await.expect("gate").forget();
         }
         if !answer(&mut stream, &path, &head, &content).await {
@@ -248,6 +248,12 @@ async fn answer(
         "/bad-head" => (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok".to_vec(), false),
         "/bare-lf" => (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok".to_vec(), false),
         "/switch" => (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n".to_vec(), false),
+        "/gate-stall" => {
+            drop(stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok").await);
+            drop(stream.flush().await);
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            (Vec::new(), false)
+        }
         "/204" => (b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), true),
         "/304" => (b"HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 10\r\n\r\n".to_vec(), true),
         "/close-after" => (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(), false),
