@@ -83,7 +83,7 @@ private_addresses = "allow"
 
     let url = format!("http://affiant.internal/v1/invocations/{}/result", response.invocation());
     let stored = server.curl(&[&url]);
-    assert_eq!((stored.status, stored.body), (201, response.body.clone()));
+    assert_eq!((stored.status, &stored.body), (201, &response.body));
     assert_eq!(stored.field("x-request-id"), Some("req_7"));
     let resumed = server.curl(&["-H", "Range: bytes=6-", &url]);
     assert_eq!((resumed.status, resumed.body.as_slice()), (206, &br#""ch_1"}"#[..]));

@@ -53,6 +53,7 @@ fn x_2_killed_before_dispatch_is_not_attempted() {
     let server = home.serve();
     let curl = begin(&server, &id(1), &format!("https://127.0.0.1:{port}/pay"));
     let (held, _) = silent.accept().unwrap();
+    server.await_event(&id(1), "CREDENTIAL_AUTHORIZED");
     server.kill();
     end(curl);
     drop(held);

@@ -269,6 +269,7 @@ fn x_2_killed_during_a_command() {
     let bench = Bench { server: home.serve(), home, sshd, config };
     let mut ssh = start(&mut bench.ssh(&["-o", &with_id(4)], "touch /nowhere"));
     let (held, _) = silent.accept().unwrap();
+    bench.server.await_event(&id(4), "CREDENTIAL_AUTHORIZED");
     let Bench { home, server, .. } = bench;
     server.kill();
     drop(held);

@@ -88,7 +88,7 @@ impl Policy {
             return Err(Error::Unsupported("the mode of injection of this credential"));
         }
         match &credential.secret {
-            SecretRef::Vault(name) => self.from_vault(name, bound.version),
+            SecretRef::Vault(name) => self.open_in_vault(name, bound.version),
             SecretRef::Env(name) => {
                 use std::os::unix::ffi::OsStringExt as _;
                 let value = std::env::var_os(name).ok_or(Error::Missing)?;
@@ -104,7 +104,7 @@ impl Policy {
         state.secrets.get(name).filter(|n| !n.removed).map(|n| n.version)
     }
 
-    fn from_vault(&self, name: &str, version: u64) -> Result<Secret, Error> {
+    fn open_in_vault(&self, name: &str, version: u64) -> Result<Secret, Error> {
         let sealed = self.sealed(name, version).map_err(|error| {
             tracing::error!(%error, "a sealed secret can't be read");
             Error::Unreadable("its record in the store can't be read")
@@ -125,9 +125,12 @@ impl Policy {
 /// Reads a secret from a file, without one line end at its end.
 fn from_file(path: &Path) -> Result<Secret, Error> {
     const LENGTH_BYTES: u64 = 1 << 20;
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => Error::Missing,
-        _ => Error::SourceFailed("its file can't be read"),
+    let failed = |error: io::Error| {
+        if error.kind() == io::ErrorKind::NotFound {
+            Error::Missing
+        } else {
+            Error::SourceFailed("its file can't be read")
+        }
     };
     let file = File::open(path).map_err(failed)?;
     let length = file.metadata().map_err(failed)?.len().min(LENGTH_BYTES);

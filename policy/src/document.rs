@@ -101,6 +101,8 @@ struct Shared {
     terms: Terms,
 }
 
+const DEFAULTS: &[&str] = &["egress", "private_addresses", "repeat_guard", "result", "limits"];
+const TRUST: &[&str] = &["host", "ca_file"];
 const ROOT: &[&str] = &["defaults", "credential", "route", "ssh", "trust"];
 
 /// Reads a policy text. The reader keeps what is wrong; the document holds what could be read.
@@ -133,8 +135,7 @@ pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
 }
 
 fn read_defaults(root: &Fields<'_, '_>) -> Defaults {
-    const KNOWN: &[&str] = &["egress", "private_addresses", "repeat_guard", "result", "limits"];
-    let Some(fields) = root.table("defaults", KNOWN) else { return Defaults::default() };
+    let Some(fields) = root.table("defaults", DEFAULTS) else { return Defaults::default() };
     let egress = fields.word("egress", &["deny", "allow"]) == Some(1);
     let terms = terms::read(&fields, &Terms::default(), false);
     Defaults { egress, place: Some(fields.place_of("egress")), terms }
@@ -143,7 +144,7 @@ fn read_defaults(root: &Fields<'_, '_>) -> Defaults {
 fn read_trust(reader: &Reader<'_>, root: &Fields<'_, '_>) -> Vec<Trust> {
     let mut trust = Vec::new();
     for (table, span) in root.tables("trust") {
-        let fields = Fields::new(reader, table, span, "this [[trust]]", &["host", "ca_file"]);
+        let fields = Fields::new(reader, table, span, "this [[trust]]", TRUST);
         let host = read_host(&fields);
         let file = fields.required("ca_file", "\"/etc/ssl/private-ca.pem\"");
         let file = file.map(|f| PathBuf::from(f.value)).filter(|path| {

@@ -139,7 +139,7 @@ impl HttpGrant {
     /// `names` are the field names of the request, in any case.
     ///
     /// # Errors
-    /// [`Denial`] with `HEADER_FORBIDDEN` and the field `headers.<name>`.
+    /// [`Denial`] with `HEADER_FORBIDDEN` and the field `request.headers.<name>`.
     pub fn check_headers<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,
@@ -152,7 +152,7 @@ impl HttpGrant {
             let rule = self.route.clone().unwrap_or_default();
             return Err(Denial {
                 code: Code::HeaderForbidden,
-                field: format!("headers.{known}"),
+                field: format!("request.headers.{known}"),
                 message: format!(
                     "Route {rule:?} sets the header {known} itself; send the request without it."
                 ),

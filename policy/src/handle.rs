@@ -280,9 +280,10 @@ impl Policy {
 impl State {
     /// Reads the store; a snapshot of the same version is taken over from the state before.
     fn load(store: &Store, before: Option<&Self>) -> Result<Self, store::Error> {
-        // Taken first: if a change slips in between, the next look reads once more.
-        let change = store.last_change();
         let txn = store.read()?;
+        // The id of what is read here, not of the newest change: LMDB publishes a commit in two
+        // steps, and between them the newest change is known but not yet what a reader gets.
+        let change = txn.id();
         let version = newest_version(store, &txn)?;
         let snapshot = match before {
             Some(state) if state.snapshot.version() == version => Arc::clone(&state.snapshot),

@@ -1,11 +1,14 @@
 //! The store as users of the crate see it: versions, agents, secrets, other processes, file modes.
 
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+
 use journal::contract::Code;
 use policy::{HttpAction, Policy, Scheme, Secret, vault};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 fn home() -> (TempDir, Policy) {
@@ -329,4 +332,56 @@ fn the_starter_applies_and_denies() {
     policy.apply(policy::STARTER, "policy.toml", "init").unwrap();
     assert!(policy.snapshot().warnings().is_empty());
     assert_eq!(policy.snapshot().http(&action("x.test")).unwrap_err().code, Code::TargetNotAllowed);
+}
+
+/// Readers beside a writer see versions in order, each whole.
+#[test]
+fn readers_beside_a_writer_see_whole_versions_in_order() {
+    const VERSIONS: u64 = 30;
+    let (_dir, policy) = home();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut last = 0;
+                let begun = Instant::now();
+                while last < VERSIONS {
+                    assert!(begun.elapsed() < Duration::from_secs(60), "stuck at {last}");
+                    let snapshot = policy.snapshot();
+                    assert!(snapshot.version() >= last);
+                    last = snapshot.version();
+                    let host = format!("v{last}.test");
+                    assert!(last == 0 || snapshot.http(&action(&host)).is_ok(), "version {last}");
+                }
+            });
+        }
+        for version in 1..=VERSIONS {
+            let text = text(&format!("v{version}.test"));
+            assert_eq!(policy.apply(&text, "p.toml", "ann").unwrap(), version);
+            assert_eq!(policy.snapshot().version(), version, "a writer sees its own write");
+        }
+    });
+}
+
+#[test]
+fn a_home_made_twice_at_once_has_one_key() {
+    let dir = TempDir::new().unwrap();
+    let keys: Vec<_> = std::thread::scope(|scope| {
+        let make = || Policy::init(dir.path(), None).unwrap().vault().derive("test").unwrap();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert!(keys.iter().all(|key| **key == *keys[0]));
+}
+
+#[test]
+fn a_closed_handle_can_be_opened_again() {
+    let (dir, policy) = home();
+    policy.apply(&text("one.test"), "p.toml", "ann").unwrap();
+    for _ in 0..3 {
+        let again = Policy::open(&dir.path().join("home")).unwrap();
+        assert_eq!(again.snapshot().version(), 1);
+    }
+    drop(policy);
+    let again = Policy::open(&dir.path().join("home")).unwrap();
+    assert_eq!(again.snapshot().version(), 1);
 }

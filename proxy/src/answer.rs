@@ -111,8 +111,11 @@ impl Job<'_> {
             observation: Some(observation),
         };
         if begun {
-            // S-2: the caller sees that the response is cut.
-            self.out.abort();
+            // S-2: the caller sees that the response is cut. Chunks show it by the last one missing;
+            // without chunks only a reset does.
+            if self.head.version == head::Version::Http10 {
+                self.out.abort();
+            }
             if let Err(error) = call.end(ended).await {
                 tracing::error!(%error, id = %call.id(), "an end was not recorded");
             }

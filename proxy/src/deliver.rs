@@ -20,11 +20,12 @@ pub(crate) struct Outbound {
     wire: Shared<Wire>,
     /// Bytes handed to the connection for the response under way.
     pub(crate) sent: u64,
+    aborted: bool,
 }
 
 impl Outbound {
     pub(crate) const fn new(wire: Shared<Wire>) -> Self {
-        Self { wire, sent: 0 }
+        Self { wire, sent: 0, aborted: false }
     }
 
     /// Writes and flushes everything.
@@ -40,13 +41,17 @@ impl Outbound {
         within(self.wire.flush()).await
     }
 
-    /// Ends the writing direction in order.
+    /// Ends the writing direction in order, unless the connection was broken off.
     pub(crate) async fn finish(&mut self) -> io::Result<()> {
+        if self.aborted {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         within(self.wire.shutdown()).await
     }
 
     /// Breaks the connection off so that the caller sees it: no orderly end follows.
     pub(crate) fn abort(&mut self) {
+        self.aborted = true;
         let wire = self.wire.lock();
         if let Err(error) = wire.tcp().set_zero_linger() {
             tracing::debug!(%error, "the connection could not be set to reset");

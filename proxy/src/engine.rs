@@ -29,6 +29,7 @@ use journal::contract::{
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
 use policy::{HttpAction, HttpGrant, Secret, Snapshot};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 use zeroize::Zeroizing;
@@ -140,10 +141,12 @@ impl Job<'_> {
         let next_hop = ready.idle.peer().address.to_string();
         let (mut sender, mut receiver) = ready.idle.dispatch(proof);
         let limit_bytes = prepared.grant.limits.request_bytes;
+        let progress = AtomicU64::new(0);
         let ended = {
             let head = ready.head;
+            let incoming = &mut self.incoming;
             let upload =
-                upload(&mut sender, &mut self.incoming, head, self.framing, ahead, limit_bytes);
+                upload(&mut sender, incoming, head, self.framing, ahead, limit_bytes, &progress);
             tokio::pin!(upload);
             let mut relay = Relay::new(Parts {
                 call: &mut call,
@@ -157,13 +160,14 @@ impl Job<'_> {
                 pseudonym: &self.shared.pseudonym,
                 hold_bytes: self.shared.options.hold_bytes,
                 redactor: ready.redactor,
+                progress: &progress,
             });
             relay.run(upload, &mut receiver).await
         };
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
         match ended {
-            relay::Ended::Settled { delivered } => {
-                let keep = self.keep_alive && delivered && self.incoming.is_ended();
+            relay::Ended::Settled { delivered, keep } => {
+                let keep = keep && delivered && self.incoming.is_ended();
                 let mut pending = Some(Pending::new(call, self.out.sent));
                 if !delivered && let Some(pending) = pending.take() {
                     pending.fail();
@@ -181,6 +185,7 @@ impl Job<'_> {
     /// Validates the request and asks policy. No secret is touched and no name resolved.
     pub(crate) async fn prepare(&mut self) -> Result<Prepared, Refusal> {
         let shared = Arc::clone(self.shared);
+        self.known.target = self.tunnel.map(|tunnel| format!("https://{}", tunnel.authority));
         self.known.caller_id = request::invocation_id(&self.head)?;
         let identity = match self.tunnel {
             Some(tunnel) => Some(tunnel.identity.clone()).filter(|i| i.is_valid(&shared.policy)),

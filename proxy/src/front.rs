@@ -178,7 +178,14 @@ impl Connection {
             && let Some(mut rest) = rest
         {
             // Closing with unread bytes would reset the connection and destroy the answer.
-            let read = async { while let Ok(Some(_)) = rest.next().await {} };
+            let read = async {
+                while let Ok(Some(_)) = rest.next().await {}
+                if let Some(mut inbound) = rest.into_inbound() {
+                    while inbound.fill().await.is_ok_and(|length| length > 0) {
+                        inbound.buffer.clear();
+                    }
+                }
+            };
             drop(timeout(LINGER, read).await);
         }
         self.conclude().await;

@@ -167,9 +167,8 @@ pub(crate) enum Framing {
 /// more of it.
 pub(crate) fn find_end(buffer: &[u8], searched: &mut usize) -> Option<Result<usize, Fault>> {
     let from = *searched;
-    for (at, _) in
-        buffer.iter().enumerate().skip(from).filter(|(_, byte)| matches!(**byte, b'\n' | 0))
-    {
+    let rest = buffer.get(from..).unwrap_or_default();
+    for at in memchr::memchr2_iter(b'\n', 0, rest).map(|at| from + at) {
         let crlf = buffer.get(at) == Some(&b'\n') && at > 0 && buffer.get(at - 1) == Some(&b'\r');
         if !crlf {
             return Some(Err(Fault::LineEnd));

@@ -43,7 +43,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             hold_bytes: 1 << 20,
-            connections: 4096,
+            connections: 16 * 1024,
             head_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(75),
             drain: Duration::from_secs(30),
@@ -118,6 +118,7 @@ impl Proxy {
         let permits = Arc::new(Semaphore::new(self.shared.options.connections));
         let mut connections = JoinSet::new();
         let mut pause = ACCEPT_PAUSE;
+        let mut sweep = tokio::time::interval(SWEEP);
         while !*shutdown.borrow() {
             let accepted = tokio::select! {
                 accepted = accept(&listener, &permits) => accepted,
@@ -125,6 +126,10 @@ impl Proxy {
                     if let Err(error) = ended {
                         tracing::error!(%error, "a connection's task failed");
                     }
+                    continue;
+                }
+                _ = sweep.tick() => {
+                    self.shared.pool.sweep();
                     continue;
                 }
                 changed = shutdown.changed() => {
@@ -159,6 +164,8 @@ impl Proxy {
 }
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// How often idle connections to origins are looked through.
+const SWEEP: Duration = Duration::from_secs(15);
 
 async fn accept(
     listener: &TcpListener,

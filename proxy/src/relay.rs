@@ -29,6 +29,7 @@ use policy::HttpGrant;
 use sha2::{Digest as _, Sha256};
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
@@ -55,14 +56,17 @@ pub(crate) async fn upload(
     framing: Framing,
     ahead: Vec<Bytes>,
     limit_bytes: u64,
+    progress: &AtomicU64,
 ) -> Result<RequestSent, Unsent> {
     sender.head(head, framing, &ahead).await.map_err(Unsent::Origin)?;
     drop(ahead);
+    progress.fetch_add(1, Ordering::Relaxed);
     while let Some(piece) = incoming.next().await.map_err(Unsent::Caller)? {
         if incoming.length() > limit_bytes {
             return Err(Unsent::Limit);
         }
         sender.content(&piece).await.map_err(Unsent::Origin)?;
+        progress.fetch_add(1, Ordering::Relaxed);
     }
     sender.finish().await.map_err(Unsent::Origin)?;
     let (length_bytes, digest) = incoming.so_far();
@@ -80,7 +84,12 @@ enum Down {
 /// How the exchange ended.
 pub(crate) enum Ended {
     /// On record; the caller has it, or `delivered` says that it does not.
-    Settled { delivered: bool },
+    Settled {
+        /// Whether the caller's connection took the whole response.
+        delivered: bool,
+        /// Whether the response leaves that connection usable.
+        keep: bool,
+    },
     /// No deciding result. `begun`: the caller has a part of the response.
     Broken { error: Broken, begun: bool, length_bytes: u64 },
 }
@@ -98,6 +107,8 @@ pub(crate) struct Relay<'a> {
     pub(crate) pseudonym: &'a str,
     pub(crate) hold_bytes: usize,
     pub(crate) redactor: Redactor,
+    pub(crate) progress: &'a AtomicU64,
+    seen_progress: u64,
     /// Whether the request is still going out.
     sending: bool,
     down: Down,
@@ -121,6 +132,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) pseudonym: &'a str,
     pub(crate) hold_bytes: usize,
     pub(crate) redactor: Redactor,
+    /// Counts what left of the request.
+    pub(crate) progress: &'a AtomicU64,
 }
 
 impl<'a> Relay<'a> {
@@ -137,6 +150,8 @@ impl<'a> Relay<'a> {
             pseudonym: parts.pseudonym,
             hold_bytes: parts.hold_bytes,
             redactor: parts.redactor,
+            progress: parts.progress,
+            seen_progress: 0,
             sending: true,
             down: Down::Untouched,
             held: Vec::new(),
@@ -208,10 +223,20 @@ impl<'a> Relay<'a> {
                     });
                 }
                 () = &mut deadline => {
+                    if unsent.is_none() && self.has_progressed() {
+                        deadline.as_mut().reset(Instant::now() + self.grant.limits.response_timeout);
+                        continue;
+                    }
                     return Err(unsent.map_or(Broken::ResponseTimeout, Broken::Send));
                 }
             }
         }
+    }
+
+    /// Whether more of the request left since this was asked last.
+    fn has_progressed(&mut self) -> bool {
+        let now = self.progress.load(Ordering::Relaxed);
+        self.sending && std::mem::replace(&mut self.seen_progress, now) != now
     }
 
     /// Records what became of the request. `Some`: the origin took no more of it.
@@ -253,6 +278,9 @@ impl<'a> Relay<'a> {
                 }
                 piece = timeout_at(deadline, receiver.next()) => piece,
             };
+            if piece.is_err() && unattended_until.is_none() && self.has_progressed() {
+                continue;
+            }
             let piece = piece.map_err(|_| Broken::ReadTimeout)?;
             match piece.map_err(|error| Broken::Receive { error, begun: true })? {
                 Piece::End(completion, trailers) => {
@@ -397,7 +425,7 @@ impl<'a> Relay<'a> {
             Down::Streaming(_) => true,
             Down::Gone => false,
         };
-        Ended::Settled { delivered }
+        Ended::Settled { delivered, keep: self.keep_alive && !self.sending }
     }
 
     /// Delivers a held response. Takes the proof that its record is durable.

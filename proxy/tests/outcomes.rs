@@ -283,3 +283,89 @@ async fn an_early_answer_reaches_the_caller() {
     assert!(response.outcome().starts_with("rejected;"));
     assert_eq!(response.field("connection"), "close");
 }
+
+/// HTTP/1.0 has no chunks: a long response goes until the close, a cut one ends in a reset.
+#[tokio::test]
+async fn s_2_callers_of_http_1_0_see_the_end_and_the_cut() {
+    let world = World::new().await;
+    let credentials = world.credentials();
+    for path in ["/big?2000000", "/chunked", "/ok", "/cut-stream"] {
+        let url = world.plain_url(path);
+        let mut client = Client::connect(world.address).await;
+        let keep = "Connection: keep-alive\r\n";
+        client.send(&format!("GET {url} HTTP/1.0\r\n{keep}{credentials}\r\n")).await;
+        let response = client.response("GET").await;
+        assert_eq!(response.status, 200);
+        assert_eq!(response.all("transfer-encoding").len(), 0, "{path}");
+        match path {
+            "/big?2000000" => {
+                assert_eq!(response.content.len(), 2_000_000);
+                assert_eq!(response.field("connection"), "close");
+            }
+            "/cut-stream" => assert!(client.was_reset()),
+            _ => {
+                assert_eq!(response.field("connection"), "keep-alive", "{path}");
+                assert_eq!(response.field("content-length"), response.content.len().to_string());
+            }
+        }
+    }
+}
+
+/// An upload that goes on for longer than the response may take is not cut off.
+#[tokio::test]
+async fn a_slow_upload_is_not_a_late_response() {
+    let world = World::with(
+        |origin, _| {
+            format!(
+                "[[route]]\nname = \"quick\"\nagents = [\"coder\"]\n\
+                 match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/status/**\" }}\n\
+                 private_addresses = \"allow\"\nlimits = {{ response_timeout = \"400ms\" }}\n",
+                origin.address.port()
+            )
+        },
+        proxy::Options::default(),
+    )
+    .await;
+    let mut client = Client::connect(world.address).await;
+    let request = world.plain_request("PUT", "/status/200", "", &"x".repeat(12));
+    let (head, content) = request.split_at(request.len() - 12);
+    client.send(head).await;
+    for piece in content.as_bytes().chunks(1) {
+        client.send_bytes(piece).await;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    assert_eq!(client.response("PUT").await.text(), "body");
+}
+
+/// D-2: no response in time, and a response that stops, are told apart.
+#[tokio::test]
+async fn d_2_timeouts_are_told_apart() {
+    let world = World::with(
+        |origin, _| {
+            format!(
+                "[[route]]\nname = \"quick\"\nagents = [\"coder\"]\n\
+                 match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/gate*\" }}\n\
+                 private_addresses = \"allow\"\nlimits = {{ response_timeout = \"200ms\", idle_timeout = \"200ms\" }}\n",
+                origin.address.port()
+            )
+        },
+        proxy::Options::default(),
+    )
+    .await;
+    check(
+        &world,
+        "POST",
+        "/gate",
+        504,
+        ["RESPONSE_TIMEOUT", "remote_execution", "unknown", "reconcile"],
+    )
+    .await;
+    check(
+        &world,
+        "POST",
+        "/gate-stall",
+        504,
+        ["READ_TIMEOUT", "remote_execution", "unknown", "reconcile"],
+    )
+    .await;
+}

@@ -1,5 +1,15 @@
 //! The gateway between the built-in client and the built-in target, which behaves well or badly.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    clippy::wildcard_enum_match_arm,
+    reason = "test code: a broken expectation ends the test"
+)]
+
 mod common;
 
 use common::{AGENT, demo_home, demo_home_with, envelope, facts, within};

@@ -1,5 +1,5 @@
 //! What the tests of the binary share: a home, a running server, programs with a time limit.
-#![allow(dead_code, reason = "every test file uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "every test file uses a part of it")]
 
 use conformance::http::{Origin, Script};
 use conformance::pki::Authority;
@@ -128,6 +128,14 @@ impl Server {
         clean(&mut command);
         let output = finish(command, b"");
         Response::parse(&output)
+    }
+
+    /// Waits until an event of that name is on record.
+    pub fn await_event(&self, id: &str, name: &str) {
+        eventually(name, || {
+            let events = self.control(&format!("invocations/{id}/events"));
+            events["events"].as_array().is_some_and(|all| all.iter().any(|e| e["event"] == name))
+        });
     }
 
     /// GET of the control API, as the agent.

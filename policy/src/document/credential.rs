@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Modes that the language knows and this version can't perform.
-const LATER: [&str; 16] = [
+pub(super) const LATER: [&str; 15] = [
     "query",
     "path",
     "body",
@@ -23,14 +23,14 @@ const LATER: [&str; 16] = [
     "keyboard-interactive",
     "ssh-certificate",
     "ssh-agent",
-    "none",
 ];
+
+pub(super) const KNOWN: &[&str] = &["id", "secret", "inject", "name", "format"];
 
 type ById = BTreeMap<String, Option<Credential>>;
 
 /// Reads all credentials: by id (none where the table has errors), and where each stands.
 pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>) -> (ById, BTreeMap<String, Place>) {
-    const KNOWN: &[&str] = &["id", "secret", "inject", "name", "format"];
     let (mut credentials, mut places) = (BTreeMap::new(), BTreeMap::new());
     for (table, span) in root.tables("credential") {
         let what = title("credential", table, "id");

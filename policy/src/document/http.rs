@@ -11,7 +11,7 @@ use journal::contract::RemoteContract;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-const KNOWN: &[&str] = &[
+pub(super) const KNOWN: &[&str] = &[
     "name",
     "agents",
     "match",
@@ -27,6 +27,10 @@ const KNOWN: &[&str] = &[
     "repeat_guard",
     "private_addresses",
 ];
+
+pub(super) const MATCH: &[&str] = &["scheme", "host", "port", "methods", "path"];
+pub(super) const IDEMPOTENCY: &[&str] = &["header", "scope", "retention", "contract"];
+pub(super) const RECONCILE: &[&str] = &["method", "path", "committed", "rejected"];
 
 /// What a remote that publishes no retention is trusted to keep a key (contract K-5).
 const RETENTION: Duration = Duration::from_secs(3600);
@@ -56,7 +60,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         let hint = "write match = { host = \"api.example.com\" }".to_owned();
         fields.wrong("match", "is missing", Some(hint));
     }
-    let target = fields.table("match", &["scheme", "host", "port", "methods", "path"])?;
+    let target = fields.table("match", MATCH)?;
     let scheme = match target.word("scheme", &["https", "http"]) {
         Some(1) => Scheme::Http,
         Some(_) | None => Scheme::Https,
@@ -158,7 +162,7 @@ fn read_path(target: &Fields<'_, '_>) -> Option<path::Pattern> {
 }
 
 fn read_idempotency(fields: &Fields<'_, '_>, route: Option<&str>) -> Option<IdempotencyRule> {
-    let table = fields.table("idempotency", &["header", "scope", "retention", "contract"])?;
+    let table = fields.table("idempotency", IDEMPOTENCY)?;
     let header = table.required("header", "\"Idempotency-Key\"")?.value.to_ascii_lowercase();
     if !value::is_token(&header) {
         table.wrong("header", "is not the name of a header field", None);
@@ -178,8 +182,7 @@ fn read_idempotency(fields: &Fields<'_, '_>, route: Option<&str>) -> Option<Idem
 
 /// Checks the shape of `reconcile`, which a later version acts on.
 fn read_reconcile(fields: &Fields<'_, '_>) {
-    let known = &["method", "path", "committed", "rejected"];
-    let Some(table) = fields.table("reconcile", known) else { return };
+    let Some(table) = fields.table("reconcile", RECONCILE) else { return };
     table.word("method", &["GET", "HEAD"]);
     if let Some(path) = table.required("path", "\"/v1/...?key={idempotency_key}\"")
         && !path.value.starts_with('/')

@@ -170,14 +170,11 @@ impl<'r, 't> Fields<'r, 't> {
     /// A text.
     pub(crate) fn text(&self, key: &str) -> Option<At<&'r str>> {
         let value = self.find(key)?;
-        match value.get_ref() {
-            DeValue::String(text) => Some(At { value: text.as_ref(), offset: value.span().start }),
-            other => {
-                let _: &DeValue<'_> = other;
-                self.mistyped(key, value, "a text in quotes");
-                None
-            }
-        }
+        let Some(text) = value.get_ref().as_str() else {
+            self.mistyped(key, value, "a text in quotes");
+            return None;
+        };
+        Some(At { value: text, offset: value.span().start })
     }
 
     /// A text that has to be there.

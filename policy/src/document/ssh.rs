@@ -8,7 +8,7 @@ use super::{
 use crate::{Credential, Inject, SshGrant, host};
 use std::collections::{BTreeMap, BTreeSet};
 
-const KNOWN: &[&str] = &[
+pub(super) const KNOWN: &[&str] = &[
     "name",
     "agents",
     "match",
@@ -25,6 +25,8 @@ const KNOWN: &[&str] = &[
     "repeat_guard",
     "private_addresses",
 ];
+
+pub(super) const MATCH: &[&str] = &["host", "port", "users", "commands"];
 
 /// Reads all SSH routes.
 pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>, shared: &Shared) -> Vec<SshRoute> {
@@ -52,7 +54,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         let hint = "write match = { host = \"prod-1\", users = [\"deploy\"] }".to_owned();
         fields.wrong("match", "is missing", Some(hint));
     }
-    let target = fields.table("match", &["host", "port", "users", "commands"])?;
+    let target = fields.table("match", MATCH)?;
     let port = target.number("port", 1, 65_535).and_then(|p| u16::try_from(p).ok()).unwrap_or(22);
     let users = read_users(&target);
     let commands = read_commands(&target);

@@ -6,6 +6,12 @@ use crate::Limits;
 use journal::contract::KeepResult;
 use std::time::Duration;
 
+pub(super) const RESULT: &[&str] = &["keep", "max_bytes", "ttl"];
+pub(super) const HTTP_LIMITS: &[&str] =
+    &["request_bytes", "connect_timeout", "response_timeout", "idle_timeout"];
+pub(super) const SSH_LIMITS: &[&str] =
+    &["request_bytes", "connect_timeout", "response_timeout", "idle_timeout", "output_bytes"];
+
 /// What is kept, bounds, the guard, addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Terms {
@@ -42,7 +48,7 @@ impl Default for Terms {
 /// Reads the terms of a table over those that it inherits. Only SSH bounds output.
 pub(crate) fn read(fields: &Fields<'_, '_>, inherited: &Terms, ssh: bool) -> Terms {
     let mut terms = inherited.clone();
-    if let Some(result) = fields.table("result", &["keep", "max_bytes", "ttl"]) {
+    if let Some(result) = fields.table("result", RESULT) {
         match result.word("keep", &["full", "digest", "none"]) {
             Some(0) => terms.keep = KeepResult::Full,
             Some(1) => terms.keep = KeepResult::Digest,
@@ -52,10 +58,7 @@ pub(crate) fn read(fields: &Fields<'_, '_>, inherited: &Terms, ssh: bool) -> Ter
         terms.keep_bytes = result.size("max_bytes").unwrap_or(terms.keep_bytes);
         terms.keep_for = result.duration("ttl").unwrap_or(terms.keep_for);
     }
-    const HTTP: &[&str] = &["request_bytes", "connect_timeout", "response_timeout", "idle_timeout"];
-    const SSH: &[&str] =
-        &["request_bytes", "connect_timeout", "response_timeout", "idle_timeout", "output_bytes"];
-    if let Some(limits) = fields.table("limits", if ssh { SSH } else { HTTP }) {
+    if let Some(limits) = fields.table("limits", if ssh { SSH_LIMITS } else { HTTP_LIMITS }) {
         let to = &mut terms.limits;
         to.request_bytes = limits.size("request_bytes").unwrap_or(to.request_bytes);
         to.connect_timeout = limits.duration("connect_timeout").unwrap_or(to.connect_timeout);

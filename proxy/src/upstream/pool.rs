@@ -51,13 +51,18 @@ impl Pool {
         None
     }
 
+    /// Closes what lay idle for too long.
+    pub(crate) fn sweep(&self) {
+        self.idle.retain(|_, kept| {
+            kept.retain(|idle| idle.idle_for() < IDLE);
+            !kept.is_empty()
+        });
+    }
+
     /// Keeps a connection.
     pub(crate) fn put(&self, key: Key, idle: Idle) {
         if self.idle.len() >= KEYS && !self.idle.contains_key(&key) {
-            self.idle.retain(|_, kept| {
-                kept.retain(|idle| idle.idle_for() < IDLE);
-                !kept.is_empty()
-            });
+            self.sweep();
             if self.idle.len() >= KEYS {
                 return;
             }

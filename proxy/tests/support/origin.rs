@@ -135,7 +135,7 @@ async fn connection(
             seen.contents.push(content.clone());
         }
         let path = path.trim_start_matches("/with-credential").to_owned();
-        if path.starts_with("/gate") {
+        if path == "/gate" {
             gate.acquire().await.expect("gate").forget();
         }
         if !answer(&mut stream, &path, &head, &content).await {
@@ -166,6 +166,23 @@ async fn request(
         stream.write_all(text.as_bytes()).await.ok()?;
         stream.flush().await.ok()?;
         return None;
+    }
+    if lower.contains(" /duplex ") {
+        // Answers with what comes, while it comes.
+        let length: usize = lower.split("content-length: ").nth(1)?.lines().next()?.parse().ok()?;
+        let start = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(start.as_bytes()).await.ok()?;
+        let mut left = length;
+        while left > 0 {
+            if buffer.is_empty() && stream.read_buf(buffer).await.ok()? == 0 {
+                return None;
+            }
+            left -= buffer.len();
+            stream.write_all(buffer).await.ok()?;
+            stream.flush().await.ok()?;
+            buffer.clear();
+        }
+        return Some((head, Vec::new()));
     }
     let mut content = Vec::new();
     if lower.contains("transfer-encoding: chunked") {
@@ -213,6 +230,7 @@ async fn answer(
     let is_head = head.starts_with("HEAD ");
     let (path, argument) = path.split_once('?').unwrap_or((path, ""));
     let (text, keep): (Vec<u8>, bool) = match path {
+        "/duplex" => (Vec::new(), true),
         "/ok" | "/gate" => (
             b"HTTP/1.1 200 Fine\r\nDate: Thu, 01 Jan 1970 00:00:01 GMT\r\nX-b: 1\r\nx-A: 2\r\nX-B: 3\r\nSet-Cookie: a\r\nAffiant-Outcome: lie\r\nAffiant-Other: lie\r\nProxy-Status: far; error=dns_error\r\nConnection: x-hop\r\nX-Hop: 1\r\nSet-Cookie: b\r\nContent-Length: 2\r\n\r\n".iter().chain(if is_head { b"".iter() } else { b"ok".iter() }).copied().collect(),
             true,
@@ -248,6 +266,12 @@ async fn answer(
         "/bad-head" => (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok".to_vec(), false),
         "/bare-lf" => (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok".to_vec(), false),
         "/switch" => (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n".to_vec(), false),
+        "/gate-stall" => {
+            drop(stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok").await);
+            drop(stream.flush().await);
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            (Vec::new(), false)
+        }
         "/204" => (b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), true),
         "/304" => (b"HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 10\r\n\r\n".to_vec(), true),
         "/close-after" => (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(), false),

@@ -15,6 +15,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
 pub struct Client {
     stream: Box<dyn Transport>,
     buffer: Vec<u8>,
+    reset: bool,
 }
 
 /// A response as it came.
@@ -74,7 +75,13 @@ impl Client {
     pub async fn connect(address: SocketAddr) -> Self {
         let tcp = TcpStream::connect(address).await.expect("connect");
         tcp.set_nodelay(true).expect("nodelay");
-        Self { stream: Box::new(tcp), buffer: Vec::new() }
+        Self { stream: Box::new(tcp), buffer: Vec::new(), reset: false }
+    }
+
+    /// A client that only reads.
+    pub fn over(reading: tokio::net::tcp::OwnedReadHalf) -> Self {
+        let stream = tokio::io::join(reading, tokio::io::sink());
+        Self { stream: Box::new(stream), buffer: Vec::new(), reset: false }
     }
 
     pub async fn send(&mut self, text: &str) {
@@ -84,6 +91,10 @@ impl Client {
     pub async fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.expect("write");
         self.stream.flush().await.expect("flush");
+    }
+
+    pub fn was_reset(&self) -> bool {
+        self.reset
     }
 
     pub async fn into_tls(self, ca: &str, name: &'static str) -> Self {
@@ -101,14 +112,18 @@ impl Client {
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let name = ServerName::try_from(name).expect("name");
         let tls = connector.connect(name, self.stream).await.expect("handshake");
-        Self { stream: Box::new(tls), buffer: Vec::new() }
+        Self { stream: Box::new(tls), buffer: Vec::new(), reset: false }
     }
 
     /// Reads once; false at the end or on an error.
     pub async fn fill(&mut self) -> bool {
         let mut piece = [0; 16 * 1024];
         match tokio::time::timeout(LIMIT, self.stream.read(&mut piece)).await.expect("in time") {
-            Ok(0) | Err(_) => false,
+            Ok(0) => false,
+            Err(error) => {
+                self.reset = error.kind() == std::io::ErrorKind::ConnectionReset;
+                false
+            }
             Ok(length) => {
                 self.buffer.extend_from_slice(&piece[..length]);
                 true

@@ -16,31 +16,31 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// The agent of all tests.
-pub const AGENT: &str = "coder";
+pub(crate) const AGENT: &str = "coder";
 
 /// The bound of every case.
-pub const CASE: Duration = Duration::from_secs(60);
+pub(crate) const CASE: Duration = Duration::from_secs(60);
 
 /// A home with a running gateway.
-pub struct Home {
-    pub directory: tempfile::TempDir,
-    pub policy: Arc<Policy>,
-    pub journal: Journal,
-    pub identity: Arc<Identity>,
-    pub address: SocketAddr,
-    pub token: String,
+pub(crate) struct Home {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) journal: Journal,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) address: SocketAddr,
+    pub(crate) token: String,
     stop: watch::Sender<bool>,
     served: JoinHandle<()>,
 }
 
 impl Home {
     /// Makes a home under the policy text and serves it.
-    pub async fn start(policy_text: &str) -> Self {
+    pub(crate) async fn start(policy_text: &str) -> Self {
         Self::start_with(policy_text, Options::default()).await
     }
 
     /// Like [`Home::start`], with other bounds.
-    pub async fn start_with(policy_text: &str, options: Options) -> Self {
+    pub(crate) async fn start_with(policy_text: &str, options: Options) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let policy = Arc::new(Policy::init(directory.path(), None).unwrap());
         let token = policy.add_agent(AGENT).unwrap();
@@ -64,19 +64,19 @@ impl Home {
     }
 
     /// Stops the gateway and waits for it.
-    pub async fn stop(self) -> (tempfile::TempDir, Journal) {
+    pub(crate) async fn stop(self) -> (tempfile::TempDir, Journal) {
         self.stop.send_replace(true);
         within(self.served).await.unwrap();
         (self.directory, self.journal)
     }
 
     /// The built-in client, logged in for the host `t`.
-    pub async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         within(Client::connect(&self.identity, &self.login())).await.unwrap()
     }
 
     /// The login of the built-in client.
-    pub fn login(&self) -> Login<'_> {
+    pub(crate) fn login(&self) -> Login<'_> {
         Login {
             gateway: self.address,
             agent: AGENT,
@@ -88,32 +88,32 @@ impl Home {
     }
 
     /// The invocation on record, once it is settled and readable.
-    pub async fn settled(&self, id: InvocationId) -> Invocation {
+    pub(crate) async fn settled(&self, id: InvocationId) -> Invocation {
         within(self.journal.changed(id)).await;
         self.journal.invocation(id).unwrap().unwrap()
     }
 
     /// The newest invocation, settled.
-    pub async fn newest(&self) -> Invocation {
+    pub(crate) async fn newest(&self) -> Invocation {
         let filter = Filter { limit: 1, ..Filter::default() };
         let id = self.journal.list(&filter).unwrap().invocations[0].id();
         self.settled(id).await
     }
 
     /// Number of invocations on record.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         let filter = Filter { limit: 1000, ..Filter::default() };
         self.journal.list(&filter).unwrap().invocations.len()
     }
 
     /// The names of the events of an invocation.
-    pub fn events(&self, id: InvocationId) -> Vec<&'static str> {
+    pub(crate) fn events(&self, id: InvocationId) -> Vec<&'static str> {
         let events = self.journal.events(id).unwrap();
         events.iter().map(|(_, event)| event.body.name()).collect()
     }
 
     /// Waits until the invocation has the event.
-    pub async fn has_event(&self, id: InvocationId, name: &str) {
+    pub(crate) async fn has_event(&self, id: InvocationId, name: &str) {
         let seen = async {
             while !self.events(id).contains(&name) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -124,12 +124,12 @@ impl Home {
 }
 
 /// The demo target behind the name `t`, its key in the vault.
-pub async fn demo_home(extra: &str) -> (Home, Target) {
+pub(crate) async fn demo_home(extra: &str) -> (Home, Target) {
     demo_home_with(extra, Options::default()).await
 }
 
 /// Like [`demo_home`], with other bounds.
-pub async fn demo_home_with(extra: &str, options: Options) -> (Home, Target) {
+pub(crate) async fn demo_home_with(extra: &str, options: Options) -> (Home, Target) {
     let target = Target::start().await.unwrap();
     let text = policy_text(target.address(), &target.host_key(), extra);
     let home = Home::start_with(&text, options).await;
@@ -138,7 +138,7 @@ pub async fn demo_home_with(extra: &str, options: Options) -> (Home, Target) {
 }
 
 /// A policy with one route `t` to the address.
-pub fn policy_text(address: SocketAddr, host_key: &str, extra: &str) -> String {
+pub(crate) fn policy_text(address: SocketAddr, host_key: &str, extra: &str) -> String {
     format!(
         r#"
 [[credential]]
@@ -160,12 +160,12 @@ allow = ["exec", "shell", "sftp"]
 }
 
 /// Bounds a wait.
-pub async fn within<T>(work: impl Future<Output = T>) -> T {
+pub(crate) async fn within<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(CASE, work).await.expect("the case took too long")
 }
 
 /// The envelope that a refused or unfinished command prints after its summary line (E-5).
-pub fn envelope(stderr: &[u8]) -> Envelope {
+pub(crate) fn envelope(stderr: &[u8]) -> Envelope {
     let text = String::from_utf8_lossy(stderr).replace('\r', "");
     let json = text.lines().find(|line| line.starts_with('{'));
     let json = json.unwrap_or_else(|| panic!("no envelope in {text:?}"));
@@ -175,12 +175,12 @@ pub fn envelope(stderr: &[u8]) -> Envelope {
 }
 
 /// Phase, outcome and code of an envelope.
-pub fn facts(envelope: &Envelope) -> (Phase, Outcome, Code) {
+pub(crate) fn facts(envelope: &Envelope) -> (Phase, Outcome, Code) {
     let verdict = envelope.error.verdict;
     (verdict.phase(), verdict.outcome(), verdict.code())
 }
 
 /// A secret from a file.
-pub fn secret_file(path: &Path) -> Secret {
+pub(crate) fn secret_file(path: &Path) -> Secret {
     Secret::new(std::fs::read(path).unwrap())
 }

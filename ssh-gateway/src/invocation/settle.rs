@@ -1,0 +1,170 @@
+//! From what was seen to a durable outcome, and from there to the client (contract R-1, S-1, S-8).
+
+use crate::downstream::{Downstream, End};
+use crate::relay::{Seen, Stop};
+use crate::respond;
+use journal::Call;
+use journal::contract::{
+    Code, Completion, Ended, Envelope, Observation, Outcome, Phase, ResponseComplete, Retry,
+    SshEnd, Verdict, after_unknown, settle_ssh,
+};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What everything that was seen adds up to.
+enum Conclusion {
+    /// A complete result (contract S-1).
+    Complete(End),
+    /// The target refused to start it.
+    Refused,
+    /// No deciding result is held.
+    Incomplete(Code, String),
+}
+
+impl Seen {
+    /// Judges by evidence alone (contract S-1, S-8).
+    ///
+    /// An orderly close stands for the end of both streams where the target sends no end-of-file
+    /// message (RFC 4254 section 5.3 allows that). After output that followed the exit status it
+    /// does not: such a target had the stream open on its own, and cut it.
+    fn conclude(&self) -> Conclusion {
+        if let Some(stop) = self.stop {
+            return stopped(stop);
+        }
+        if let Some(violation) = self.violation {
+            let message = format!("The target broke the protocol: {violation}.");
+            return Conclusion::Incomplete(Code::RemoteProtocolError, message);
+        }
+        let incomplete = |message: &str| {
+            Conclusion::Incomplete(Code::RemoteResultIncomplete, message.to_owned())
+        };
+        match (self.accepted, &self.end) {
+            (Some(false), _) => Conclusion::Refused,
+            (None, _) if self.closed => {
+                incomplete("The target closed the channel without an answer to the request.")
+            }
+            (None, _) => Conclusion::Incomplete(
+                Code::RemoteOutcomeUnknown,
+                "The connection ended before the target answered the request.".to_owned(),
+            ),
+            (Some(true), None) if self.closed => incomplete(
+                "The target closed the channel without an exit status; the command may still run.",
+            ),
+            (Some(true), None) => incomplete(
+                "The connection ended before an exit status came; the command may still run.",
+            ),
+            (Some(true), Some(_)) if !self.closed => incomplete(
+                "The connection broke after the exit status, before the output was complete.",
+            ),
+            (Some(true), Some(_)) if !self.eof && self.output_after_end => {
+                incomplete("The target cut its output off after the exit status.")
+            }
+            (Some(true), Some(end)) => Conclusion::Complete(end.clone()),
+        }
+    }
+}
+
+fn stopped(stop: Stop) -> Conclusion {
+    let (code, message) = match stop {
+        Stop::OutputLimit => (
+            Code::ResultLimit,
+            "The output passed the route's bound and was cut off; the command may still run.",
+        ),
+        Stop::InputLimit => (
+            Code::RemoteOutcomeUnknown,
+            "The input passed the route's bound and was cut off; the command may still run.",
+        ),
+        Stop::InputStalled => (
+            Code::RemoteOutcomeUnknown,
+            "The target takes no input, and the space for waiting input is used up.",
+        ),
+        Stop::Deadline => (
+            Code::ReadTimeout,
+            "The command did not end in the time that the route gives it; it may still run.",
+        ),
+        Stop::ClientGone => (Code::CallerCancelled, "The client left, and the session was ended."),
+        Stop::ReadOnOver => (
+            Code::CallerCancelled,
+            "The client left, and the command did not end in the time to read on.",
+        ),
+    };
+    Conclusion::Incomplete(code, message.to_owned())
+}
+
+/// Makes the outcome durable, then lets the client know it (contract R-1).
+pub(super) async fn settle(mut call: Call, downstream: Downstream, seen: Seen, cause: &str) {
+    let settled = match seen.conclude() {
+        Conclusion::Complete(end) => {
+            let record = end.to_record();
+            match call.commit(complete(&seen, &record), settle_ssh(&record), None).await {
+                Ok(_settled) => return deliver(call, downstream, &end).await,
+                Err(error) => Err(error),
+            }
+        }
+        Conclusion::Refused => {
+            let verdict = Verdict::rejected(Retry::AfterCorrection, Code::RequestRefused);
+            call.reject(verdict, None).await
+        }
+        Conclusion::Incomplete(code, message) => {
+            let operation = call.invocation().operation();
+            let ended = Ended {
+                verdict: Verdict::unknown(after_unknown(&operation, now_ms()), code),
+                message,
+                field: None,
+                not_before_ms: None,
+                observation: Some(Observation {
+                    length_bytes: seen.length_bytes,
+                    cause: cause.to_owned(),
+                }),
+            };
+            call.end(ended).await
+        }
+    };
+    let envelope = match settled {
+        Ok(_settled) => call.invocation().envelope(),
+        Err(error) => not_stored(&call, &error),
+    };
+    downstream.fail(&respond::lines(&envelope)).await;
+}
+
+fn complete(seen: &Seen, end: &SshEnd) -> ResponseComplete {
+    ResponseComplete {
+        completion: match end {
+            SshEnd::ExitStatus(_) => Completion::ExitStatus,
+            SshEnd::ExitSignal(_) => Completion::ExitSignal,
+        },
+        length_bytes: seen.length_bytes,
+        digest: seen.digest(),
+        ssh_end: Some(end.clone()),
+        redacted: seen.redacted,
+    }
+}
+
+/// The journal failed after dispatch (contract R-6): no claim without a record.
+fn not_stored(call: &Call, error: &journal::append::Error) -> Envelope {
+    tracing::error!(id = %call.id(), %error, "ALERT: an outcome can't be recorded");
+    let invocation = call.invocation();
+    let retry = after_unknown(&invocation.operation(), now_ms());
+    let code = Code::ResultNotStored;
+    let verdict = Verdict::new(Phase::ResultDelivery, Outcome::Unknown, retry, code)
+        .unwrap_or(Verdict::unknown(retry, code));
+    let message = "The journal failed after the command was sent; its result is not kept.";
+    respond::unrecorded(call.id(), verdict, message, invocation.evidence())
+}
+
+/// Hands a committed result over, unchanged, and records whether it arrived (contract ).
+async fn deliver(mut call: Call, downstream: Downstream, end: &End) {
+    let sent_bytes = downstream.sent_bytes();
+    match downstream.end(end).await {
+        Some(confirmation) => call.delivered(confirmation),
+        None => call.delivery_failed(sent_bytes),
+    }
+}
+
+/// Milliseconds since 1970.
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;
