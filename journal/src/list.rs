@@ -2,7 +2,7 @@
 
 use crate::contract::Sequence;
 use crate::core::Core;
-use crate::live::{Filter, Page};
+use crate::options::{Filter, Page};
 use crate::projection::Invocation;
 use crate::read::Error;
 use std::collections::BTreeMap;
