@@ -10,8 +10,8 @@ use crate::render::Status;
 use crate::request;
 use crate::respond::{Refusal, status};
 use journal::contract::{
-    Body, Confirmation, Delivered, Ended, Envelope, Evidence, InvocationId, Observation, Problem,
-    RepeatAnswered, Source, Verdict,
+    Body, Confirmation, Delivered, Ended, Envelope, Evidence, InvocationId, Observation, Outcome,
+    Problem, RepeatAnswered, Source, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation, Journal, State, result};
 use std::time::Duration;
@@ -162,7 +162,10 @@ impl Job<'_> {
                 Ok(_) => return call.invocation().envelope(),
                 Err(error) => {
                     tracing::error!(%error, id = %call.id(), "an end was not recorded");
-                    evidence = call.invocation().evidence();
+                    // Without a durable dispatch nothing was sent, whatever was queued.
+                    if ended.verdict.outcome() != Outcome::NotAttempted {
+                        evidence = call.invocation().evidence();
+                    }
                 }
             }
         }
