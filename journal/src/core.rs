@@ -284,7 +284,8 @@ fn prepare(
 
 /// The record of an event.
 pub(crate) fn event_draft(event: &Event) -> Result<Draft, Error> {
-    let payload = serde_json::to_vec(event)
+    let mut payload = Vec::with_capacity(512);
+    serde_json::to_writer(&mut payload, event)
         .map_err(|_| Error::TooLarge { length_bytes: 0, limit_bytes: MAX_PART })?;
     if payload.len() > MAX_PART {
         return Err(Error::TooLarge { length_bytes: payload.len(), limit_bytes: MAX_PART });

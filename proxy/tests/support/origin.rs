@@ -135,6 +135,11 @@ async fn connection(
             seen.contents.push(content.clone());
         }
         let path = path.trim_start_matches("/with-credential").to_owned();
+        // `/sdk/close/v1/messages` does what `/close` does.
+        let path = match path.strip_prefix("/sdk/").and_then(|rest| rest.split_once("/v1/")) {
+            Some((what, _)) => format!("/{what}"),
+            None => path,
+        };
         if path == "/gate" {
             gate.acquire().await.expect("gate").forget();
         }
