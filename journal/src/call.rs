@@ -106,14 +106,20 @@ impl std::fmt::Debug for Call {
 }
 
 impl Call {
-    pub(crate) fn new(core: Arc<Core>, entry: Arc<Entry>, epoch: u64) -> Self {
+    /// A call on record; `reserved_events` is its room, to be given back at its end.
+    pub(crate) fn new(
+        core: Arc<Core>,
+        entry: Arc<Entry>,
+        epoch: u64,
+        reserved_events: u64,
+    ) -> Self {
         Self {
             core,
             entry,
             epoch,
             keep: Keep::Nothing,
             outstanding: VecDeque::new(),
-            reserved_events: EVENT_RESERVE,
+            reserved_events,
             reserved_result: 0,
         }
     }
@@ -211,31 +217,21 @@ impl Call {
     /// # Errors
     /// [`append::Error`]; the result is not kept then, and [`Call::commit`] records none.
     pub async fn store(&mut self, stream: Stream, bytes: &[u8]) -> Result<(), append::Error> {
-        let full = match &mut self.keep {
+        // Whoever drops this future in the middle leaves no result behind, never half of one.
+        let mut sealer = match std::mem::replace(&mut self.keep, Keep::Lost) {
             Keep::Lost => return Ok(()),
-            Keep::Some(sealer) => sealer.push(stream, bytes, now_ms()),
+            Keep::Some(sealer) => sealer,
             Keep::Nothing => {
                 let key = self.core.key.read().clone();
-                let Some(mut sealer) = key.and_then(|key| Sealer::new(&key, self.entry.id)) else {
-                    self.keep = Keep::Lost;
-                    return Err(append::Error::Locked);
-                };
-                let full = sealer.push(stream, bytes, now_ms());
-                self.keep = Keep::Some(Box::new(sealer));
-                full
+                let sealer = key.and_then(|key| Sealer::new(&key, self.entry.id));
+                Box::new(sealer.ok_or(append::Error::Locked)?)
             }
         };
-        let Some(full) = full else {
-            self.keep = Keep::Lost;
-            return Err(append::Error::Locked);
-        };
+        let full = sealer.push(stream, bytes, now_ms()).ok_or(append::Error::Locked)?;
         for draft in full {
-            let stored = self.store_chunk(draft).await;
-            if stored.is_err() {
-                self.keep = Keep::Lost;
-            }
-            stored?;
+            self.store_chunk(draft).await?;
         }
+        self.keep = Keep::Some(sealer);
         Ok(())
     }
 

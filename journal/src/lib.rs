@@ -17,6 +17,7 @@ pub mod read;
 pub mod result;
 pub mod verify;
 
+mod admission;
 mod call;
 mod core;
 mod entry;
@@ -25,6 +26,7 @@ mod index;
 mod list;
 mod live;
 mod log;
+mod options;
 mod projector;
 mod queue;
 mod startup;
@@ -41,7 +43,8 @@ mod tests;
 
 pub use call::{Call, Dispatched, Settled};
 pub use guard::{Admission, Guard};
-pub use live::{Filter, Journal, Options, Page, Recovery, Stats, Ticket};
+pub use live::{Journal, Ticket};
+pub use options::{Filter, Options, Page, Recovery, Stats};
 pub use projection::{Delivery, IllegalEvent, Invocation, State};
 pub use result::{ResultKey, StoredResult, Stream};
 pub use verify::{Verified, verify};

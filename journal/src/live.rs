@@ -1,136 +1,23 @@
 //! The live journal: admission, look-ups, late facts.
 
 use crate::append::Reason;
-use crate::call::{Call, EVENT_RESERVE, durable};
-use crate::contract::{
-    Accepted, Body, Event, Gateway, InvocationId, Outcome, Phase, Sequence, Source,
-};
-use crate::core::{Core, Part, event_draft, now_ms};
-use crate::entry::Entry;
-use crate::guard::{self, Admission, Guard};
+use crate::call::{EVENT_RESERVE, durable};
+use crate::contract::{Accepted, Body, Event, InvocationId, Outcome, Sequence, Source};
+use crate::core::{Core, Part, closed, now_ms};
+use crate::guard::{Admission, Guard};
 use crate::log::{Kind, Position, random};
+use crate::options::{Filter, Options, Page, Recovery, Stats};
 use crate::projection::{IllegalEvent, Invocation, State};
-use crate::queue::{Item, Outcome as Told};
+use crate::queue::Outcome as Told;
 use crate::result::{self, ResultKey, StoredResult};
-use crate::{append, list, open, read, startup};
-use std::path::PathBuf;
+use crate::{admission, append, list, open, read, startup};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// Bytes that a late fact needs.
 const LATE_RESERVE: u64 = 16 << 10;
-/// Guarding invocations looked at for one submission.
-const GUARD_LIMIT: usize = 64;
-
-/// How a journal is opened.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The directory of the journal; made if it is not there.
-    pub directory: PathBuf,
-    /// Length of a segment file. At least 256 KiB.
-    pub segment_bytes: u64,
-    /// Whether appends are synced. False only in benches: a crash then loses what was acknowledged.
-    pub durable: bool,
-    /// How far back an earlier invocation can guard (K-3, K-11). At least the longest window.
-    pub guard_horizon: Duration,
-}
-
-impl Options {
-    /// The defaults: 16 MiB, durable, one day.
-    #[must_use]
-    pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self {
-            directory: directory.into(),
-            segment_bytes: 16 << 20,
-            durable: true,
-            guard_horizon: Duration::from_secs(24 * 60 * 60),
-        }
-    }
-}
-
-/// What opening found and did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Recovery {
-    /// The newest sequence found.
-    pub last_sequence: Sequence,
-    /// Bytes of a torn last batch that were cut off; nobody was told of them.
-    pub discarded_bytes: u64,
-    /// Records that the index had not seen.
-    pub replayed: u64,
-    /// Whether the index was rebuilt from nothing.
-    pub rebuilt: bool,
-    /// Calls ended as `not_attempted`.
-    pub not_attempted: Vec<InvocationId>,
-    /// Calls ended as `unknown`: in doubt, never repeated by the broker.
-    pub unknown: Vec<InvocationId>,
-    /// Committed calls of which nobody knows whether the result was handed over.
-    pub undelivered: Vec<InvocationId>,
-}
-
-/// Which invocations a list shows. Default: all.
-#[derive(Debug, Clone, Default)]
-pub struct Filter {
-    /// Of this agent.
-    pub agent: Option<String>,
-    /// With this outcome.
-    pub outcome: Option<Outcome>,
-    /// In this phase.
-    pub phase: Option<Phase>,
-    /// Taken by this gateway.
-    pub gateway: Option<Gateway>,
-    /// Taken at or after this time, in milliseconds since 1970.
-    pub since_ms: Option<u64>,
-    /// At most so many; 0 means 50.
-    pub limit: usize,
-    /// Where the page before ended: [`Page::next`].
-    pub cursor: Option<String>,
-}
-
-/// One page of a list, newest first.
-#[derive(Debug, Clone, Default)]
-pub struct Page {
-    /// The invocations.
-    pub invocations: Vec<Invocation>,
-    /// The cursor of the next page; `None` at the end. A page can be short, even empty, and still
-    /// have a next one: a list looks at a bounded number of records per page.
-    pub next: Option<String>,
-}
-
-/// Counters since the journal was opened, and gauges.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Records appended.
-    pub appends: u64,
-    /// Frames written; one batch each.
-    pub frames: u64,
-    /// Syncs of frames.
-    pub syncs: u64,
-    /// Bytes of frames, padding included.
-    pub written_bytes: u64,
-    /// Bytes of payload and results in them.
-    pub payload_bytes: u64,
-    /// Time that records waited for their batch, in microseconds, added up.
-    pub queue_wait_us: u64,
-    /// Time spent in writes and syncs, in microseconds, added up.
-    pub sync_us: u64,
-    /// Bytes queued now.
-    pub queued_bytes: u64,
-    /// Bytes reserved by calls under way.
-    pub reserved_bytes: u64,
-    /// Bytes that can still be reserved.
-    pub available_bytes: u64,
-    /// Whether records are taken.
-    pub healthy: bool,
-    /// How often the log was recovered after a failure.
-    pub reopened: u64,
-    /// The newest durable sequence.
-    pub durable_sequence: Sequence,
-    /// The newest sequence in the index.
-    pub indexed_sequence: Sequence,
-}
-
 /// An append that is on its way.
 #[must_use = "an append is durable only after Ticket::durable"]
 pub struct Ticket {
@@ -221,167 +108,7 @@ impl Journal {
         accepted: Accepted,
         guard: Guard,
     ) -> Result<Admission, append::Error> {
-        let core = self.core();
-        core.check_health()?;
-        let event = Event {
-            invocation: id,
-            at_ms: now_ms(),
-            source: Source::TransportObserved,
-            body: Body::ActionAccepted(Box::new(accepted)),
-        };
-        let draft = event_draft(&event)?;
-        let Body::ActionAccepted(accepted) = &event.body else {
-            return Err(append::Error::NotFound);
-        };
-        let request_hash = guard::request_hash(accepted);
-        let key_hash = guard.key.as_ref().map(|(scope, key)| guard::key_hash(scope, key));
-        let mut recent = core.recent.lock();
-        if let Some(earlier) = self.earlier(&recent, id, accepted, &guard, event.at_ms)? {
-            return Ok(earlier);
-        }
-        core.reserve(EVENT_RESERVE)?;
-        let event = Arc::new(event);
-        let admitted = self.enqueue_first(&event, draft, request_hash, key_hash);
-        let Ok((entry, epoch)) = admitted else {
-            core.release(EVENT_RESERVE);
-            return admitted.map(|_| Admission::Mismatch);
-        };
-        if let Some(hash) = request_hash {
-            recent.requests.entry(hash).or_default().push(Arc::clone(&entry));
-        }
-        if let Some(hash) = key_hash {
-            recent.keys.entry(hash).or_default().push(Arc::clone(&entry));
-        }
-        drop(recent);
-        Ok(Admission::New(Call::new(Arc::clone(core), entry, epoch)))
-    }
-
-    fn enqueue_first(
-        &self,
-        event: &Arc<Event>,
-        draft: crate::log::Draft,
-        request_hash: Option<[u8; 16]>,
-        key_hash: Option<[u8; 16]>,
-    ) -> Result<(Arc<Entry>, u64), append::Error> {
-        let core = self.core();
-        let slot = core.overlay.entry(event.invocation);
-        let mut queue = core.queue.lock();
-        queue.check(None)?;
-        let sequence = queue.next();
-        let live = Invocation::start(sequence, event)?;
-        let entry = Arc::new(Entry::admitted(live, Arc::clone(event), request_hash, key_hash));
-        slot.insert(Arc::clone(&entry));
-        let item = Item {
-            draft,
-            sequence,
-            entry: Some(Arc::clone(&entry)),
-            waiter: None,
-            settles: false,
-            queued: Instant::now(),
-        };
-        core.queue.push(&mut queue, item);
-        let epoch = queue.epoch;
-        drop(queue);
-        core.queue.wake();
-        Ok((entry, epoch))
-    }
-
-    /// The earlier invocation that answers instead, if any.
-    fn earlier(
-        &self,
-        recent: &guard::Recent,
-        id: InvocationId,
-        accepted: &Accepted,
-        guard: &Guard,
-        now_ms: u64,
-    ) -> Result<Option<Admission>, append::Error> {
-        let core = self.core();
-        let limit = core.durable();
-        // K-10: an id of the broker's own is new; one of the caller's may be known.
-        let held = core.overlay.get(&id).map(|entry| entry.state.lock().view(limit));
-        let known = match held {
-            Some(known) => Some(known),
-            None if accepted.caller_id => core.indexed(id).map_err(|_| index_failed())?,
-            None => None,
-        };
-        if let Some(known) = known {
-            let same = guard::is_same(known.accepted(), accepted);
-            return Ok(Some(if same {
-                Admission::SameRequest(Box::new(known))
-            } else {
-                Admission::Mismatch
-            }));
-        }
-        // K-3: a key stands for one request of one agent.
-        if let Some((scope, key)) = &guard.key {
-            let hash = guard::key_hash(scope, key);
-            let bound = self.candidates(recent.keys.get(&hash), b'k', hash)?;
-            let other = |known: &Invocation| !guard::is_same(known.accepted(), accepted);
-            if bound
-                .iter()
-                .any(|(live, _)| guard::may_bind(live) && !expired(live, now_ms) && other(live))
-            {
-                return Ok(Some(Admission::Mismatch));
-            }
-        }
-        // K-11: an equal request that may have had its effect.
-        let (Some(window), Some(hash), false) =
-            (guard.window, guard::request_hash(accepted), accepted.caller_id)
-        else {
-            return Ok(None);
-        };
-        let found = self
-            .candidates(recent.requests.get(&hash), b'g', hash)?
-            .into_iter()
-            .find(|(live, _)| guard::may_guard(live) && guard::is_within(live, window, now_ms));
-        Ok(found.map(|(_, view)| match view.state() {
-            State::Committed(_) => Admission::Settled(Box::new(view)),
-            State::Accepted
-            | State::Validated
-            | State::Authorized
-            | State::Dispatched
-            | State::Ended(_) => Admission::InDoubt(Box::new(view)),
-        }))
-    }
-
-    /// Invocations that may guard, in memory and in the index: as they are, and as they may be
-    /// shown.
-    fn candidates(
-        &self,
-        entries: Option<&Vec<Arc<Entry>>>,
-        tag: u8,
-        hash: [u8; 16],
-    ) -> Result<Vec<(Invocation, Invocation)>, append::Error> {
-        let core = self.core();
-        let limit = core.durable();
-        let mut found = Vec::new();
-        for entry in entries.into_iter().flatten().rev() {
-            let mut state = entry.state.lock();
-            let view = state.view(limit);
-            found.push((state.live.clone(), view));
-        }
-        let index = core.index.read();
-        let stored = match index.as_ref() {
-            Some(index) => index.guards(tag, hash, GUARD_LIMIT).map_err(|_| index_failed())?,
-            None => Vec::new(),
-        };
-        drop(index);
-        for invocation in stored {
-            if found.iter().any(|(live, _)| live.id() == invocation.id()) {
-                continue;
-            }
-            // A late fact may be in memory while the index has the state before it.
-            let held = core.overlay.get(&invocation.id()).map(|entry| Arc::clone(&entry));
-            found.push(match held {
-                Some(entry) => {
-                    let mut state = entry.state.lock();
-                    let view = state.view(limit);
-                    (state.live.clone(), view)
-                }
-                None => (invocation.clone(), invocation),
-            });
-        }
-        Ok(found)
+        admission::admit(self.core(), id, accepted, &guard)
     }
 
     /// Says whether a call could be admitted now.
@@ -432,7 +159,7 @@ impl Journal {
         id: InvocationId,
     ) -> Result<Vec<(Sequence, Kind, Position)>, read::Error> {
         let index = self.core().index.read();
-        Ok(index.as_ref().map(|index| index.records(id)).transpose()?.unwrap_or_default())
+        Ok(index.as_ref().ok_or_else(closed)?.records(id)?)
     }
 
     /// Invocations, newest first.
@@ -478,7 +205,7 @@ impl Journal {
     }
 
     /// Appends a late fact to an invocation: `RESULT_DELIVERED` by ack, `REPEAT_ANSWERED`, `NOTED`,
-    /// late evidence. The course of a call is appended by its [`Call`] alone.
+    /// late evidence. The course of a call is appended by its [`crate::Call`] alone.
     ///
     /// # Errors
     /// [`append::Error`].
@@ -494,7 +221,10 @@ impl Journal {
         if core.available() < LATE_RESERVE {
             return Err(append::Error::Unavailable(Reason::NoCapacity));
         }
-        let entry = core.entry(id).map_err(|_| index_failed())?.ok_or(append::Error::NotFound)?;
+        let entry = core
+            .entry(id)
+            .map_err(|_| admission::index_failed())?
+            .ok_or(append::Error::NotFound)?;
         let queued = core.append(&entry, None, vec![Part::Event(source, body)], true);
         core.release_entry(&entry);
         Ok(Ticket { receiver: queued?.receiver })
@@ -552,16 +282,6 @@ impl Journal {
         // The sender lives as long as the core.
         drop(closed.wait_for(|closed| *closed).await);
     }
-}
-
-fn index_failed() -> append::Error {
-    append::Error::Unavailable(Reason::Index)
-}
-
-/// Whether the remote may have forgotten the key that an invocation bound (contract K-5).
-fn expired(invocation: &Invocation, now_ms: u64) -> bool {
-    let bound = invocation.preflight().and_then(|bound| bound.idempotency.as_ref());
-    bound.is_some_and(|key| key.expires_at_ms <= now_ms)
 }
 
 /// Late facts only: everything else belongs to the course of a call.

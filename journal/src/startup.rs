@@ -5,7 +5,6 @@ use crate::contract::{Body, DeliveryFailed, Event, InvocationId, Outcome, Sequen
 use crate::core::{Core, Counters, Feed, Part, now_ms};
 use crate::guard::Recent;
 use crate::index::{self, Index, Update};
-use crate::live::{Options, Recovery};
 use crate::log::disk::{Directory, Disk};
 use crate::log::read::Segments;
 use crate::log::recover::{Found, Survey, Watermark, recover, survey};
@@ -13,6 +12,7 @@ use crate::log::spares::Spares;
 use crate::log::tail::{Tail, frame_limit};
 use crate::log::{BLOCK, Kind, Position, RecordView};
 use crate::open::Error;
+use crate::options::{Options, Recovery};
 use crate::projection::{Invocation, State};
 use crate::queue::{Mode, Queue};
 use crate::result::ResultKey;

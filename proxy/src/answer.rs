@@ -4,14 +4,14 @@
 use crate::deliver::{self, Delivery, Ours};
 use crate::engine::Job;
 use crate::head::{self, Response};
+use crate::record::restore_head;
 use crate::redact::Redactor;
 use crate::render::Status;
 use crate::request;
 use crate::respond::{Refusal, status};
-use bytes::Bytes;
 use journal::contract::{
-    Body, Confirmation, Delivered, Ended, Envelope, Evidence, InvocationId, Observation, Problem,
-    RepeatAnswered, Source, Verdict,
+    Body, Confirmation, Delivered, Ended, Envelope, Evidence, InvocationId, Observation, Outcome,
+    Problem, RepeatAnswered, Source, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation, Journal, State, result};
 use std::time::Duration;
@@ -162,7 +162,10 @@ impl Job<'_> {
                 Ok(_) => return call.invocation().envelope(),
                 Err(error) => {
                     tracing::error!(%error, id = %call.id(), "an end was not recorded");
-                    evidence = call.invocation().evidence();
+                    // Without a durable dispatch nothing was sent, whatever was queued.
+                    if ended.verdict.outcome() != Outcome::NotAttempted {
+                        evidence = call.invocation().evidence();
+                    }
                 }
             }
         }
@@ -298,21 +301,4 @@ impl Job<'_> {
         let pending = sent.then(|| Pending { record, sent: self.out.sent });
         Finished { keep: keep && sent, pending }
     }
-}
-
-/// The stored form of a response head: see [`crate::relay`].
-fn restore_head(text: &[u8]) -> Option<Response> {
-    let value: serde_json::Value = serde_json::from_slice(text).ok()?;
-    let status = u16::try_from(value.get("status")?.as_u64()?).ok()?;
-    let mut lines = format!("HTTP/1.1 {status} {}\r\n", deliver::reason(status)).into_bytes();
-    let bytes =
-        |text: &str| text.chars().map(|c| u8::try_from(c).ok()).collect::<Option<Vec<u8>>>();
-    for field in value.get("headers")?.as_array()? {
-        lines.extend_from_slice(&bytes(field.get(0)?.as_str()?)?);
-        lines.extend_from_slice(b": ");
-        lines.extend_from_slice(&bytes(field.get(1)?.as_str()?)?);
-        lines.extend_from_slice(b"\r\n");
-    }
-    lines.extend_from_slice(b"\r\n");
-    head::response(&Bytes::from(lines)).ok()
 }

@@ -215,4 +215,43 @@ mod tests {
         check(Framing::Chunked, "0\r\nbad trailer\r\n\r\n", Err(Fault::Trailer));
         check(Framing::Chunked, "0\r\nA: b\n\r\n", Err(Fault::Trailer));
     }
+
+    proptest::proptest! {
+        /// S-2: any content comes out of any division into chunks as it went in, however it
+        /// arrives; without its last byte it never ends.
+        #[test]
+        fn s_2_chunks_carry_any_content(
+            chunks in proptest::collection::vec(proptest::collection::vec(0_u8.., 1..40), 0..6),
+            pace in 1..50_usize,
+        ) {
+            let mut text = Vec::new();
+            for chunk in &chunks {
+                text.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                text.extend_from_slice(chunk);
+                text.extend_from_slice(b"\r\n");
+            }
+            text.extend_from_slice(b"0\r\n\r\n");
+            let run = |text: &[u8]| {
+                let mut decoder = Decoder::from(Framing::Chunked);
+                let (mut buffer, mut content) = (BytesMut::new(), Vec::new());
+                let mut input = text.chunks(pace);
+                loop {
+                    match decoder.step(&mut buffer).expect("well-formed") {
+                        Step::Data(data) => content.extend_from_slice(&data),
+                        Step::End(..) => return Some(content),
+                        Step::More => buffer.extend_from_slice(input.next()?),
+                    }
+                }
+            };
+            proptest::prop_assert_eq!(run(&text), Some(chunks.concat()));
+            proptest::prop_assert_eq!(run(&text[..text.len() - 1]), None);
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(0_u8.., 0..200)) {
+            let mut decoder = Decoder::from(Framing::Chunked);
+            let mut buffer = BytesMut::from(bytes.as_slice());
+            while matches!(decoder.step(&mut buffer), Ok(Step::Data(_))) {}
+        }
+    }
 }

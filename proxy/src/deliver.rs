@@ -1,6 +1,6 @@
 //! The writing half of the caller's connection, and the heads of responses.
 
-use crate::head::{Response, Version};
+use crate::head::{Fields, Response, Version};
 use crate::outgoing::{is_ours, stays};
 use crate::redact::Redactor;
 use crate::render::{self, Status};
@@ -203,12 +203,13 @@ pub(crate) fn chunk(content: &[u8]) -> Vec<u8> {
 }
 
 /// The last chunk, with the origin's trailers and the final values of our fields.
-pub(crate) fn last_chunk(trailers: &crate::head::Fields, ours: &Ours<'_>) -> Vec<u8> {
+pub(crate) fn last_chunk(trailers: &Fields, ours: &Ours<'_>, redactor: &mut Redactor) -> Vec<u8> {
     let mut out = b"0\r\n".to_vec();
     for (name, value) in trailers.iter().filter(|(name, _)| !is_ours(name)) {
         let framing = ["content-length", "transfer-encoding", "host", "connection", "trailer"];
         if !framing.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())) {
-            line(&mut out, name, value);
+            let redacted = redactor.text(value);
+            line(&mut out, name, redacted.as_deref().unwrap_or(value));
         }
     }
     let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);

@@ -73,6 +73,8 @@ impl Connection {
         loop {
             let then = match self.next_head(&mut inbound).await {
                 Next::Closed => {
+                    // With nothing under way, an orderly end costs nothing.
+                    drop(self.out.finish().await);
                     self.conclude().await;
                     return None;
                 }

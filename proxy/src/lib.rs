@@ -14,6 +14,7 @@ mod head;
 mod incoming;
 mod outgoing;
 mod proxy;
+mod record;
 mod redact;
 mod relay;
 pub mod render;

@@ -15,6 +15,7 @@ use crate::deliver::{self, Delivery, Ours, Outbound};
 use crate::engine::now_ms;
 use crate::head::{Fields, Framing, Response, Version};
 use crate::incoming::{self, Incoming};
+use crate::record::{is_event_stream, remote_request_id, retry_after, stored_head};
 use crate::redact::Redactor;
 use crate::render::Status;
 use crate::respond::Broken;
@@ -22,7 +23,7 @@ use crate::upstream::exchange::{self, Piece, Receiver, Sender};
 use bytes::Bytes;
 use journal::contract::{
     Completion, Digest, KeepResult, Operation, RequestSent, ResponseComplete, ResponseStarted,
-    RetryAfter, Verdict, after_unknown, settle_http,
+    Verdict, after_unknown, settle_http,
 };
 use journal::{Call, Settled, Stream};
 use policy::HttpGrant;
@@ -38,8 +39,6 @@ use zeroize::Zeroizing;
 const EARLY_RESPONSE: Duration = Duration::from_secs(3);
 /// Content read for a caller that went away, at most.
 const UNATTENDED_BYTES: u64 = 256 << 20;
-/// A stated time to wait counts up to this.
-const MAX_RETRY_AFTER_SECONDS: u64 = 24 * 60 * 60;
 
 /// Why the request did not leave in full.
 pub(crate) enum Unsent {
@@ -418,8 +417,7 @@ impl<'a> Relay<'a> {
         let delivered = match self.down {
             Down::Untouched => self.deliver_held(settled, head, &held, trailers).await,
             Down::Streaming(Delivery::Chunked) => {
-                let last =
-                    deliver::last_chunk(trailers, &self.ours(settled.verdict(), head.status));
+                let last = self.last_chunk(head, settled.verdict(), trailers);
                 self.out.send(&last).await.is_ok()
             }
             Down::Streaming(_) => true,
@@ -449,8 +447,7 @@ impl<'a> Relay<'a> {
         let mut bytes = self.response_head(head, verdict, delivery);
         if delivery == Delivery::Chunked {
             held.iter().for_each(|piece| bytes.extend_from_slice(&deliver::chunk(piece)));
-            let ours = self.ours(verdict, head.status);
-            bytes.extend_from_slice(&deliver::last_chunk(trailers, &ours));
+            bytes.extend_from_slice(&self.last_chunk(head, verdict, trailers));
         } else {
             bytes.reserve_exact(length);
             held.iter().for_each(|piece| bytes.extend_from_slice(piece));
@@ -462,6 +459,14 @@ impl<'a> Relay<'a> {
         let mut redactor = std::mem::take(&mut self.redactor);
         let ours = self.ours(verdict, head.status);
         let bytes = deliver::head(head, self.version, delivery, &ours, &mut redactor);
+        self.redactor = redactor;
+        bytes
+    }
+
+    fn last_chunk(&mut self, head: &Response, verdict: Verdict, trailers: &Fields) -> Vec<u8> {
+        let mut redactor = std::mem::take(&mut self.redactor);
+        let ours = self.ours(verdict, head.status);
+        let bytes = deliver::last_chunk(trailers, &ours, &mut redactor);
         self.redactor = redactor;
         bytes
     }
@@ -490,51 +495,6 @@ impl<'a> Relay<'a> {
             self.call.note("content_not_searched", "the content is encoded");
         }
     }
-}
-
-fn is_event_stream(head: &Response) -> bool {
-    head.fields.first("content-type").is_some_and(|value| {
-        value.get(..17).is_some_and(|start| start.eq_ignore_ascii_case("text/event-stream"))
-    })
-}
-
-/// The response head as it is stored. Each byte of a value is one character, so that every value
-/// can be written again as it was.
-fn stored_head(head: &Response, redactor: &mut Redactor) -> Vec<u8> {
-    let text = |bytes: &[u8]| bytes.iter().map(|byte| char::from(*byte)).collect::<String>();
-    let fields: Vec<(String, String)> = head
-        .fields
-        .iter()
-        .filter(|(name, _)| !crate::outgoing::stays(name, &head.fields))
-        .map(|(name, value)| {
-            let redacted = redactor.text(value);
-            (text(name), text(redacted.as_deref().unwrap_or(value)))
-        })
-        .collect();
-    let value = serde_json::json!({ "status": head.status, "headers": fields });
-    value.to_string().into_bytes()
-}
-
-fn remote_request_id(fields: &Fields) -> Option<String> {
-    ["x-request-id", "request-id", "x-amzn-requestid", "x-amz-request-id", "cf-ray"]
-        .iter()
-        .find_map(|name| fields.first(name))
-        .map(|id| id.chars().take(128).collect())
-}
-
-/// A usable `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date.
-fn retry_after(fields: &Fields, at_ms: u64) -> RetryAfter {
-    let value = fields.first("retry-after")?;
-    let seconds = if value.bytes().all(|c| c.is_ascii_digit()) {
-        value.parse().ok()?
-    } else {
-        let format = time::format_description::well_known::Rfc2822;
-        let text = value.strip_suffix("GMT").map(|start| format!("{start}+0000"))?;
-        let date = time::OffsetDateTime::parse(&text, &format).ok()?;
-        let until = u64::try_from(date.unix_timestamp()).ok()?;
-        until.saturating_sub(at_ms / 1000)
-    };
-    (seconds <= MAX_RETRY_AFTER_SECONDS).then(|| at_ms.saturating_add(seconds * 1000))
 }
 
 /// Puts the connection back where it can serve again, if the exchange left it sound.

@@ -207,3 +207,60 @@ async fn node_fetch() {
     }
     assert_eq!(out.trim(), "200 hello committed");
 }
+
+/// X-6: the OpenAI and Anthropic SDKs with their default retries cause one effect, whatever the
+/// origin does.
+#[tokio::test(flavor = "multi_thread")]
+async fn x_6_sdks_cause_one_effect() {
+    let world = World::new().await;
+    let script = r#"
+import importlib, os, sys
+name, url = sys.argv[1:]
+try:
+    sdk = importlib.import_module(name)
+except ImportError:
+    print("absent")
+    sys.exit(0)
+messages = [{"role": "user", "content": "hello"}]
+try:
+    if name == "openai":
+        sdk.OpenAI(api_key="dummy", base_url=url + "/v1").chat.completions.create(
+            model="m", messages=messages)
+    else:
+        sdk.Anthropic(api_key="dummy", base_url=url).messages.create(
+            model="m", max_tokens=1, messages=messages)
+    print("answered")
+except sdk.APIStatusError as error:
+    print(error.status_code, error.response.headers.get("x-should-retry"))
+"#;
+    let python = std::env::var("AFFIANT_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    for sdk in ["openai", "anthropic"] {
+        for (what, expected) in [
+            ("close", "502 false"),
+            ("cut", "502 false"),
+            ("cut-chunked", "502 false"),
+            ("half-head", "502 false"),
+            ("status/500", "500 false"),
+            ("status/503", "503 false"),
+            ("status/429", "429 false"),
+            ("status/409", "409 false"),
+        ] {
+            let base = world.plain_url(&format!("/sdk/{what}"));
+            let mut command = Command::new(&python);
+            command.args(["-c", script, sdk, &base]);
+            command.env("HTTP_PROXY", world.url()).env("NO_PROXY", "");
+            let Some((out, err, ok)) = run(&mut command).await else { return };
+            assert!(ok, "{err}");
+            if out.trim() == "absent" {
+                eprintln!("skipped: the Python package {sdk} is not installed");
+                break;
+            }
+            assert_eq!(out.trim(), expected, "{sdk} {what}");
+            let path = match sdk {
+                "openai" => format!("/sdk/{what}/v1/chat/completions"),
+                _ => format!("/sdk/{what}/v1/messages"),
+            };
+            assert_eq!(world.origin.effects(&path), 1, "{sdk} {what}");
+        }
+    }
+}

@@ -146,7 +146,8 @@ async fn v_1_refusals_have_their_codes() {
     );
     check(&world, long.as_bytes(), 413, "PAYLOAD_LIMIT", "request.content").await;
     let forbidden = get(&small, "Authorization: mine\r\n");
-    check(&world, forbidden.as_bytes(), 403, "HEADER_FORBIDDEN", "headers.authorization").await;
+    check(&world, forbidden.as_bytes(), 403, "HEADER_FORBIDDEN", "request.headers.authorization")
+        .await;
     let connect = format!("CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
     check(&world, connect.as_bytes(), 403, "TARGET_NOT_ALLOWED", "target.host").await;
 }

@@ -21,6 +21,7 @@ async fn c_5_a_tunnel_carries_calls_with_a_verified_peer() {
         assert_eq!(peer["kind"], "tls");
         assert_eq!(peer["name"], "localhost");
         assert_eq!(evidence.connection_reused, Some(n > 0));
+        world.events(response.id(), "RESULT_DELIVERED").await;
         assert!(world.secure.last_head().starts_with("GET /ok HTTP/1.1\r\nHost: localhost:"));
     }
     assert_eq!(world.secure.connections(), 1);
@@ -43,6 +44,8 @@ async fn v_1_another_authority_inside_the_tunnel_is_421() {
         let response = client.response("GET").await;
         assert_eq!(response.status, 421, "{target} {host}");
         assert_eq!(response.json()["error"]["field"], field, "{target} {host}");
+        let recorded = world.invocation(response.id()).await;
+        assert_eq!(recorded.accepted().target, format!("https://localhost:{port}"));
         assert_eq!(
             response.facts(),
             ["AUTHORITY_MISMATCH", "validation", "not_attempted", "after_correction"]

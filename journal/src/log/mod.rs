@@ -12,6 +12,8 @@ pub(crate) mod tail;
 pub(crate) mod walk;
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 pub(crate) mod sim;
 #[cfg(test)]
 mod tests;

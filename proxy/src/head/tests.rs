@@ -121,3 +121,31 @@ fn responses_are_framed_by_rule() {
         assert_eq!(framing(text, method), expected, "{text:?}");
     }
 }
+
+proptest::proptest! {
+    /// Whatever comes, the parser answers, and the same however the bytes arrive; what it takes
+    /// for a request is written again as it was.
+    #[test]
+    fn any_bytes_are_answered(text in "[ -~\r\n\t\0]{0,80}", cut in 0..80_usize) {
+        let text = format!("GET /x HTTP/1.1\r\n{text}\r\n\r\n");
+        let mut whole = 0;
+        let at_once = find_end(text.as_bytes(), &mut whole);
+        let mut pieces = 0;
+        let start = &text.as_bytes()[..cut.min(text.len())];
+        let in_pieces = find_end(start, &mut pieces)
+            .or_else(|| find_end(text.as_bytes(), &mut pieces));
+        proptest::prop_assert_eq!(at_once, in_pieces);
+        let Some(Ok(end)) = at_once else { return Ok(()) };
+        let Ok(head) = request(&Bytes::copy_from_slice(&text.as_bytes()[..end])) else {
+            return Ok(());
+        };
+        let mut again = b"GET /x HTTP/1.1\r\n".to_vec();
+        for (name, value) in head.fields.iter() {
+            again.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
+        }
+        again.extend_from_slice(b"\r\n");
+        let parsed = request(&Bytes::from(again)).expect("what was parsed parses again");
+        let fields: Vec<_> = head.fields.iter().collect();
+        proptest::prop_assert_eq!(fields, parsed.fields.iter().collect::<Vec<_>>());
+    }
+}

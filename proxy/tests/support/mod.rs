@@ -120,7 +120,8 @@ impl World {
         policy.apply(&text, "policy.toml", "test").unwrap_or_else(|e| panic!("{e:?}"));
         let ca_directory = home.path().join("ca");
         std::fs::create_dir(&ca_directory).expect("directory");
-        let ca = Arc::new(Ca::create(&ca_directory).expect("ca"));
+        drop(Ca::create(&ca_directory).expect("ca"));
+        let ca = Arc::new(Ca::load(&ca_directory).expect("ca"));
         let policy = Arc::new(policy);
         let directory = home.path().join("journal");
         let key = policy.vault().derive("results").expect("key");

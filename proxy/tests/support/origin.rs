@@ -135,6 +135,11 @@ async fn connection(
             seen.contents.push(content.clone());
         }
         let path = path.trim_start_matches("/with-credential").to_owned();
+        // `/sdk/close/v1/messages` does what `/close` does.
+        let path = match path.strip_prefix("/sdk/").and_then(|rest| rest.split_once("/v1/")) {
+            Some((what, _)) => format!("/{what}"),
+            None => path,
+        };
         if path == "/gate" {
             gate.acquire().await.expect("gate").forget();
         }
@@ -166,6 +171,23 @@ async fn request(
         stream.write_all(text.as_bytes()).await.ok()?;
         stream.flush().await.ok()?;
         return None;
+    }
+    if lower.contains(" /duplex ") {
+        // Answers with what comes, while it comes.
+        let length: usize = lower.split("content-length: ").nth(1)?.lines().next()?.parse().ok()?;
+        let start = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(start.as_bytes()).await.ok()?;
+        let mut left = length;
+        while left > 0 {
+            if buffer.is_empty() && stream.read_buf(buffer).await.ok()? == 0 {
+                return None;
+            }
+            left -= buffer.len();
+            stream.write_all(buffer).await.ok()?;
+            stream.flush().await.ok()?;
+            buffer.clear();
+        }
+        return Some((head, Vec::new()));
     }
     let mut content = Vec::new();
     if lower.contains("transfer-encoding: chunked") {
@@ -213,6 +235,7 @@ async fn answer(
     let is_head = head.starts_with("HEAD ");
     let (path, argument) = path.split_once('?').unwrap_or((path, ""));
     let (text, keep): (Vec<u8>, bool) = match path {
+        "/duplex" => (Vec::new(), true),
         "/ok" | "/gate" => (
             b"HTTP/1.1 200 Fine\r\nDate: Thu, 01 Jan 1970 00:00:01 GMT\r\nX-b: 1\r\nx-A: 2\r\nX-B: 3\r\nSet-Cookie: a\r\nAffiant-Outcome: lie\r\nAffiant-Other: lie\r\nProxy-Status: far; error=dns_error\r\nConnection: x-hop\r\nX-Hop: 1\r\nSet-Cookie: b\r\nContent-Length: 2\r\n\r\n".iter().chain(if is_head { b"".iter() } else { b"ok".iter() }).copied().collect(),
             true,

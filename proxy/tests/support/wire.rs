@@ -78,6 +78,12 @@ impl Client {
         Self { stream: Box::new(tcp), buffer: Vec::new(), reset: false }
     }
 
+    /// A client that only reads.
+    pub fn over(reading: tokio::net::tcp::OwnedReadHalf) -> Self {
+        let stream = tokio::io::join(reading, tokio::io::sink());
+        Self { stream: Box::new(stream), buffer: Vec::new(), reset: false }
+    }
+
     pub async fn send(&mut self, text: &str) {
         self.send_bytes(text.as_bytes()).await;
     }

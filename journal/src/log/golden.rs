@@ -1,0 +1,249 @@
+//! The golden files of the format: what was written once must be read for ever.
+//!
+//! `AFFIANT_GOLDEN=write` writes a file that is missing; an existing one is never overwritten.
+
+use super::format::{Attachment, BLOCK, FrameHead, begin_frame, finish_frame, genesis, padded};
+use super::walk::walk;
+use super::{Draft, Header, Kind};
+use crate::contract::{
+    Accepted, Body, Code, Completion, Confirmation, CredentialUse, Delivered, DeliveryFailed,
+    Digest, Dispatch, Ended, Event, Gateway, Idempotency, InvocationId, KeepResult, Noted,
+    Observation, PeerIdentity, Preflight, RemoteContract, RepeatAnswered, RequestSent,
+    ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, Retry, SetupAttempt, SetupStage,
+    Source, SshEnd, Verdict,
+};
+use crate::verify::Damage;
+use std::path::PathBuf;
+
+fn golden(name: &str, made: &[u8]) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if !path.exists() && std::env::var("AFFIANT_GOLDEN").as_deref() == Ok("write") {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, made).unwrap();
+    }
+    std::fs::read(&path).unwrap()
+}
+
+fn id() -> InvocationId {
+    InvocationId::from_parts(1_764_476_760_000, 0x0123_4567_89ab_cdef)
+}
+
+/// One of every event, with every optional field in one of them.
+fn bodies() -> Vec<Body> {
+    let credential = || CredentialUse { id: "pay".into(), version: 7, mode: "bearer".into() };
+    vec![
+        Body::ActionAccepted(Box::new(Accepted {
+            gateway: Gateway::Ssh,
+            agent: Some("coder".into()),
+            action: "exec".into(),
+            target: "ssh://deploy@prod-1:22".into(),
+            command: Some("sha256:00".into()),
+            fingerprint: Some(Digest::of(b"request")),
+            caller_id: true,
+            link: Some(InvocationId::from_parts(1, 2)),
+        })),
+        Body::PreflightValidated(Box::new(Preflight {
+            policy_version: 3,
+            route: Some("payments.create".into()),
+            credential: Some(credential()),
+            idempotent: false,
+            idempotency: Some(Idempotency {
+                key: "k".into(),
+                scope: "payments.create".into(),
+                fingerprint: Digest::of(b"request"),
+                expires_at_ms: 1_764_563_160_000,
+                remote_contract: RemoteContract::Verified,
+            }),
+            keep: KeepResult::Full,
+            keep_seconds: 604_800,
+        })),
+        Body::CredentialAuthorized(Some(credential())),
+        Body::CredentialAuthorized(None),
+        Body::SetupAttempted(SetupAttempt {
+            n: 1,
+            stage: SetupStage::TcpConnect,
+            code: "ECONNREFUSED".into(),
+            address: Some("10.0.0.4:443".into()),
+        }),
+        Body::DispatchStarted(Box::new(Dispatch {
+            attempt: 1,
+            connection: 9,
+            reused: true,
+            address: "10.0.0.4:443".into(),
+            peer: PeerIdentity::Tls {
+                name: "api.pay.example".into(),
+                leaf: Digest::of(b"leaf"),
+                resumed: true,
+            },
+            fingerprint: Digest::of(b"request"),
+        })),
+    ]
+}
+
+fn later_bodies() -> Vec<Body> {
+    vec![
+        Body::RequestSent(RequestSent { length_bytes: 2, digest: Digest::of(b"{}") }),
+        Body::RemoteResponseStarted(ResponseStarted {
+            status: Some(201),
+            remote_request_id: Some("req_1".into()),
+        }),
+        Body::RemoteResponseComplete(ResponseComplete {
+            completion: Completion::ExitSignal,
+            length_bytes: 5,
+            digest: Digest::of(b"hello"),
+            ssh_end: Some(SshEnd::ExitSignal("TERM".into())),
+            redacted: true,
+        }),
+        Body::ResultCommitted(Box::new(ResultCommitted {
+            verdict: Verdict::committed(Retry::Never, Code::Ok),
+            result: Some(ResultRef { chunks: 2, length_bytes: 5, digest: Digest::of(b"hello") }),
+            not_before_ms: Some(1_764_476_761_000),
+        })),
+        Body::InvocationEnded(Box::new(Ended {
+            verdict: Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown),
+            message: "It closed.".into(),
+            field: Some("header.host".into()),
+            not_before_ms: Some(1_764_476_761_000),
+            observation: Some(Observation { length_bytes: 3, cause: "ECONNRESET".into() }),
+        })),
+        Body::ResultDelivered(Delivered { confirmation: Confirmation::Protocol }),
+        Body::DeliveryFailed(DeliveryFailed { length_bytes: 4 }),
+        Body::RepeatAnswered(RepeatAnswered { by_id: true }),
+        Body::Noted(Noted { name: "n".into(), detail: "d".into() }),
+    ]
+}
+
+fn events() -> Vec<Event> {
+    let sources = Source::ALL.iter().copied().cycle();
+    let stamp = |(body, source)| Event { invocation: id(), at_ms: 1_764_476_760_123, source, body };
+    bodies().into_iter().chain(later_bodies()).zip(sources).map(stamp).collect()
+}
+
+/// The payloads of events, version 1: one JSON text per line.
+#[test]
+fn golden_events_of_version_1_are_read_and_written_the_same() {
+    let lines: Vec<String> =
+        events().iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect();
+    let stored = String::from_utf8(golden("events-v1.jsonl", lines.concat().as_bytes())).unwrap();
+    let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(read, events());
+    assert_eq!(lines.concat(), stored);
+}
+
+fn draft(kind: Kind, payload: &[u8], attachment: Option<&[u8]>) -> Draft {
+    Draft {
+        kind,
+        invocation: if kind == Kind::RecoveryNote { [0; 16] } else { id().to_bytes() },
+        at_ms: 1_764_476_760_123,
+        payload: payload.to_vec(),
+        attachment: attachment.map(|bytes| Attachment::new(bytes.to_vec())),
+    }
+}
+
+fn segment() -> (Header, Vec<Vec<Draft>>, Vec<u8>) {
+    let store = [0xaa; 16];
+    let header = Header {
+        store,
+        segment: 2,
+        salt: [0x5a; 16],
+        first_sequence: 41,
+        chain_in: genesis(&store),
+        previous: 1,
+        previous_length: 8192,
+        previous_last: 40,
+        length: 256 << 10,
+        created_ms: 1_764_476_760_000,
+        discarded: 512,
+    };
+    let frames = vec![
+        vec![draft(Kind::RecoveryNote, br#"{"segment":1}"#, None)],
+        vec![
+            draft(Kind::Event, br#"{"event":"NOTED"}"#, None),
+            draft(Kind::Chunk, &[1; 28], Some(&[0xc1; 40])),
+        ],
+    ];
+    let mut bytes = header.encode();
+    let (mut chain, mut sequence) = (header.chain_in, header.first_sequence);
+    for (number, drafts) in (1..).zip(&frames) {
+        let head = FrameHead {
+            number,
+            first_sequence: sequence,
+            count: drafts.len() as u32,
+            chain_in: chain,
+            at_ms: 1_764_476_760_456,
+        };
+        let mut frame = Vec::new();
+        begin_frame(&mut frame);
+        for draft in drafts {
+            chain = draft.encode(sequence, &chain, &mut frame);
+            sequence += 1;
+        }
+        let offset = bytes.len() as u64;
+        finish_frame(&mut frame, &header.salt, header.segment, offset, &head);
+        bytes.extend_from_slice(&frame);
+    }
+    (header, frames, bytes)
+}
+
+/// Header, frames, records and chain, version 1.
+#[test]
+fn golden_segment_of_version_1_is_read_and_written_the_same() {
+    let (header, frames, made) = segment();
+    assert_eq!(made.len(), padded(made.len()));
+    assert_eq!(made.len(), 3 * BLOCK);
+    let stored = golden("segment-v1.seg", &made);
+    assert_eq!(stored, made);
+    assert_eq!(Header::decode(&stored), Some(header.clone()));
+    let drafts: Vec<Draft> = frames.into_iter().flatten().collect();
+    let mut seen = 0;
+    let end = walk(&header, &stored, &mut |position, record| {
+        let draft = &drafts[seen];
+        assert_eq!((record.kind, record.sequence), (draft.kind, 41 + seen as u64));
+        assert_eq!(record.payload, draft.payload);
+        let attachment = draft.attachment.as_ref().map(|attached| &attached.bytes[..]);
+        assert_eq!(record.sound_attachment(), attachment);
+        assert_eq!(position.segment, 2);
+        seen += 1;
+        Ok::<_, Damage>(())
+    });
+    let end = end.unwrap();
+    assert_eq!((seen, end.frames, end.last_sequence, end.torn_bytes), (3, 2, 43, 0));
+    let chain = Digest(end.chain).to_string();
+    assert_eq!(chain, "sha256:e1c3b797bbe953b3da2f417f8aab5db58d356275b020b2e4d08021a893084387");
+}
+
+/// A small fuzz: whatever happens to the bytes, the walk does not panic, and what it shows was
+/// written.
+#[test]
+fn mutated_segments_show_nothing_that_was_not_written() {
+    use super::sim::Random;
+    let (header, frames, made) = segment();
+    let written: Vec<Vec<u8>> = frames.into_iter().flatten().map(|draft| draft.payload).collect();
+    let mut random = Random::new(11);
+    for _ in 0..20_000 {
+        let mut bytes = made.clone();
+        for _ in 0..=random.below(4) {
+            let at = BLOCK + random.below((bytes.len() - BLOCK) as u64) as usize;
+            match random.below(4) {
+                0 => bytes[at] ^= 1 << random.below(8),
+                1 => bytes[at] = random.next() as u8,
+                2 => bytes.truncate(at),
+                _ => {
+                    let from = random.below(bytes.len() as u64) as usize;
+                    let length = random.below(300) as usize;
+                    let length = length.min(bytes.len() - at).min(bytes.len() - from);
+                    bytes.copy_within(from..from + length, at);
+                }
+            }
+            if bytes.len() <= BLOCK {
+                break;
+            }
+        }
+        let mut seen = Vec::new();
+        let walked = walk(&header, &bytes, &mut |_, record| {
+            seen.push(record.payload.to_vec());
+            Ok::<_, Damage>(())
+        });
+        assert!(written.starts_with(&seen), "{walked:?}");
+    }
+}

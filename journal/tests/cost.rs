@@ -1,0 +1,75 @@
+//! What a call costs; prints, asserts only counters that don't depend on time.
+//!
+//! `cargo test --release -p affiant-journal --test cost -- --ignored --nocapture`
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test that can't go on fails"
+)]
+
+mod common;
+
+use common::*;
+use journal::contract::Confirmation;
+use journal::{Journal, Options};
+use std::time::{Duration, Instant};
+
+/// User and system time of this process.
+fn cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
+}
+
+#[test]
+#[ignore = "a measurement; it needs a release build and a quiet machine"]
+fn cost_of_a_call() {
+    for concurrency in [1_u32, 8, 64, 256, 512] {
+        let home = tempfile::tempdir().unwrap();
+        let options = Options { segment_bytes: 16 << 20, ..options(home.path()) };
+        let (journal, _) = Journal::open(options, Some(key())).unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        let calls = (concurrency * 400).clamp(1_000, 40_000) / concurrency;
+        let (begun, used) = (Instant::now(), cpu());
+        runtime.block_on(async {
+            let tasks: Vec<_> = (0..concurrency)
+                .map(|n| {
+                    let journal = journal.clone();
+                    tokio::spawn(async move {
+                        for round in 0..calls {
+                            let text = format!("{n} {round}");
+                            let mut call = dispatched(&journal, "coder", &text).await;
+                            drop(respond(&mut call, 200, &[3; 2_000]).await);
+                            call.delivered(Confirmation::Protocol);
+                        }
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+        });
+        let (took, used) = (begun.elapsed(), cpu() - used);
+        runtime.block_on(journal.close());
+        let stats = journal.stats();
+        let n = u64::from(concurrency * calls);
+        println!(
+            "{concurrency:4}: {:7.0} calls/s, {:6.1} us CPU per call, {:5.1} appends per sync, \
+             {:6} bytes per call ({} payload), wait {} us, sync {} us",
+            n as f64 / took.as_secs_f64(),
+            used.as_secs_f64() * 1e6 / n as f64,
+            stats.appends as f64 / stats.syncs as f64,
+            stats.written_bytes / n,
+            stats.payload_bytes / n,
+            stats.queue_wait_us / stats.appends,
+            stats.sync_us / stats.syncs,
+        );
+        assert_eq!(stats.frames, stats.syncs);
+    }
+}

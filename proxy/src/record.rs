@@ -1,0 +1,117 @@
+//! What is read out of a response for its record, and the stored form of its head.
+
+use crate::deliver::reason;
+use crate::head::{self, Fields, Response};
+use crate::outgoing::stays;
+use crate::redact::Redactor;
+use bytes::Bytes;
+use journal::contract::RetryAfter;
+
+/// A stated time to wait counts up to this.
+const MAX_RETRY_AFTER_SECONDS: u64 = 24 * 60 * 60;
+
+/// Whether the response is to be passed on event by event.
+pub(crate) fn is_event_stream(head: &Response) -> bool {
+    head.fields.first("content-type").is_some_and(|value| {
+        value.get(..17).is_some_and(|start| start.eq_ignore_ascii_case("text/event-stream"))
+    })
+}
+
+/// The response head as it is stored. Each byte of a value is one character, so that every value
+/// can be written again as it was.
+pub(crate) fn stored_head(head: &Response, redactor: &mut Redactor) -> Vec<u8> {
+    let text = |bytes: &[u8]| bytes.iter().map(|byte| char::from(*byte)).collect::<String>();
+    let fields: Vec<(String, String)> = head
+        .fields
+        .iter()
+        .filter(|(name, _)| !stays(name, &head.fields))
+        .map(|(name, value)| {
+            let redacted = redactor.text(value);
+            (text(name), text(redacted.as_deref().unwrap_or(value)))
+        })
+        .collect();
+    let value = serde_json::json!({ "status": head.status, "headers": fields });
+    value.to_string().into_bytes()
+}
+
+/// The remote's own id of the request.
+pub(crate) fn remote_request_id(fields: &Fields) -> Option<String> {
+    ["x-request-id", "request-id", "x-amzn-requestid", "x-amz-request-id", "cf-ray"]
+        .iter()
+        .find_map(|name| fields.first(name))
+        .map(|id| id.chars().take(128).collect())
+}
+
+/// A usable `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date.
+pub(crate) fn retry_after(fields: &Fields, at_ms: u64) -> RetryAfter {
+    let value = fields.first("retry-after")?;
+    let seconds = if value.bytes().all(|c| c.is_ascii_digit()) {
+        value.parse().ok()?
+    } else {
+        let format = time::format_description::well_known::Rfc2822;
+        let text = value.strip_suffix("GMT").map(|start| format!("{start}+0000"))?;
+        let date = time::OffsetDateTime::parse(&text, &format).ok()?;
+        let until = u64::try_from(date.unix_timestamp()).ok()?;
+        until.saturating_sub(at_ms / 1000)
+    };
+    (seconds <= MAX_RETRY_AFTER_SECONDS).then(|| at_ms.saturating_add(seconds * 1000))
+}
+
+/// Reads the stored form back.
+pub(crate) fn restore_head(text: &[u8]) -> Option<Response> {
+    let value: serde_json::Value = serde_json::from_slice(text).ok()?;
+    let status = u16::try_from(value.get("status")?.as_u64()?).ok()?;
+    let mut lines = format!("HTTP/1.1 {status} {}\r\n", reason(status)).into_bytes();
+    let bytes =
+        |text: &str| text.chars().map(|c| u8::try_from(c).ok()).collect::<Option<Vec<u8>>>();
+    for field in value.get("headers")?.as_array()? {
+        lines.extend_from_slice(&bytes(field.get(0)?.as_str()?)?);
+        lines.extend_from_slice(b": ");
+        lines.extend_from_slice(&bytes(field.get(1)?.as_str()?)?);
+        lines.extend_from_slice(b"\r\n");
+    }
+    lines.extend_from_slice(b"\r\n");
+    head::response(&Bytes::from(lines)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(fields: &'static str) -> Response {
+        let text = [b"HTTP/1.1 200 OK\r\n", fields.as_bytes(), b"\r\n"].concat();
+        head::response(&Bytes::from(text)).expect("head")
+    }
+
+    /// S-3: seconds or a date, bounded; anything else is no usable time.
+    #[test]
+    fn s_3_retry_after_is_bounded() {
+        let at_ms = 784_111_767_000;
+        for (value, expected) in [
+            ("Retry-After: 5\r\n", Some(at_ms + 5000)),
+            ("Retry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\n", Some(at_ms + 10_000)),
+            ("Retry-After: Sun, 06 Nov 1994 08:49:00 GMT\r\n", Some(at_ms)),
+            ("Retry-After: 86401\r\n", None),
+            ("Retry-After: -1\r\n", None),
+            ("Retry-After: soon\r\n", None),
+            ("Retry-After: \r\n", None),
+            ("", None),
+        ] {
+            assert_eq!(retry_after(&response(value).fields, at_ms), expected, "{value}");
+        }
+    }
+
+    /// a stored head comes back as it was, duplicates and odd bytes included.
+    #[test]
+    fn r_4_a_stored_head_comes_back_as_it_was() {
+        let text =
+            b"HTTP/1.1 203 Any\r\nX-b: 1\r\nConnection: x-c\r\nX-C: 2\r\nx-B: \xe9\xff\r\n\r\n";
+        let head = head::response(&Bytes::from_static(text)).expect("head");
+        let stored = stored_head(&head, &mut Redactor::default());
+        let restored = restore_head(&stored).expect("restored");
+        assert_eq!(restored.status, 203);
+        let fields: Vec<_> = restored.fields.iter().collect();
+        let expected: [(&[u8], &[u8]); 2] = [(b"X-b", b"1"), (b"x-B", b"\xe9\xff")];
+        assert_eq!(fields, expected);
+    }
+}
