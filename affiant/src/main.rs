@@ -28,13 +28,13 @@ fn main() -> ExitCode {
     code
 }
 
-/// Logs go to stderr. russh is capped at `warn`: its lower levels describe packets.
+/// Logs go to stderr. russh is capped at `error`: its lower levels describe packets.
 fn init_logging(cli: &cli::Cli) {
     let filter = match &cli.log {
-        Some(filter) => format!("{filter},russh=warn"),
-        None => "warn,affiant=info,russh=warn,pingora_core=error".to_owned(),
+        Some(filter) => format!("{filter},russh=error"),
+        None => "warn,affiant=info,russh=error,pingora_core=error".to_owned(),
     };
     let filter = tracing_subscriber::EnvFilter::try_new(&filter)
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,russh=warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,russh=error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }

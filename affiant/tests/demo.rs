@@ -1,5 +1,14 @@
 //! `affiant demo`: one of each outcome, with nothing installed.
 
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
 mod support;
 
 use serde_json::Value;

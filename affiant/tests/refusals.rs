@@ -1,5 +1,14 @@
 //! Bad input: each gets its status, code, phase, field and record, and nothing is dispatched.
 
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
 mod support;
 
 use conformance::http::{Origin, Script};

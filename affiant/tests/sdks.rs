@@ -1,6 +1,15 @@
 //! The OpenAI and Anthropic Python SDKs with their default retries, posting to an origin that
 //! applies the effect and closes: exactly one effect (K-11, X-6).
 
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
 mod support;
 
 use conformance::http::{Script, Step};

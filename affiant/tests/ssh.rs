@@ -1,5 +1,14 @@
 //! Stock OpenSSH through the real binary to a real sshd, with `affiant ssh-config` only.
 
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
 mod support;
 
 use conformance::http::Origin;
@@ -10,7 +19,7 @@ use support::*;
 
 /// An sshd of the test's own on a high port, with one authorised key.
 struct Sshd {
-    directory: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     child: Child,
     port: u16,
     host_key: String,
@@ -19,8 +28,8 @@ struct Sshd {
 
 impl Drop for Sshd {
     fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 }
 
@@ -69,7 +78,7 @@ impl Sshd {
         eventually("sshd", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
         let host_key = std::fs::read_to_string(root.join("host.pub")).unwrap();
         let user_key = std::fs::read_to_string(root.join("user")).unwrap();
-        Self { directory, child, port, host_key: host_key.trim().to_owned(), user_key }
+        Self { _directory: directory, child, port, host_key: host_key.trim().to_owned(), user_key }
     }
 
     fn policy(&self, host_key: &str) -> String {
@@ -146,6 +155,13 @@ fn s_1_commands_pass_through_unchanged() {
     assert_eq!(record["evidence"]["dispatch_started"], true);
     assert_eq!(record["credential"]["id"], "deploy");
     let id = record["invocation_id"].as_str().unwrap();
+    // C-2: every stage of the setup is on record before the dispatch.
+    let events = bench.home.json(&["inv", "events", id]);
+    let events = events["events"].as_array().unwrap();
+    let at = |name: &str| events.iter().position(|event| event["event"] == name).unwrap();
+    let setup = &events[at("SETUP_ATTEMPTED")];
+    assert_eq!((&setup["data"]["n"], &setup["data"]["code"]), (&1.into(), &"ok".into()));
+    assert!(at("SETUP_ATTEMPTED") < at("DISPATCH_STARTED"), "{events:?}");
     let stored = bench.home.run(&["inv", "result", id]);
     assert_eq!(text(&stored.stdout), "over stdin\n");
 
@@ -194,7 +210,7 @@ fn v_1_an_unknown_target_is_refused() {
 fn s_8_a_lost_target_gives_unknown_with_the_envelope() {
     let bench = Bench::new();
     // The command ends the sshd process that serves it.
-    let output = finish(bench.ssh(&[], "echo begun; kill -9 $PPID; sleep 20"), b"");
+    let output = finish(bench.ssh(&[], "echo begun; sleep 1; kill -9 $PPID; sleep 20"), b"");
     assert_eq!(output.status.code(), Some(255));
     assert_eq!(text(&output.stdout), "begun\n");
     let said = text(&output.stderr);
@@ -255,7 +271,7 @@ fn x_2_killed_during_a_command() {
     let Bench { home, sshd, server, config } = bench;
     server.kill();
     signal(&ssh, rustix::process::Signal::CONT);
-    drop(wait(&mut ssh, PATIENCE));
+    wait(&mut ssh, PATIENCE);
     assert_eq!(home.json(&["inv", "show", &id(3)])["error"]["outcome"], "committed");
     assert_eq!(home.ok(&["inv", "result", &id(3)]), "done\n");
 

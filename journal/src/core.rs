@@ -225,8 +225,7 @@ impl Core {
     /// The invocation as the index has it.
     pub(crate) fn indexed(&self, id: InvocationId) -> Result<Option<Invocation>, read::Error> {
         let index = self.index.read();
-        let Some(index) = index.as_ref() else { return Ok(None) };
-        Ok(index.invocation(id)?)
+        Ok(index.as_ref().ok_or_else(closed)?.invocation(id)?)
     }
 
     /// The durable state of an invocation.
@@ -242,6 +241,11 @@ impl Core {
     pub(crate) fn begin_close(&self) {
         self.queue.close();
     }
+}
+
+/// The index is gone because the journal was closed.
+pub(crate) fn closed() -> read::Error {
+    read::Error::Index("the journal is closed".into())
 }
 
 /// Checks that all events may follow one another, before any of them is applied.
@@ -284,7 +288,8 @@ fn prepare(
 
 /// The record of an event.
 pub(crate) fn event_draft(event: &Event) -> Result<Draft, Error> {
-    let payload = serde_json::to_vec(event)
+    let mut payload = Vec::with_capacity(512);
+    serde_json::to_writer(&mut payload, event)
         .map_err(|_| Error::TooLarge { length_bytes: 0, limit_bytes: MAX_PART })?;
     if payload.len() > MAX_PART {
         return Err(Error::TooLarge { length_bytes: payload.len(), limit_bytes: MAX_PART });

@@ -6,7 +6,7 @@
 //! ```text
 //! m                                  store id, applied sequence, chain value there
 //! i  invocation id                   the projected invocation, JSON
-//! r  invocation id, sequence         kind and position of a record in the log
+//! r  invocation id, sequence         records of one update: sequence, kind, position in the log
 //! o  first sequence                  invocation id (the order of lists)
 //! u  invocation id                   nothing (not settled, or settled and not known delivered)
 //! g  agent and fingerprint, sequence invocation id (may guard an equal request, K-11)
@@ -23,7 +23,7 @@ use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn,
 use std::path::Path;
 
 /// Changes with any change of what is stored; another value rebuilds the index.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 /// Address space that the index may grow into.
 const MAP_BYTES: usize = 1 << 36;
 
@@ -149,9 +149,12 @@ impl Index {
         let stored = serde_json::to_vec(invocation)?;
         self.table.put(writer, &key(b'i', id, None), &stored)?;
         self.table.put(writer, &key(b'o', first.0.to_be_bytes(), None), &id)?;
-        for (sequence, kind, position) in &update.records {
-            let place = encode_position(*kind, position);
-            self.table.put(writer, &key(b'r', id, Some(*sequence)), &place)?;
+        if let Some((lowest, _, _)) = update.records.first() {
+            let mut places = Vec::with_capacity(update.records.len() * RECORD);
+            for record in &update.records {
+                encode_record(record, &mut places);
+            }
+            self.table.put(writer, &key(b'r', id, Some(*lowest)), &places)?;
         }
         let open = match invocation.state() {
             State::Accepted | State::Validated | State::Authorized | State::Dispatched => true,
@@ -160,7 +163,8 @@ impl Index {
         };
         self.toggle(writer, &key(b'u', id, None), open, &[])?;
         if let Some(hash) = guard::request_hash(invocation.accepted()) {
-            let guards = guard::may_guard(invocation);
+            let idempotent = invocation.preflight().is_some_and(|bound| bound.idempotent);
+            let guards = !idempotent && guard::may_guard(invocation);
             self.toggle(writer, &key(b'g', hash, Some(first)), guards, &id)?;
         }
         if let Some(bound) = invocation.preflight().and_then(|bound| bound.idempotency.as_ref()) {
@@ -207,10 +211,14 @@ impl Index {
         let reader = self.env.read_txn()?;
         let mut records = Vec::new();
         for entry in self.table.prefix_iter(&reader, &key(b'r', id.to_bytes(), None))? {
-            let (key, place) = entry?;
-            let (kind, position) = decode_position(place).ok_or(Error::Malformed)?;
-            records.push((sequence_of(key)?, kind, position));
+            let (_, places) = entry?;
+            for place in places.chunks(RECORD) {
+                records.push(decode_record(place).ok_or(Error::Malformed)?);
+            }
         }
+        // A replay after a crash can have written some of them again, in other groups.
+        records.sort_unstable_by_key(|(sequence, _, _)| *sequence);
+        records.dedup_by_key(|(sequence, _, _)| *sequence);
         Ok(records)
     }
 
@@ -318,23 +326,22 @@ fn restrict(path: &Path, mode: u32) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
 }
 
-fn encode_position(kind: Kind, position: &Position) -> [u8; 29] {
-    let mut out = [0; 29];
-    let fields = [kind.code()]
-        .into_iter()
-        .chain(position.segment.to_le_bytes())
-        .chain(position.frame.to_le_bytes())
-        .chain(position.frame_length.to_le_bytes())
-        .chain(position.offset.to_le_bytes())
-        .chain(position.length.to_le_bytes());
-    for (to, from) in out.iter_mut().zip(fields) {
-        *to = from;
-    }
-    out
+/// Bytes of one record's place.
+const RECORD: usize = 37;
+
+fn encode_record((sequence, kind, position): &(Sequence, Kind, Position), out: &mut Vec<u8>) {
+    out.extend_from_slice(&sequence.0.to_le_bytes());
+    out.push(kind.code());
+    out.extend_from_slice(&position.segment.to_le_bytes());
+    out.extend_from_slice(&position.frame.to_le_bytes());
+    out.extend_from_slice(&position.frame_length.to_le_bytes());
+    out.extend_from_slice(&position.offset.to_le_bytes());
+    out.extend_from_slice(&position.length.to_le_bytes());
 }
 
-fn decode_position(bytes: &[u8]) -> Option<(Kind, Position)> {
-    let (kind, rest) = bytes.split_first()?;
+fn decode_record(bytes: &[u8]) -> Option<(Sequence, Kind, Position)> {
+    let (sequence, rest) = bytes.split_first_chunk::<8>()?;
+    let (kind, rest) = rest.split_first()?;
     let (segment, rest) = rest.split_first_chunk::<8>()?;
     let (frame, rest) = rest.split_first_chunk::<8>()?;
     let (frame_length, rest) = rest.split_first_chunk::<4>()?;
@@ -347,5 +354,5 @@ fn decode_position(bytes: &[u8]) -> Option<(Kind, Position)> {
         offset: u32::from_le_bytes(*offset),
         length: u32::from_le_bytes(*length),
     };
-    Some((Kind::from_code(*kind)?, position))
+    Some((Sequence(u64::from_le_bytes(*sequence)), Kind::from_code(*kind)?, position))
 }

@@ -88,8 +88,22 @@ pub struct Server {
 
 impl Server {
     pub fn start(home: &Home) -> Self {
-        let arguments = ["serve", "--http", "127.0.0.1:0", "--ssh", "127.0.0.1:0", "--json"];
-        let mut child = home.command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+        Self::start_by(home, &[])
+    }
+
+    /// Started by another program, which takes the command as its last arguments.
+    pub fn start_by(home: &Home, by: &[&str]) -> Self {
+        let serve = ["serve", "--http", "127.0.0.1:0", "--ssh", "127.0.0.1:0", "--json"];
+        let mut command = match by {
+            [] => home.command(&serve),
+            [program, first @ ..] => {
+                let mut command = Command::new(program);
+                command.args(first).arg(BINARY).arg("--home").arg(home.path()).args(serve);
+                clean(&mut command);
+                command
+            }
+        };
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = lines.next().expect("a ready line").unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap();
@@ -148,8 +162,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
-            drop(self.child.kill());
-            drop(self.child.wait());
+            self.child.kill().unwrap();
+            self.child.wait().unwrap();
         }
     }
 }
@@ -289,7 +303,7 @@ pub fn wait(child: &mut Child, at_most: Duration) -> std::process::ExitStatus {
             return status;
         }
         if Instant::now() > end {
-            drop(child.kill());
+            child.kill().unwrap();
             panic!("a program took longer than {at_most:?}");
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -303,7 +317,10 @@ pub fn finish(mut command: Command, stdin: &[u8]) -> Output {
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut input = child.stdin.take().unwrap();
     let bytes = stdin.to_vec();
-    let writer = std::thread::spawn(move || drop(input.write_all(&bytes)));
+    let writer = std::thread::spawn(move || {
+        // A program may end without having read all of it.
+        input.write_all(&bytes).is_ok()
+    });
     let id = child.id();
     let (done, finished) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
@@ -311,7 +328,7 @@ pub fn finish(mut command: Command, stdin: &[u8]) -> Output {
     });
     let Ok(output) = finished.recv_timeout(PATIENCE) else {
         let pid = rustix::process::Pid::from_raw(i32::try_from(id).unwrap()).unwrap();
-        drop(rustix::process::kill_process(pid, rustix::process::Signal::KILL));
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         panic!("{name} took longer than {PATIENCE:?}");
     };
     writer.join().unwrap();

@@ -102,8 +102,15 @@ impl Digest {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("sha256:")?;
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        // Every event carries digests: one write, not one per byte.
+        let hex = |digit: u8| char::from(if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
+        let mut text = String::with_capacity(71);
+        text.push_str("sha256:");
+        for byte in self.0 {
+            text.push(hex(byte >> 4));
+            text.push(hex(byte & 15));
+        }
+        f.write_str(&text)
     }
 }
 

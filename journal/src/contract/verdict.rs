@@ -227,6 +227,21 @@ mod tests {
         }
     }
 
+    /// M-1, M-5: every verdict carries all of the facts, and no two outcomes share a name.
+    #[test]
+    fn m_1_m_5_the_facts_are_separate() {
+        let verdict = Verdict::rejected(Retry::Never, Code::RemoteRejected);
+        let json = serde_json::to_value(verdict).unwrap();
+        let facts: Vec<&str> = ["phase", "outcome", "retry", "code"]
+            .iter()
+            .map(|name| json[name].as_str().unwrap())
+            .collect();
+        assert_eq!(facts, ["remote_execution", "rejected", "never", "REMOTE_REJECTED"]);
+        let names: std::collections::HashSet<_> =
+            Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
+        assert_eq!(names.len(), 4);
+    }
+
     /// M-2: the enumerations are closed, and an unknown name is an error.
     #[test]
     fn m_2_names_round_trip_and_unknown_names_fail() {

@@ -45,6 +45,7 @@ pub enum TargetError {
 /// | `mute` | never answers the request; closes the connection after 300 ms |
 /// | `refuse` | refuses the request; no effect |
 /// | `twice` | sends two exit statuses |
+/// | `intrude` | opens a channel towards the caller; exit status 9 if that is refused |
 ///
 /// Every command that it starts counts as one effect.
 pub struct Target {
@@ -275,6 +276,11 @@ impl Script {
                 tokio::time::sleep(Duration::from_millis(300)).await;
                 self.line.cut();
                 Ok(())
+            }
+            "intrude" => {
+                let opening = self.handle.channel_open_forwarded_tcpip("x", 1, "y", 2);
+                let status = if opening.await.is_err() { 9 } else { 0 };
+                self.exit(status).await
             }
             "twice" => {
                 self.write.exit_status(0).await?;
