@@ -226,15 +226,15 @@ async fn d_4_r_2_the_result_of_a_client_that_left_is_kept_and_answers_a_repeat()
     let (home, target) = demo_home("").await;
     let id = home.journal.new_id();
     let client = home.client().await;
-    let leaving = client.exec_and_leave("sleep 500", Duration::from_millis(100), Some(id));
+    let leaving = client.exec_and_leave("linger 500", common::CASE, Some(id));
     within(leaving).await.unwrap();
     home.has_event(id, "DELIVERY_FAILED").await;
     let invocation = home.settled(id).await;
     let verdict = invocation.verdict();
     assert_eq!((verdict.phase(), verdict.outcome()), (Phase::ResultDelivery, Outcome::Committed));
     assert_eq!(verdict.retry(), Retry::FetchResult);
-    let again = within(home.client().await.exec("sleep 500", b"", Some(id))).await.unwrap();
-    assert_eq!((text(&again.stdout), again.status), ("done\n".into(), Some(0)));
+    let again = within(home.client().await.exec("linger 500", b"", Some(id))).await.unwrap();
+    assert_eq!((text(&again.stdout), again.status), ("begun\ndone\n".into(), Some(0)));
     assert_eq!(target.effects(), 1);
     home.has_event(id, "RESULT_DELIVERED").await;
 }
@@ -433,17 +433,17 @@ async fn a_stopping_gateway_settles_what_is_under_way() {
 async fn k_11_a_result_that_was_not_handed_over_answers_an_equal_command() {
     let (home, target) = demo_home("").await;
     let client = home.client().await;
-    within(client.exec_and_leave("sleep 300", Duration::from_millis(100), None)).await.unwrap();
+    within(client.exec_and_leave("linger 300", common::CASE, None)).await.unwrap();
     let id = home.newest().await.id();
     home.has_event(id, "DELIVERY_FAILED").await;
     let client = home.client().await;
-    let again = within(client.exec("sleep 300", b"", None)).await.unwrap();
-    assert_eq!((text(&again.stdout), again.status), ("done\n".into(), Some(0)));
+    let again = within(client.exec("linger 300", b"", None)).await.unwrap();
+    assert_eq!((text(&again.stdout), again.status), ("begun\ndone\n".into(), Some(0)));
     let note = text(&again.stderr);
     assert!(note.contains("answered from the record") && note.contains(&id.to_string()), "{note}");
     assert_eq!(target.effects(), 1);
     home.has_event(id, "RESULT_DELIVERED").await;
-    within(client.exec("sleep 300", b"", None)).await.unwrap();
+    within(client.exec("linger 300", b"", None)).await.unwrap();
     assert_eq!(target.effects(), 2);
 }
 

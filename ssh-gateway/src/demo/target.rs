@@ -37,6 +37,7 @@ pub enum TargetError {
 /// | `cat` | stdin on stdout until its end, exit status 0 |
 /// | `flood N` | N bytes on stdout, exit status 0 |
 /// | `sleep MS` | waits, then `done` on stdout, exit status 0 |
+/// | `linger MS` | `begun` on stdout, then like `sleep` |
 /// | `vanish` | accepts, has its effect, closes the channel without an exit status |
 /// | `drop` | accepts, has its effect, closes the connection |
 /// | `cut` | accepts, half of the output, exit status 0, then closes the connection |
@@ -240,7 +241,10 @@ impl Script {
             "signal" => self.signal(argument).await,
             "cat" => self.cat().await,
             "flood" => self.flood(argument.parse().unwrap_or(0)).await,
-            "sleep" => {
+            "sleep" | "linger" => {
+                if verb == "linger" {
+                    self.write.data_bytes(&b"begun\n"[..]).await?;
+                }
                 let pause = Duration::from_millis(argument.parse().unwrap_or(0));
                 tokio::time::sleep(pause).await;
                 self.write.data_bytes(&b"done\n"[..]).await?;
