@@ -104,26 +104,27 @@ pub(crate) struct Run {
 pub(crate) enum Policy {
     /// Check a policy file without applying it
     Check {
-        /// The policy file
-        file: PathBuf,
+        /// The policy file [default: policy.toml of the home]
+        file: Option<PathBuf>,
     },
     /// Apply a policy file as the next snapshot
     Apply {
-        /// The policy file
-        file: PathBuf,
+        /// The policy file [default: policy.toml of the home]
+        file: Option<PathBuf>,
     },
     /// Print the current policy
     Show {
-        /// Another version than the current one
-        #[arg(long)]
-        version: Option<u64>,
+        /// Another version than the one in force
+        #[arg(value_name = "N")]
+        number: Option<u64>,
     },
     /// List the snapshots
     History,
     /// Make an earlier snapshot the next one
     Rollback {
         /// The version to go back to
-        version: u64,
+        #[arg(value_name = "N")]
+        number: u64,
     },
     /// Say which rule decides a call, and what would be injected
     Explain {
@@ -270,4 +271,12 @@ pub(crate) enum Ca {
     Bundle,
     /// Shell exports of the CA variables
     Env,
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_well_formed() {
+        <super::Cli as clap::CommandFactory>::command().debug_assert();
+    }
 }

@@ -28,7 +28,8 @@ struct Connection {
     shared: Arc<Shared>,
     out: Outbound,
     tunnel: Option<Tunnel>,
-    pending: Option<Pending>,
+    /// Deliveries that are not confirmed yet; more than one only when the caller pipelines.
+    pending: Vec<Pending>,
     shutdown: watch::Receiver<bool>,
 }
 
@@ -57,7 +58,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, tcp: TcpStream, shutdown: watch::
     let wire = stream::Shared::new(Wire::Plain(tcp));
     let inbound = Inbound::new(wire.clone());
     let out = Outbound::new(wire);
-    let mut connection = Connection { shared, out, tunnel: None, pending: None, shutdown };
+    let mut connection = Connection { shared, out, tunnel: None, pending: Vec::new(), shutdown };
     let Some((inbound, authority, identity)) = connection.requests(inbound).await else { return };
     if let Some((mut connection, inbound)) =
         connection.intercept(inbound, authority, identity).await
@@ -119,7 +120,7 @@ impl Connection {
                 Some(Err(fault)) => return Next::Fault(fault),
                 None => {}
             }
-            let waiting = self.pending.is_some();
+            let waiting = !self.pending.is_empty();
             tokio::select! {
                 read = inbound.fill() => match read {
                     Ok(0) | Err(_) => return Next::Closed,
@@ -128,7 +129,7 @@ impl Connection {
                             deadline = Instant::now() + head_timeout;
                         }
                         // A next request shows that the last response arrived.
-                        if let Some(pending) = self.pending.take() {
+                        for pending in self.pending.drain(..) {
                             pending.confirm(Confirmation::Protocol);
                         }
                     }
@@ -147,15 +148,13 @@ impl Connection {
     fn confirm(&mut self) {
         match self.out.is_acknowledged() {
             Ok(true) => {
-                if let Some(pending) = self.pending.take() {
+                for pending in self.pending.drain(..) {
                     pending.confirm(Confirmation::Transport);
                 }
             }
             Ok(false) => {}
             Err(_) => {
-                if let Some(pending) = self.pending.take() {
-                    pending.fail();
-                }
+                self.pending.drain(..).for_each(Pending::fail);
             }
         }
     }
@@ -163,15 +162,13 @@ impl Connection {
     /// Waits a little for the last confirmation; without it, the delivery failed.
     async fn conclude(&mut self) {
         let until = Instant::now() + LINGER;
-        while self.pending.is_some() && Instant::now() < until {
+        while !self.pending.is_empty() && Instant::now() < until {
             self.confirm();
-            if self.pending.is_some() {
+            if !self.pending.is_empty() {
                 sleep(Duration::from_millis(10)).await;
             }
         }
-        if let Some(pending) = self.pending.take() {
-            pending.fail();
-        }
+        self.pending.drain(..).for_each(Pending::fail);
     }
 
     /// Ends the connection so that the caller can read what was sent, even while it still sends.
@@ -239,8 +236,8 @@ impl Connection {
     }
 
     fn after(&mut self, finished: Finished, incoming: Incoming) -> Then {
-        self.pending = finished.pending;
-        if self.pending.is_some() {
+        self.pending.extend(finished.pending);
+        if !self.pending.is_empty() {
             self.confirm();
         }
         if finished.keep && incoming.is_ended() {
@@ -327,7 +324,7 @@ impl Connection {
         let inbound = Inbound::new(wire.clone());
         let tunnel = Some(Tunnel { authority, identity, other_name });
         let out = Outbound::new(wire);
-        Some((Self { out, tunnel, pending: None, ..self }, inbound))
+        Some((Self { out, tunnel, pending: Vec::new(), ..self }, inbound))
     }
 }
 

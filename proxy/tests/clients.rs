@@ -264,3 +264,39 @@ except sdk.APIStatusError as error:
         }
     }
 }
+
+/// X-6: boto3, which knows nothing of `x-should-retry` and repeats on 5xx and on a close.
+#[tokio::test(flavor = "multi_thread")]
+async fn x_6_boto3_causes_one_effect() {
+    let world = World::new().await;
+    let script = r#"
+import sys
+try:
+    import boto3, botocore
+except ImportError:
+    print("absent")
+    sys.exit(0)
+client = boto3.client("sqs", region_name="eu-central-1", endpoint_url=sys.argv[1],
+    aws_access_key_id="a", aws_secret_access_key="b")
+try:
+    client.send_message(QueueUrl=sys.argv[1], MessageBody="hello")
+    print("answered")
+except Exception as error:
+    print(type(error).__name__)
+"#;
+    let python = std::env::var("AFFIANT_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    for what in ["close", "cut", "half-head", "status/500", "status/503", "status/504"] {
+        let before = world.origin.all_effects();
+        let mut command = Command::new(&python);
+        command.args(["-c", script, &world.plain_url(&format!("/sdk/{what}/v1/"))]);
+        command.env("HTTP_PROXY", world.url()).env("NO_PROXY", "");
+        let Some((out, err, ok)) = run(&mut command).await else { return };
+        assert!(ok, "{err}");
+        if out.trim() == "absent" {
+            eprintln!("skipped: the Python package boto3 is not installed");
+            return;
+        }
+        assert_ne!(out.trim(), "answered", "{what}");
+        assert_eq!(world.origin.all_effects() - before, 1, "{what} {out} {err}");
+    }
+}

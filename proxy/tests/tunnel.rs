@@ -161,3 +161,51 @@ async fn shutdown_drains() {
     assert_eq!(busy.response("POST").await.text(), "ok");
     assert!(busy.ends().await);
 }
+
+/// S-2: without a length the end of TLS must be orderly; a mere close of the connection is a cut.
+#[tokio::test]
+async fn s_2_an_end_without_close_notify_is_a_cut() {
+    let world = World::new().await;
+    let mut client = world.tunnel().await;
+    client.send(&world.secure_request("GET", "/no-length", "", "")).await;
+    let response = client.response("GET").await;
+    assert_eq!((response.status, response.text().as_str()), (200, "all there is"));
+    client.send(&world.secure_request("GET", "/abrupt", "", "")).await;
+    let response = client.response("GET").await;
+    assert_eq!(response.status, 502);
+    assert_eq!(
+        response.facts(),
+        ["REMOTE_RESULT_INCOMPLETE", "remote_execution", "unknown", "backoff"]
+    );
+    assert_eq!(world.secure.effects("/abrupt"), 1);
+}
+
+/// A client that asks the handshake for another name than the tunnel's gets no call through.
+#[tokio::test]
+async fn v_1_another_server_name_is_421() {
+    let world = World::with(
+        |_, secure| {
+            format!(
+                "[[route]]\nname = \"address\"\nagents = [\"coder\"]\n\
+                 match = {{ scheme = \"https\", host = \"127.0.0.1\", port = {} }}\n\
+                 private_addresses = \"allow\"\n",
+                secure.address.port()
+            )
+        },
+        proxy::Options::default(),
+    )
+    .await;
+    let port = world.secure.address.port();
+    let mut client = Client::connect(world.address).await;
+    let credentials = world.credentials();
+    client
+        .send(&format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+        .await;
+    assert_eq!(client.response("CONNECT").await.status, 200);
+    let mut client = client.into_any_tls("localhost").await;
+    client.send(&format!("GET /ok HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n")).await;
+    let response = client.response("GET").await;
+    assert_eq!(response.status, 421);
+    assert_eq!(response.json()["error"]["field"], "tls.server_name");
+    assert_eq!(world.secure.all_effects(), 0);
+}

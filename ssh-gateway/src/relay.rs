@@ -156,6 +156,12 @@ impl<'a> Relay<'a> {
             }
         }
         feeder.abort();
+        while let Ok(news) = fed.try_recv() {
+            // What made the feeder stop is no news any more; a whole input still is.
+            if matches!(news, Fed::Complete(_)) {
+                self.heed(news);
+            }
+        }
         self.flush().await;
         self.seen.redacted = self.filters.iter().any(Redactor::found);
         self.seen

@@ -5,16 +5,16 @@ use crate::cli;
 use crate::output;
 use anyhow::{Context as _, bail};
 use policy::{HttpAction, Policy, Scheme, SshAction, SshRequest};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(super) fn policy(context: &Context, command: cli::Policy) -> anyhow::Result<ExitCode> {
     match command {
-        cli::Policy::Check { file } => check(context, &file),
-        cli::Policy::Apply { file } => apply(context, &file),
-        cli::Policy::Show { version } => {
+        cli::Policy::Check { file } => check(context, &named(context, file)),
+        cli::Policy::Apply { file } => apply(context, &named(context, file)),
+        cli::Policy::Show { number } => {
             let store = open(context)?;
-            let version = version.unwrap_or_else(|| store.snapshot().version());
+            let version = number.unwrap_or_else(|| store.snapshot().version());
             let text = store
                 .source_text(version)?
                 .with_context(|| format!("there is no policy version {version}"))?;
@@ -22,9 +22,9 @@ pub(super) fn policy(context: &Context, command: cli::Policy) -> anyhow::Result<
             Ok(ExitCode::SUCCESS)
         }
         cli::Policy::History => history(context),
-        cli::Policy::Rollback { version } => {
-            let new = open(context)?.rollback(version, &who())?;
-            output::line(&format!("policy version {new} is in force (the text of {version})"));
+        cli::Policy::Rollback { number } => {
+            let new = open(context)?.rollback(number, &who())?;
+            output::line(&format!("policy version {new} is in force (the text of {number})"));
             Ok(ExitCode::SUCCESS)
         }
         cli::Policy::Explain { agent, call } => explain(context, &agent, &call),
@@ -34,6 +34,10 @@ pub(super) fn policy(context: &Context, command: cli::Policy) -> anyhow::Result<
 fn open(context: &Context) -> anyhow::Result<Policy> {
     context.home.require()?;
     Policy::open(context.home.path()).context("open the policy store")
+}
+
+fn named(context: &Context, file: Option<PathBuf>) -> PathBuf {
+    file.unwrap_or_else(|| context.home.policy_file())
 }
 
 fn who() -> String {
