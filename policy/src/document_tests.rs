@@ -313,7 +313,7 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 4);
+    assert_eq!(blocks, 5);
     let lists = [
         super::DEFAULTS,
         super::TRUST,

@@ -17,6 +17,7 @@ mod handle;
 mod host;
 mod inject;
 mod path;
+pub mod preset;
 mod seal;
 mod secret;
 pub mod secrets;

@@ -100,7 +100,7 @@ impl Snapshot {
         let target = http::Target::of(action)?;
         match self.http.find(&target) {
             Some(route) if route.approval => Err(approval_pending(&route.name)),
-            Some(route) => Ok(route.grant.clone()),
+            Some(route) => Ok(route.grant_for(target.method, &target.path)),
             None if self.defaults.egress => Ok(self.open_egress()),
             None => Err(self.http.refuse(&target)),
         }
@@ -181,6 +181,7 @@ impl Snapshot {
             private_addresses: terms.private_addresses.unwrap_or(false),
             repeat_window: terms.repeat_window,
             forbidden_headers: Vec::new(),
+            preset: None,
         }
     }
 }

@@ -101,7 +101,7 @@ fn v_1_forbidden_headers_are_refused() {
     assert!(grant.check_headers(["accept", "idempotency-key"]).is_ok());
     let denial = grant.check_headers(["Accept", "AUTHORIZATION"]).unwrap_err();
     assert_eq!(denial.code, Code::HeaderForbidden);
-    assert_eq!(denial.field, "headers.authorization");
+    assert_eq!(denial.field, "request.headers.authorization");
     assert_eq!(denial.rule, "payments.create");
     let text =
         include_str!("example.toml").replace("idempotent = false", "agent_header = \"replace\"");

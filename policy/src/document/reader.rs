@@ -92,7 +92,8 @@ pub(crate) struct At<T> {
 /// One table under reading.
 pub(crate) struct Fields<'r, 't> {
     reader: &'r Reader<'t>,
-    table: &'r DeTable<'r>,
+    /// None: nothing is written.
+    table: Option<&'r DeTable<'r>>,
     what: String,
     offset: usize,
 }
@@ -119,7 +120,7 @@ impl<'r, 't> Fields<'r, 't> {
             let shown: String = name.chars().take(64).collect();
             reader.error(key.span().start, format!("unknown key `{shown}` in {what}"), Some(hint));
         }
-        Self { reader, table, what, offset: span.start }
+        Self { reader, table: Some(table), what, offset: span.start }
     }
 
     /// Where the table begins.
@@ -128,7 +129,7 @@ impl<'r, 't> Fields<'r, 't> {
     }
 
     fn find(&self, key: &str) -> Option<&'r Spanned<DeValue<'r>>> {
-        self.table.get(key)
+        self.table?.get(key)
     }
 
     /// Whether the key is there.
@@ -280,6 +281,19 @@ impl<'r, 't> Fields<'r, 't> {
         };
         let what = format!("`{key}` of {}", self.what);
         Some(Fields::new(self.reader, table, value.span(), what, known))
+    }
+
+    /// A table inside of this one; absent, it is empty and stands where this one begins.
+    pub(crate) fn table_or_empty(&self, key: &str, known: &[&str]) -> Option<Fields<'r, 't>> {
+        if self.has(key) {
+            return self.table(key, known);
+        }
+        Some(Fields {
+            reader: self.reader,
+            table: None,
+            what: format!("`{key}` of {}", self.what),
+            offset: self.offset,
+        })
     }
 
     /// The tables of a `[[list]]`.

@@ -1,6 +1,7 @@
 //! Explains a decision: the same search, told in words.
 
 use super::{EGRESS, Snapshot, http, normal_host, ssh};
+use crate::document::HttpRoute;
 use crate::{
     Considered, Credential, Denial, Explanation, HttpAction, HttpGrant, SshAction, SshGrant,
 };
@@ -28,6 +29,9 @@ pub(super) fn http(snapshot: &Snapshot, action: &HttpAction<'_>) -> Explanation 
         };
         explanation.injects = grant.credential.as_ref().map(injection);
         explanation.terms = http_terms(grant, action.method);
+        if let (Some(route), Ok(target)) = (found, &target) {
+            explanation.terms.splice(0..1, repeat_terms(route, grant, target));
+        }
     }
     if let Some(route) = found {
         explanation.rule.clone_from(&route.name);
@@ -129,7 +133,7 @@ fn injection(credential: &Credential) -> String {
 fn http_terms(grant: &HttpGrant, method: &str) -> Vec<String> {
     let mut terms = Vec::new();
     let known = if grant.is_idempotent(method) { "idempotent" } else { "not idempotent" };
-    let by = if grant.idempotent.is_some() { "by the route" } else { "by its method" };
+    let by = if grant.idempotent.is_some() { "by policy" } else { "by its method" };
     terms.push(format!("{known}, {by}"));
     terms.push(match &grant.idempotency {
         Some(rule) => {
@@ -156,6 +160,29 @@ fn http_terms(grant: &HttpGrant, method: &str) -> Vec<String> {
     terms.push(format!("private addresses {addresses} be dialled"));
     for header in &grant.forbidden_headers {
         terms.push(format!("a request with header {header} is refused"));
+    }
+    terms
+}
+
+/// What decides on repeating: the route, the line of its preset, or the method.
+fn repeat_terms(route: &HttpRoute, grant: &HttpGrant, target: &http::Target<'_>) -> Vec<String> {
+    let line = route.preset.as_ref().and_then(|p| p.line(target.method, &target.path));
+    let by = match (line, grant.idempotent) {
+        (Some(_), _) => "by the preset",
+        (None, Some(_)) => "by the route",
+        (None, None) => "by its method",
+    };
+    let known = if grant.is_idempotent(target.method) { "idempotent" } else { "not idempotent" };
+    let mut terms = vec![format!("{known}, {by}")];
+    if let Some(contract) = &route.preset {
+        let name = contract.preset.name;
+        terms.push(match line {
+            Some(line) => {
+                let source = line.source;
+                format!("preset {name:?}: {} ({}, {source})", line.why, source.url)
+            }
+            None => format!("preset {name:?} has no line on this call, or the route overrides it"),
+        });
     }
     terms
 }

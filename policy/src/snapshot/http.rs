@@ -57,6 +57,19 @@ struct Site {
     ports: HashMap<(Scheme, u16), Paths>,
 }
 
+impl Site {
+    fn add(&mut self, index: usize, route: &HttpRoute) {
+        self.all.push(index);
+        let paths = self.ports.entry((route.scheme, route.port)).or_default();
+        let bucket = match &route.path {
+            None => &mut paths.any,
+            Some(p) if p.is_literal() => paths.literal.entry(p.as_str().to_owned()).or_default(),
+            Some(p) => paths.starred.entry(p.prefix()).or_default(),
+        };
+        bucket.push(index, &route.agents);
+    }
+}
+
 /// The routes of one scheme, host and port.
 #[derive(Debug, Clone, Default)]
 struct Paths {
@@ -77,20 +90,13 @@ impl Index {
         });
         let mut index = Self::default();
         for (i, route) in routes.iter().enumerate() {
-            let site = match &route.host {
-                Pattern::Exact(name) => index.exact.entry(name.clone()).or_default(),
-                Pattern::Under(suffix) => index.under.entry(suffix.clone()).or_default(),
-            };
-            site.all.push(i);
-            let paths = site.ports.entry((route.scheme, route.port)).or_default();
-            let bucket = match &route.path {
-                None => &mut paths.any,
-                Some(p) if p.is_literal() => {
-                    paths.literal.entry(p.as_str().to_owned()).or_default()
-                }
-                Some(p) => paths.starred.entry(p.prefix()).or_default(),
-            };
-            bucket.push(i, &route.agents);
+            for host in &route.hosts {
+                let site = match host {
+                    Pattern::Exact(name) => index.exact.entry(name.clone()).or_default(),
+                    Pattern::Under(suffix) => index.under.entry(suffix.clone()).or_default(),
+                };
+                site.add(i, route);
+            }
         }
         index.routes = routes;
         let ties = index.ties();
