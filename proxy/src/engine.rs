@@ -185,7 +185,8 @@ impl Job<'_> {
     /// Validates the request and asks policy. No secret is touched and no name resolved.
     pub(crate) async fn prepare(&mut self) -> Result<Prepared, Refusal> {
         let shared = Arc::clone(self.shared);
-        self.known.target = self.tunnel.map(|tunnel| format!("https://{}", tunnel.authority));
+        self.known.target =
+            self.tunnel.map(|tunnel| format!("{}://{}", tunnel.scheme, tunnel.authority));
         self.known.caller_id = request::invocation_id(&self.head)?;
         let identity = match self.tunnel {
             Some(tunnel) => Some(tunnel.identity.clone()).filter(|i| i.is_valid(&shared.policy)),

@@ -10,7 +10,7 @@ use crate::proxy::Shared;
 use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
 use crate::stream::{self, Inbound, Wire};
-use crate::target::{Authority, Error as TargetError, Host};
+use crate::target::{Authority, Error as TargetError, Host, Scheme};
 use journal::contract::Confirmation;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 const LINGER: Duration = Duration::from_secs(2);
 /// Pause inside a request's content.
 const CONTENT_PAUSE: Duration = Duration::from_secs(60);
+
+/// The first byte of a TLS connection: a handshake record (RFC 8446 section 5.1).
+const TLS_HANDSHAKE: u8 = 22;
 
 /// A connection and what it has become.
 struct Connection {
@@ -60,9 +63,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, tcp: TcpStream, shutdown: watch::
     let out = Outbound::new(wire);
     let mut connection = Connection { shared, out, tunnel: None, pending: Vec::new(), shutdown };
     let Some((inbound, authority, identity)) = connection.requests(inbound).await else { return };
-    if let Some((mut connection, inbound)) =
-        connection.intercept(inbound, authority, identity).await
-    {
+    if let Some((mut connection, inbound)) = connection.enter(inbound, authority, identity).await {
         // Inside a tunnel there is no second one.
         drop(connection.requests(inbound).await);
     }
@@ -295,6 +296,25 @@ impl Connection {
         }
     }
 
+    /// Finds out what the caller speaks inside of its tunnel, and ends its TLS.
+    async fn enter(
+        mut self,
+        mut inbound: Inbound,
+        authority: Authority,
+        identity: Identity,
+    ) -> Option<(Self, Inbound)> {
+        if inbound.buffer.is_empty() {
+            let first = timeout(self.shared.options.head_timeout, inbound.fill()).await;
+            first.ok()?.ok().filter(|length| *length > 0)?;
+        }
+        if inbound.buffer.first() == Some(&TLS_HANDSHAKE) {
+            return self.intercept(inbound, authority, identity).await;
+        }
+        let scheme = Scheme::Http;
+        self.tunnel = Some(Tunnel { scheme, authority, identity, other_name: false });
+        Some((self, inbound))
+    }
+
     /// Ends the caller's TLS with a leaf of the home's authority.
     async fn intercept(
         self,
@@ -322,7 +342,8 @@ impl Connection {
             .is_some_and(|name| name.parse::<Host>().is_ok_and(|name| name != authority.host));
         let wire = stream::Shared::new(Wire::Tls(Box::new(tls)));
         let inbound = Inbound::new(wire.clone());
-        let tunnel = Some(Tunnel { authority, identity, other_name });
+        let scheme = Scheme::Https;
+        let tunnel = Some(Tunnel { scheme, authority, identity, other_name });
         let out = Outbound::new(wire);
         Some((Self { out, tunnel, pending: Vec::new(), ..self }, inbound))
     }

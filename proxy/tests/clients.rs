@@ -195,17 +195,22 @@ async fn node_fetch() {
     let world = World::new().await;
     let script = "const r = await fetch(process.argv[1]); \
          console.log(r.status, await r.text(), r.headers.get('affiant-outcome').split(';')[0])";
-    let mut command = Command::new("node");
-    command.args(["--input-type=module", "-e", script, &world.secure_url("/chunked")]);
-    command.env("NODE_USE_ENV_PROXY", "1").env("HTTPS_PROXY", world.url()).env("NO_PROXY", "");
-    command.env("NODE_EXTRA_CA_CERTS", world.ca_file());
-    let Some((out, err, ok)) = run(&mut command).await else { return };
-    if !ok {
-        // Node before 24 takes no proxy from the environment, and finds a certificate unknown.
-        eprintln!("skipped: this Node takes no proxy from the environment: {err}");
+    let Some((version, ..)) = run(Command::new("node").arg("--version")).await else { return };
+    let major = version.trim().trim_start_matches('v').split('.').next().map(str::parse::<u32>);
+    if !matches!(major, Some(Ok(24..))) {
+        eprintln!("skipped: Node {} takes no proxy from the environment", version.trim());
         return;
     }
-    assert_eq!(out.trim(), "200 hello committed");
+    for url in [world.secure_url("/chunked"), world.plain_url("/chunked")] {
+        let mut command = Command::new("node");
+        command.args(["--input-type=module", "-e", script, &url]);
+        command.env("NODE_USE_ENV_PROXY", "1").env("NO_PROXY", "");
+        command.env("HTTPS_PROXY", world.url()).env("HTTP_PROXY", world.url());
+        command.env("NODE_EXTRA_CA_CERTS", world.ca_file());
+        let (out, err, ok) = run(&mut command).await.expect("node");
+        assert!(ok, "{err}");
+        assert_eq!(out.trim(), "200 hello committed", "{url}");
+    }
 }
 
 /// X-6: the OpenAI and Anthropic SDKs with their default retries cause one effect, whatever the

@@ -391,3 +391,14 @@ fn a_full_disk_does_not_hit_a_frame() {
     let opened = open(&sim).unwrap();
     assert_eq!(opened.seen, acknowledged);
 }
+
+/// A spare that was being zeroed when the power went can hold anything but a frame. Found by seed 8
+/// of the crash test.
+#[test]
+fn rule_1_a_garbled_spare_is_no_damage() {
+    let (sim, acknowledged) = filled(3);
+    let spare = sim.create(&file_name(2)).unwrap();
+    spare.write_at(&[0xe7; 3 * 4096], 0).unwrap();
+    spare.sync().unwrap();
+    assert_eq!(open(&sim).unwrap().seen, acknowledged);
+}
