@@ -25,6 +25,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command;
 
 /// D-3, S-1: statuses, streams and signal pass unchanged, through `ProxyJump` of the configuration.
 #[tokio::test]
