@@ -24,6 +24,10 @@ pub enum Inject {
     Password,
     /// SSH: private key, OpenSSH PEM text.
     SshKey,
+    /// SSH: password, given as the answer to every hidden question (keyboard-interactive).
+    KeyboardInteractive,
+    /// SSH: a user certificate minted per session; the secret is the private key of the user CA.
+    SshCertificate,
     /// A mode that the policy language knows and this build can't perform.
     Unsupported(String),
 }
@@ -38,6 +42,8 @@ impl Inject {
             Self::Header { .. } => "header",
             Self::Password => "password",
             Self::SshKey => "ssh-key",
+            Self::KeyboardInteractive => "keyboard-interactive",
+            Self::SshCertificate => "ssh-certificate",
             Self::Unsupported(mode) => mode,
         }
     }
@@ -48,7 +54,11 @@ impl Inject {
         match self {
             Self::Bearer | Self::Basic => Some("authorization"),
             Self::Header { name, .. } => Some(name),
-            Self::Password | Self::SshKey | Self::Unsupported(_) => None,
+            Self::Password
+            | Self::SshKey
+            | Self::KeyboardInteractive
+            | Self::SshCertificate
+            | Self::Unsupported(_) => None,
         }
     }
 
@@ -82,7 +92,7 @@ impl Inject {
                 let parts = [before.as_bytes(), secret.expose(), after.as_bytes()];
                 (name.as_str(), joined(&parts))
             }
-            Self::Password | Self::SshKey => {
+            Self::Password | Self::SshKey | Self::KeyboardInteractive | Self::SshCertificate => {
                 return Err(Error::Unsupported("this mode of injection in HTTP"));
             }
             Self::Unsupported(_) => {

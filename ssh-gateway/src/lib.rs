@@ -35,6 +35,7 @@ mod gateway;
 mod identity;
 mod inner;
 mod invocation;
+mod known_hosts;
 mod line;
 mod options;
 mod outer;

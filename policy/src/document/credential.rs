@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Modes that the language knows and this version can't perform.
-pub(super) const LATER: [&str; 15] = [
+pub(super) const LATER: [&str; 13] = [
     "query",
     "path",
     "body",
@@ -21,8 +21,6 @@ pub(super) const LATER: [&str; 15] = [
     "jwt",
     "github-app",
     "mtls",
-    "keyboard-interactive",
-    "ssh-certificate",
     "ssh-agent",
 ];
 
@@ -112,13 +110,23 @@ fn read_inject(fields: &Fields<'_, '_>) -> Option<Inject> {
         "header" => return read_header(fields),
         "password" => Inject::Password,
         "ssh-key" | "ssh_key" => Inject::SshKey,
+        "keyboard-interactive" | "keyboard_interactive" => Inject::KeyboardInteractive,
+        "ssh-certificate" | "ssh_certificate" => Inject::SshCertificate,
         later if LATER.contains(&later) => {
             let message = format!("{later:?} is not supported yet; calls will be refused");
             fields.doubtful("inject", message, None);
             Inject::Unsupported(later.to_owned())
         }
         other => {
-            let now = ["bearer", "basic", "header", "ssh-key", "password"];
+            let now = [
+                "bearer",
+                "basic",
+                "header",
+                "ssh-key",
+                "password",
+                "keyboard-interactive",
+                "ssh-certificate",
+            ];
             let hint = match value::nearest(other, now.into_iter().chain(LATER)) {
                 Some(near) => format!("did you mean {near:?}?"),
                 None => format!("supported are {}", now.join(", ")),
