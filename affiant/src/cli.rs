@@ -104,33 +104,53 @@ pub(crate) struct Run {
 pub(crate) enum Policy {
     /// Check a policy file without applying it
     Check {
-        /// The policy file
-        file: PathBuf,
+        /// The policy file [default: policy.toml of the home]
+        file: Option<PathBuf>,
     },
     /// Apply a policy file as the next snapshot
     Apply {
-        /// The policy file
-        file: PathBuf,
+        /// The policy file [default: policy.toml of the home]
+        file: Option<PathBuf>,
     },
     /// Print the current policy
     Show {
-        /// Another version than the current one
-        #[arg(long)]
-        version: Option<u64>,
+        /// Another version than the one in force
+        #[arg(value_name = "N")]
+        number: Option<u64>,
     },
     /// List the snapshots
     History,
     /// Make an earlier snapshot the next one
     Rollback {
         /// The version to go back to
-        version: u64,
+        #[arg(value_name = "N")]
+        number: u64,
+    },
+    /// Compare a policy with a file of expectations
+    Test {
+        /// The expectations
+        file: PathBuf,
+        /// The policy file to judge [default: the version in force]
+        #[arg(long, value_name = "FILE")]
+        policy: Option<PathBuf>,
+    },
+    /// Say what differs: the version in force and a file, or two versions
+    Diff {
+        /// A policy file [default: the home's], or the number of the earlier version
+        before: Option<String>,
+        /// The number of the later version
+        after: Option<u64>,
     },
     /// Say which rule decides a call, and what would be injected
     Explain {
         /// The agent that calls
         #[arg(long)]
         agent: String,
-        /// Method and URL, or `ssh USER@HOST[:PORT] COMMAND`
+        /// A header field of the request, for routes with conditions
+        #[arg(long, value_name = "NAME: VALUE")]
+        header: Vec<String>,
+        /// METHOD URL, `ssh USER@HOST[:PORT] COMMAND`, `sftp USER@HOST`, `subsystem NAME USER@HOST`
+        /// or `forward USER@HOST TO:PORT`
         #[arg(required = true, num_args = 2.., trailing_var_arg = true, value_name = "METHOD URL")]
         call: Vec<String>,
     },
@@ -270,4 +290,12 @@ pub(crate) enum Ca {
     Bundle,
     /// Shell exports of the CA variables
     Env,
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_well_formed() {
+        <super::Cli as clap::CommandFactory>::command().debug_assert();
+    }
 }

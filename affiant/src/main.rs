@@ -10,6 +10,7 @@ mod output;
 mod server;
 
 use clap::Parser as _;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -36,5 +37,9 @@ fn init_logging(cli: &cli::Cli) {
     };
     let filter = tracing_subscriber::EnvFilter::try_new(&filter)
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,russh=error"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
 }

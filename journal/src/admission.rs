@@ -33,7 +33,8 @@ pub(crate) fn admit(
     let Body::ActionAccepted(accepted) = &event.body else {
         return Err(append::Error::NotFound);
     };
-    let request_hash = guard::request_hash(accepted);
+    // Where the guard is off, equal requests are many and nobody asks for them.
+    let request_hash = guard.window.and_then(|_| guard::request_hash(accepted));
     let key_hash = guard.key.as_ref().map(|(scope, key)| guard::key_hash(scope, key));
     let mut recent = core.recent.lock();
     if let Some(earlier) = earlier(core, &recent, id, accepted, guard, event.at_ms)? {
@@ -161,7 +162,7 @@ fn candidates(
     let index = core.index.read();
     let stored = match index.as_ref() {
         Some(index) => index.guards(tag, hash, GUARD_LIMIT).map_err(|_| index_failed())?,
-        None => Vec::new(),
+        None => return Err(append::Error::Closed),
     };
     drop(index);
     for invocation in stored {

@@ -225,8 +225,7 @@ impl Core {
     /// The invocation as the index has it.
     pub(crate) fn indexed(&self, id: InvocationId) -> Result<Option<Invocation>, read::Error> {
         let index = self.index.read();
-        let Some(index) = index.as_ref() else { return Ok(None) };
-        Ok(index.invocation(id)?)
+        Ok(index.as_ref().ok_or_else(closed)?.invocation(id)?)
     }
 
     /// The durable state of an invocation.
@@ -242,6 +241,11 @@ impl Core {
     pub(crate) fn begin_close(&self) {
         self.queue.close();
     }
+}
+
+/// The index is gone because the journal was closed.
+pub(crate) fn closed() -> read::Error {
+    read::Error::Index("the journal is closed".into())
 }
 
 /// Checks that all events may follow one another, before any of them is applied.

@@ -163,7 +163,8 @@ impl Index {
         };
         self.toggle(writer, &key(b'u', id, None), open, &[])?;
         if let Some(hash) = guard::request_hash(invocation.accepted()) {
-            let guards = guard::may_guard(invocation);
+            let idempotent = invocation.preflight().is_some_and(|bound| bound.idempotent);
+            let guards = !idempotent && guard::may_guard(invocation);
             self.toggle(writer, &key(b'g', hash, Some(first)), guards, &id)?;
         }
         if let Some(bound) = invocation.preflight().and_then(|bound| bound.idempotency.as_ref()) {

@@ -1,7 +1,7 @@
 //! Lists of invocations: memory and index merged, newest first.
 
 use crate::contract::Sequence;
-use crate::core::Core;
+use crate::core::{Core, closed};
 use crate::options::{Filter, Page};
 use crate::projection::Invocation;
 use crate::read::Error;
@@ -65,18 +65,17 @@ pub(crate) fn page(core: &Core, filter: &Filter) -> Result<Page, Error> {
     };
     let mut builder =
         Builder { filter, limit, page: Page::default(), scanned: 0, last: below, full: false };
-    if let Some(index) = core.index.read().as_ref() {
-        index.newest(below, &mut |sequence, invocation| {
-            while let Some(newest) = held.last_entry().filter(|entry| *entry.key() > sequence) {
-                let (newer, invocation) = newest.remove_entry();
-                if !builder.take(newer, invocation) {
-                    return false;
-                }
+    let index = core.index.read();
+    index.as_ref().ok_or_else(closed)?.newest(below, &mut |sequence, invocation| {
+        while let Some(newest) = held.last_entry().filter(|entry| *entry.key() > sequence) {
+            let (newer, invocation) = newest.remove_entry();
+            if !builder.take(newer, invocation) {
+                return false;
             }
-            let invocation = held.remove(&sequence).unwrap_or(invocation);
-            builder.take(sequence, invocation)
-        })?;
-    }
+        }
+        let invocation = held.remove(&sequence).unwrap_or(invocation);
+        builder.take(sequence, invocation)
+    })?;
     while !builder.full
         && let Some((sequence, invocation)) = held.pop_last()
     {

@@ -3,7 +3,7 @@
 use crate::append::Reason;
 use crate::call::{EVENT_RESERVE, durable};
 use crate::contract::{Accepted, Body, Event, InvocationId, Outcome, Sequence, Source};
-use crate::core::{Core, Part, now_ms};
+use crate::core::{Core, Part, closed, now_ms};
 use crate::guard::{Admission, Guard};
 use crate::log::{Kind, Position, random};
 use crate::options::{Filter, Options, Page, Recovery, Stats};
@@ -159,7 +159,7 @@ impl Journal {
         id: InvocationId,
     ) -> Result<Vec<(Sequence, Kind, Position)>, read::Error> {
         let index = self.core().index.read();
-        Ok(index.as_ref().map(|index| index.records(id)).transpose()?.unwrap_or_default())
+        Ok(index.as_ref().ok_or_else(closed)?.records(id)?)
     }
 
     /// Invocations, newest first.
@@ -205,7 +205,7 @@ impl Journal {
     }
 
     /// Appends a late fact to an invocation: `RESULT_DELIVERED` by ack, `REPEAT_ANSWERED`, `NOTED`,
-    /// late evidence. The course of a call is appended by its [`Call`] alone.
+    /// late evidence. The course of a call is appended by its [`crate::Call`] alone.
     ///
     /// # Errors
     /// [`append::Error`].

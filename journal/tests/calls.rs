@@ -195,6 +195,9 @@ async fn j_3_late_facts_and_nothing_else_are_recorded_beside_a_call() {
     journal.close().await;
     let closed = journal.record(id, observed, delivered());
     assert_eq!(closed.err(), Some(append::Error::Closed));
+    assert!(matches!(journal.invocation(id), Err(read::Error::Index(_))));
+    let refused = journal.admit(journal.new_id(), accepted("a", "b"), journal::Guard::default());
+    assert_eq!(refused.err(), Some(append::Error::Closed));
 }
 
 /// range, streams, and every reason why there is no result.

@@ -3,6 +3,7 @@
 //! Reading never stops at the first error, and never panics. What a text means is decided here; how
 //! fast it is looked up is decided in `snapshot`.
 
+mod conditions;
 mod credential;
 mod http;
 pub(crate) mod reader;
@@ -10,7 +11,9 @@ mod ssh;
 mod terms;
 pub(crate) mod value;
 
+use crate::condition::Conditions;
 use crate::host::{self, Pattern};
+use crate::preset::{Contract, PRESETS, Preset};
 use crate::{Credential, HttpGrant, SshGrant, path};
 use reader::{Fields, Place, Reader};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,13 +55,28 @@ pub(crate) struct HttpRoute {
     pub place: Place,
     pub agents: Names,
     pub scheme: crate::Scheme,
-    pub host: Pattern,
+    /// One host, or those of the preset.
+    pub hosts: Vec<Pattern>,
     pub port: u16,
     pub methods: Names,
     pub path: Option<path::Pattern>,
+    pub conditions: Conditions,
     /// Whether a person has to approve each call.
     pub approval: bool,
+    /// The grant, without what the preset says of single calls.
     pub grant: HttpGrant,
+    pub preset: Option<Contract>,
+}
+
+impl HttpRoute {
+    /// The grant for a call that the route matches; the path is in normal form.
+    pub(crate) fn grant_for(&self, method: &str, path: &str) -> HttpGrant {
+        let mut grant = self.grant.clone();
+        if let Some(contract) = &self.preset {
+            contract.apply(&mut grant, method, path);
+        }
+        grant
+    }
 }
 
 /// One `[[ssh]]`.
@@ -97,6 +115,8 @@ pub(crate) struct Trust {
 /// What is defined once and referred to by routes.
 struct Shared {
     credentials: BTreeMap<String, Option<Credential>>,
+    /// The presets of credentials that name one.
+    presets: BTreeMap<String, &'static Preset>,
     used: std::cell::RefCell<BTreeSet<String>>,
     terms: Terms,
 }
@@ -118,8 +138,9 @@ pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
     let span = root.span();
     let root = Fields::new(reader, root.get_ref(), span, "the policy", ROOT);
     let defaults = read_defaults(&root);
-    let (credentials, places) = credential::read(reader, &root);
-    let shared = Shared { credentials, used: Default::default(), terms: defaults.terms.clone() };
+    let credential::Read { credentials, presets, places } = credential::read(reader, &root);
+    let terms = defaults.terms.clone();
+    let shared = Shared { credentials, presets, used: Default::default(), terms };
     let document = Document {
         http: http::read(reader, &root, &shared),
         ssh: ssh::read(reader, &root, &shared),
@@ -262,6 +283,21 @@ fn read_credential(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Credentia
     }
 }
 
+/// The key `preset`.
+fn read_preset(fields: &Fields<'_, '_>) -> Option<&'static Preset> {
+    let name = fields.text("preset")?.value;
+    let found = Preset::named(name);
+    if found.is_none() {
+        let names = || PRESETS.iter().map(|p| p.name);
+        let hint = match value::nearest(name, names()) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!("there are {}", names().collect::<Vec<_>>().join(", ")),
+        };
+        fields.wrong("preset", "is not the name of a preset", Some(hint));
+    }
+    found
+}
+
 /// The keys `approval` and `retry`; answers whether approval is required.
 fn read_approval_and_retry(fields: &Fields<'_, '_>) -> bool {
     if let Some(retry) = fields.table("retry", &["max_attempts"]) {
@@ -279,3 +315,6 @@ fn read_approval_and_retry(fields: &Fields<'_, '_>) -> bool {
 #[cfg(test)]
 #[path = "document_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+mod schema_tests;

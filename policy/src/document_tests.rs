@@ -178,6 +178,20 @@ fn methods_paths_and_ports_are_checked() {
 }
 
 #[test]
+fn conditions_are_checked() {
+    let with =
+        |rest: &str| format!("[[route]]\nname = \"r\"\nmatch = {{ host = \"h.test\", {rest} }}\n");
+    check(&with("headers = \"x\""), 3, 38, &["a table in braces"]);
+    check(&with("headers = { x = 1 }"), 3, 44, &["list of texts"]);
+    check(&with("headers = { \"a b\" = \"1\" }"), 3, 40, &["header field"]);
+    check(&with("headers = { Authorization = \"Bearer x\" }"), 3, 40, &["carries secrets"]);
+    check(&with("headers = { x = \"1\", X = \"2\" }"), 3, 40, &["is there already"]);
+    check(&with("query = { a = [] }"), 3, 42, &["empty list"]);
+    check(&with("query = { \"\" = \"1\" }"), 3, 38, &["name of a parameter"]);
+    assert_eq!(warnings(&with("query = { a = \"1\" }, headers = { b = [\"x\", \"y\"] }")).len(), 0);
+}
+
+#[test]
 fn secrets_and_modes_are_read() {
     let of = |secret: &str, rest: &str| {
         let text = format!(
@@ -313,7 +327,7 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 4);
+    assert_eq!(blocks, 6);
     let lists = [
         super::DEFAULTS,
         super::TRUST,

@@ -31,6 +31,8 @@ pub struct HttpGrant {
     pub repeat_window: Option<Duration>,
     /// Lower-case names of header fields that the agent may not send.
     pub forbidden_headers: Vec<String>,
+    /// The preset that the route names, whose contract is already part of this grant.
+    pub preset: Option<&'static str>,
 }
 
 /// Leave for one SSH action, and what goes with it.

@@ -191,7 +191,11 @@ impl Job<'_> {
             verdict,
             id: envelope.invocation_id,
             replayed: false,
-            status: Status { error, details: Some(&envelope.error.message), ..Status::default() },
+            status: Status {
+                error: Some(error),
+                details: Some(&envelope.error.message),
+                ..Status::default()
+            },
             keep_alive: keep,
             pseudonym: &self.shared.pseudonym,
         };

@@ -27,7 +27,7 @@ use journal::contract::{
     Observation, Operation, Preflight, RemoteContract,
 };
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
-use policy::{HttpAction, HttpGrant, Secret, Snapshot};
+use policy::{Details, HttpAction, HttpGrant, Secret, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -185,7 +185,8 @@ impl Job<'_> {
     /// Validates the request and asks policy. No secret is touched and no name resolved.
     pub(crate) async fn prepare(&mut self) -> Result<Prepared, Refusal> {
         let shared = Arc::clone(self.shared);
-        self.known.target = self.tunnel.map(|tunnel| format!("https://{}", tunnel.authority));
+        self.known.target =
+            self.tunnel.map(|tunnel| format!("{}://{}", tunnel.scheme, tunnel.authority));
         self.known.caller_id = request::invocation_id(&self.head)?;
         let identity = match self.tunnel {
             Some(tunnel) => Some(tunnel.identity.clone()).filter(|i| i.is_valid(&shared.policy)),
@@ -206,7 +207,10 @@ impl Job<'_> {
             method: &self.head.method,
             path: target.path(),
         };
-        let grant = snapshot.http(&action).map_err(Refusal::Denied)?;
+        let headers: Vec<_> = self.head.fields.iter().collect();
+        let query = target.path_and_query.split_once('?').map(|(_, query)| query);
+        let details = Details { query, headers: &headers };
+        let grant = snapshot.http_with(&action, &details).map_err(Refusal::Denied)?;
         let names = self.head.fields.iter().filter_map(|(name, _)| std::str::from_utf8(name).ok());
         grant.check_headers(names).map_err(Refusal::Denied)?;
         let limit_bytes = grant.limits.request_bytes;

@@ -10,7 +10,7 @@ use crate::proxy::Shared;
 use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
 use crate::stream::{self, Inbound, Wire};
-use crate::target::{Authority, Error as TargetError, Host};
+use crate::target::{Authority, Error as TargetError, Host, Scheme};
 use journal::contract::Confirmation;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +23,16 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Pause inside a request's content.
 const CONTENT_PAUSE: Duration = Duration::from_secs(60);
 
+/// The first byte of a TLS connection: a handshake record (RFC 8446 section 5.1).
+const TLS_HANDSHAKE: u8 = 22;
+
 /// A connection and what it has become.
 struct Connection {
     shared: Arc<Shared>,
     out: Outbound,
     tunnel: Option<Tunnel>,
-    pending: Option<Pending>,
+    /// Deliveries that are not confirmed yet; more than one only when the caller pipelines.
+    pending: Vec<Pending>,
     shutdown: watch::Receiver<bool>,
 }
 
@@ -57,11 +61,9 @@ pub(crate) async fn serve(shared: Arc<Shared>, tcp: TcpStream, shutdown: watch::
     let wire = stream::Shared::new(Wire::Plain(tcp));
     let inbound = Inbound::new(wire.clone());
     let out = Outbound::new(wire);
-    let mut connection = Connection { shared, out, tunnel: None, pending: None, shutdown };
+    let mut connection = Connection { shared, out, tunnel: None, pending: Vec::new(), shutdown };
     let Some((inbound, authority, identity)) = connection.requests(inbound).await else { return };
-    if let Some((mut connection, inbound)) =
-        connection.intercept(inbound, authority, identity).await
-    {
+    if let Some((mut connection, inbound)) = connection.enter(inbound, authority, identity).await {
         // Inside a tunnel there is no second one.
         drop(connection.requests(inbound).await);
     }
@@ -119,7 +121,7 @@ impl Connection {
                 Some(Err(fault)) => return Next::Fault(fault),
                 None => {}
             }
-            let waiting = self.pending.is_some();
+            let waiting = !self.pending.is_empty();
             tokio::select! {
                 read = inbound.fill() => match read {
                     Ok(0) | Err(_) => return Next::Closed,
@@ -128,7 +130,7 @@ impl Connection {
                             deadline = Instant::now() + head_timeout;
                         }
                         // A next request shows that the last response arrived.
-                        if let Some(pending) = self.pending.take() {
+                        for pending in self.pending.drain(..) {
                             pending.confirm(Confirmation::Protocol);
                         }
                     }
@@ -147,15 +149,13 @@ impl Connection {
     fn confirm(&mut self) {
         match self.out.is_acknowledged() {
             Ok(true) => {
-                if let Some(pending) = self.pending.take() {
+                for pending in self.pending.drain(..) {
                     pending.confirm(Confirmation::Transport);
                 }
             }
             Ok(false) => {}
             Err(_) => {
-                if let Some(pending) = self.pending.take() {
-                    pending.fail();
-                }
+                self.pending.drain(..).for_each(Pending::fail);
             }
         }
     }
@@ -163,15 +163,13 @@ impl Connection {
     /// Waits a little for the last confirmation; without it, the delivery failed.
     async fn conclude(&mut self) {
         let until = Instant::now() + LINGER;
-        while self.pending.is_some() && Instant::now() < until {
+        while !self.pending.is_empty() && Instant::now() < until {
             self.confirm();
-            if self.pending.is_some() {
+            if !self.pending.is_empty() {
                 sleep(Duration::from_millis(10)).await;
             }
         }
-        if let Some(pending) = self.pending.take() {
-            pending.fail();
-        }
+        self.pending.drain(..).for_each(Pending::fail);
     }
 
     /// Ends the connection so that the caller can read what was sent, even while it still sends.
@@ -239,8 +237,8 @@ impl Connection {
     }
 
     fn after(&mut self, finished: Finished, incoming: Incoming) -> Then {
-        self.pending = finished.pending;
-        if self.pending.is_some() {
+        self.pending.extend(finished.pending);
+        if !self.pending.is_empty() {
             self.confirm();
         }
         if finished.keep && incoming.is_ended() {
@@ -298,6 +296,25 @@ impl Connection {
         }
     }
 
+    /// Finds out what the caller speaks inside of its tunnel, and ends its TLS.
+    async fn enter(
+        mut self,
+        mut inbound: Inbound,
+        authority: Authority,
+        identity: Identity,
+    ) -> Option<(Self, Inbound)> {
+        if inbound.buffer.is_empty() {
+            let first = timeout(self.shared.options.head_timeout, inbound.fill()).await;
+            first.ok()?.ok().filter(|length| *length > 0)?;
+        }
+        if inbound.buffer.first() == Some(&TLS_HANDSHAKE) {
+            return self.intercept(inbound, authority, identity).await;
+        }
+        let scheme = Scheme::Http;
+        self.tunnel = Some(Tunnel { scheme, authority, identity, other_name: false });
+        Some((self, inbound))
+    }
+
     /// Ends the caller's TLS with a leaf of the home's authority.
     async fn intercept(
         self,
@@ -325,9 +342,10 @@ impl Connection {
             .is_some_and(|name| name.parse::<Host>().is_ok_and(|name| name != authority.host));
         let wire = stream::Shared::new(Wire::Tls(Box::new(tls)));
         let inbound = Inbound::new(wire.clone());
-        let tunnel = Some(Tunnel { authority, identity, other_name });
+        let scheme = Scheme::Https;
+        let tunnel = Some(Tunnel { scheme, authority, identity, other_name });
         let out = Outbound::new(wire);
-        Some((Self { out, tunnel, pending: None, ..self }, inbound))
+        Some((Self { out, tunnel, pending: Vec::new(), ..self }, inbound))
     }
 }
 

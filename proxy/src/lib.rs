@@ -1,5 +1,25 @@
 //! The HTTP gateway: a forward proxy that intercepts TLS, injects credentials, records every call
 //! before its first byte leaves, and tells the caller what is known of its outcome.
+//!
+//! ```text
+//!  caller ─► front ─► head ─► request ─► policy ─► journal ─► credential ─► dial / pool
+//!             │                 └─ refuse: answer ◄─────────────────────────────┘
+//!             │                                    DISPATCH_STARTED, durable: the proof
+//!             └◄─ deliver ◄─ commit ◄─ relay ◄──────────── exchange ◄───────────┘
+//! ```
+//!
+//! What holds here, and what is deliberately absent:
+//!
+//! - A connection to an origin has no method that writes; [`journal::Dispatched`], taken by value,
+//!   is the only way to one that has (contract D-1).
+//! - There is no resend, no retry and no following of redirects, in here or below (D-7).
+//! - A response that is held goes out only after its outcome is durable (R-1); a streamed one says
+//!   `unknown` until its trailers.
+//! - The heads of both sides are parsed and written by this crate, byte for byte; pingora reads the
+//!   content of requests. No head is repaired: what is doubtful is refused.
+//! - The credential is in one buffer that is zeroed, and in the search that redacts it, and nowhere
+//!   else: not in an error, a record, a log line or a pool key (I-2).
+//! - Identity and policy are asked for every request, inside of tunnels as well.
 
 mod address;
 mod answer;

@@ -1,7 +1,7 @@
 //! The head that goes to the origin, built in one private buffer that is zeroed when dropped.
 
 use crate::head::{Fields, Framing, Request};
-use crate::target::{Scheme, Target};
+use crate::target::Target;
 use policy::Secret;
 use zeroize::Zeroizing;
 
@@ -99,7 +99,7 @@ fn host(request: &Request, target: &Target) -> String {
         (Some(written), _) => written.clone(),
         (None, None) => {
             let text = target.authority.to_string();
-            let default = Scheme::Https.default_port();
+            let default = target.scheme.default_port();
             text.strip_suffix(&format!(":{default}")).unwrap_or(&text).to_owned()
         }
     }

@@ -25,7 +25,11 @@ impl Redactor {
         let text = value.expose();
         let token = text.splitn(2, |byte| *byte == b' ').nth(1).unwrap_or(text);
         let mut redactor = Self::default();
-        for pattern in [secret.expose(), token, text] {
+        // Of `user:password` the password alone is as good as the whole.
+        let basic = text.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"basic "));
+        let mut parts = secret.expose().splitn(2, |byte| *byte == b':');
+        let password = parts.nth(1).filter(|_| basic).unwrap_or(token);
+        for pattern in [secret.expose(), token, text, password] {
             let known = redactor.patterns.iter().any(|known| known.as_slice() == pattern);
             if pattern.len() >= MIN && !known {
                 redactor.patterns.push(Zeroizing::new(pattern.to_vec()));
@@ -132,6 +136,20 @@ mod tests {
             }
         }
         check(&["can", "ary-7f", "2 canary-7f"], "canary-7f2 canary-7f", false);
+    }
+
+    #[test]
+    fn i_4_a_basic_password_is_found_alone_and_encoded() {
+        let secret = Secret::from("user:canary-7f1");
+        let mut redactor = Redactor::new(&secret, &Secret::from("Basic dXNlcjpjYW5hcnktN2Yx"));
+        for (text, expected) in [
+            ("a canary-7f1", "a **********"),
+            ("dXNlcjpjYW5hcnktN2Yx", "********************"),
+            ("user:canary-7f1", "***************"),
+        ] {
+            assert_eq!(redactor.text(text.as_bytes()).as_deref(), Some(expected.as_bytes()));
+        }
+        assert_eq!(redactor.text(b"user"), None);
     }
 
     #[test]

@@ -227,9 +227,8 @@ impl InDelivery for Verdict {
 }
 
 /// Status and RFC 9209 error type of an answer that the broker makes itself.
-pub(crate) const fn status(code: Code) -> (u16, Option<&'static str>) {
-    let (status, error) = match code {
-        Code::Ok => return (200, None),
+pub(crate) const fn status(code: Code) -> (u16, &'static str) {
+    match code {
         Code::InvalidRequest
         | Code::InvalidTarget
         | Code::InvalidInvocationId
@@ -273,7 +272,7 @@ pub(crate) const fn status(code: Code) -> (u16, Option<&'static str>) {
         | Code::ChannelRefused
         | Code::RequestRefused => (502, "proxy_internal_error"),
         // An earlier invocation with this end, of which no result is kept.
-        Code::RemoteRejected | Code::RemoteFailed | Code::RemoteNotProcessed => {
+        Code::Ok | Code::RemoteRejected | Code::RemoteFailed | Code::RemoteNotProcessed => {
             (424, "http_request_denied")
         }
         Code::RemoteOutcomeUnknown | Code::CallerCancelled => (502, "connection_terminated"),
@@ -285,8 +284,7 @@ pub(crate) const fn status(code: Code) -> (u16, Option<&'static str>) {
         Code::BrokerRestarted | Code::ResultNotStored | Code::DeliveryFailed => {
             (502, "proxy_internal_error")
         }
-    };
-    (status, Some(error))
+    }
 }
 
 /// Whether an answer says `x-should-retry: false` (contract K-11).

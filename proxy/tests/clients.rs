@@ -195,17 +195,22 @@ async fn node_fetch() {
     let world = World::new().await;
     let script = "const r = await fetch(process.argv[1]); \
          console.log(r.status, await r.text(), r.headers.get('affiant-outcome').split(';')[0])";
-    let mut command = Command::new("node");
-    command.args(["--input-type=module", "-e", script, &world.secure_url("/chunked")]);
-    command.env("NODE_USE_ENV_PROXY", "1").env("HTTPS_PROXY", world.url()).env("NO_PROXY", "");
-    command.env("NODE_EXTRA_CA_CERTS", world.ca_file());
-    let Some((out, err, ok)) = run(&mut command).await else { return };
-    if !ok {
-        // Node before 24 takes no proxy from the environment, and finds a certificate unknown.
-        eprintln!("skipped: this Node takes no proxy from the environment: {err}");
+    let Some((version, ..)) = run(Command::new("node").arg("--version")).await else { return };
+    let major = version.trim().trim_start_matches('v').split('.').next().map(str::parse::<u32>);
+    if !matches!(major, Some(Ok(24..))) {
+        eprintln!("skipped: Node {} takes no proxy from the environment", version.trim());
         return;
     }
-    assert_eq!(out.trim(), "200 hello committed");
+    for url in [world.secure_url("/chunked"), world.plain_url("/chunked")] {
+        let mut command = Command::new("node");
+        command.args(["--input-type=module", "-e", script, &url]);
+        command.env("NODE_USE_ENV_PROXY", "1").env("NO_PROXY", "");
+        command.env("HTTPS_PROXY", world.url()).env("HTTP_PROXY", world.url());
+        command.env("NODE_EXTRA_CA_CERTS", world.ca_file());
+        let (out, err, ok) = run(&mut command).await.expect("node");
+        assert!(ok, "{err}");
+        assert_eq!(out.trim(), "200 hello committed", "{url}");
+    }
 }
 
 /// X-6: the OpenAI and Anthropic SDKs with their default retries cause one effect, whatever the
@@ -262,5 +267,41 @@ except sdk.APIStatusError as error:
             };
             assert_eq!(world.origin.effects(&path), 1, "{sdk} {what}");
         }
+    }
+}
+
+/// X-6: boto3, which knows nothing of `x-should-retry` and repeats on 5xx and on a close.
+#[tokio::test(flavor = "multi_thread")]
+async fn x_6_boto3_causes_one_effect() {
+    let world = World::new().await;
+    let script = r#"
+import sys
+try:
+    import boto3, botocore
+except ImportError:
+    print("absent")
+    sys.exit(0)
+client = boto3.client("sqs", region_name="eu-central-1", endpoint_url=sys.argv[1],
+    aws_access_key_id="a", aws_secret_access_key="b")
+try:
+    client.send_message(QueueUrl=sys.argv[1], MessageBody="hello")
+    print("answered")
+except Exception as error:
+    print(type(error).__name__)
+"#;
+    let python = std::env::var("AFFIANT_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    for what in ["close", "cut", "half-head", "status/500", "status/503", "status/504"] {
+        let before = world.origin.all_effects();
+        let mut command = Command::new(&python);
+        command.args(["-c", script, &world.plain_url(&format!("/sdk/{what}/v1/"))]);
+        command.env("HTTP_PROXY", world.url()).env("NO_PROXY", "");
+        let Some((out, err, ok)) = run(&mut command).await else { return };
+        assert!(ok, "{err}");
+        if out.trim() == "absent" {
+            eprintln!("skipped: the Python package boto3 is not installed");
+            return;
+        }
+        assert_ne!(out.trim(), "answered", "{what}");
+        assert_eq!(world.origin.all_effects() - before, 1, "{what} {out} {err}");
     }
 }

@@ -30,6 +30,8 @@ async fn s_2_incomplete_responses_are_unknown() {
         ("/bad-head", bad),
         ("/bare-lf", bad),
         ("/switch", bad),
+        ("/long-head", bad),
+        ("/many-interim", bad),
     ] {
         check(&world, "POST", path, 502, [code, phase, outcome, "reconcile"]).await;
         check(&world, "GET", path, 502, [code, phase, outcome, "backoff"]).await;

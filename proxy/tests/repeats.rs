@@ -192,3 +192,50 @@ async fn k_11_back_to_back_requests_on_new_connections_are_new_actions() {
     }
     assert_eq!(world.origin.effects("/ok"), 30);
 }
+
+/// R-5, K-10: where no result is kept, a repeat is told the outcome, and nothing is run again.
+#[tokio::test]
+async fn r_5_a_result_that_was_not_kept_is_not_made_again() {
+    let world = World::with(
+        |origin, _| {
+            format!(
+                "[[route]]\nname = \"unkept\"\nagents = [\"coder\"]\n\
+                 match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/ok\" }}\n\
+                 private_addresses = \"allow\"\nresult = {{ keep = \"none\" }}\n",
+                origin.address.port()
+            )
+        },
+        proxy::Options::default(),
+    )
+    .await;
+    let fields = format!("Affiant-Invocation: {}\r\n", world.journal.new_id());
+    assert_eq!(world.plain("POST", "/ok", &fields, "x").await.status, 200);
+    let again = world.plain("POST", "/ok", &fields, "x").await;
+    assert_eq!(again.status, 424);
+    assert_eq!(again.facts(), ["OK", "remote_execution", "committed", "never"]);
+    assert_eq!(world.origin.effects("/ok"), 1);
+}
+
+/// R-4: a result over the route's bound goes to the caller whole, and is not kept in part.
+#[tokio::test]
+async fn r_4_a_result_over_the_bound_is_not_kept_in_part() {
+    let world = World::with(
+        |origin, _| {
+            format!(
+                "[[route]]\nname = \"bounded\"\nagents = [\"coder\"]\n\
+                 match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/big\" }}\n\
+                 private_addresses = \"allow\"\nresult = {{ keep = \"full\", max_bytes = \"1KiB\" }}\n",
+                origin.address.port()
+            )
+        },
+        proxy::Options::default(),
+    )
+    .await;
+    for length in [1024, 1025, 2_000_000] {
+        let response = world.plain("GET", &format!("/big?{length}"), "", "").await;
+        assert_eq!(response.content.len(), length);
+        let invocation = world.invocation(response.id()).await;
+        assert_eq!(invocation.evidence().result_stored, length <= 1024, "{length}");
+        assert_eq!(world.journal.result(response.id()).is_ok(), length <= 1024, "{length}");
+    }
+}

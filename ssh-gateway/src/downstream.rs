@@ -10,8 +10,7 @@ use russh::{ChannelWriteHalf, Sig};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long the client may take to answer the question whether it got everything, and then to close
-/// its side of the channel.
+/// How long the client may take to answer the question whether it got everything.
 const CONFIRM: Duration = Duration::from_secs(3);
 
 /// How a command ended, with what the client is shown of it.
@@ -155,8 +154,9 @@ impl Downstream {
         }
     }
 
-    /// Ends the channel as the command ended, and finds out whether the client has everything.
-    pub(crate) async fn end(mut self, end: &End) -> Option<Confirmation> {
+    /// Tells the end of the command, and finds out whether the client has everything. The channel
+    /// stays open.
+    pub(crate) async fn end(&mut self, end: &End) -> Option<Confirmation> {
         self.eof().await;
         match end {
             End::Status(status) => self.bounded(self.write.exit_status(*status)).await,
@@ -172,13 +172,12 @@ impl Downstream {
                 self.bounded(request).await;
             }
         }
-        let confirmed = self.is_confirmed().await;
+        self.is_confirmed().await.then_some(Confirmation::Protocol)
+    }
+
+    /// Closes the channel.
+    pub(crate) async fn close(self) {
         self.bounded(self.write.close()).await;
-        if !confirmed && !self.is_gone() {
-            // A client that leaves the question open may still close its side in good order.
-            drop(tokio::time::timeout(CONFIRM, raised(&mut self.gone)).await);
-        }
-        confirmed.then_some(Confirmation::Protocol)
     }
 
     /// Explains on stderr why there is no committed result, and ends with exit status 255, which is

@@ -1,5 +1,6 @@
 //! The listener: connections in, sessions out.
 
+use crate::delivery::Deliveries;
 use crate::flag::raised;
 use crate::inner::Slot;
 use crate::line::{Line, Stream};
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) policy: Arc<Policy>,
     pub(crate) identity: Arc<Identity>,
     pub(crate) options: Options,
+    pub(crate) deliveries: Deliveries,
     stopping: AtomicBool,
     next_connection: AtomicU64,
     under_way: watch::Sender<usize>,
@@ -81,6 +83,7 @@ impl Gateway {
             policy,
             identity,
             options,
+            deliveries: Deliveries::default(),
             stopping: AtomicBool::new(false),
             next_connection: AtomicU64::new(1),
             under_way: watch::Sender::new(0),

@@ -290,7 +290,7 @@ async fn refuse_forward(
     let ended = Ended {
         verdict: Verdict::refused(Retry::AfterCorrection, Code::UnsupportedAction),
         message: format!("Forwarding to {to} through the target is not supported."),
-        field: Some("channel".to_owned()),
+        field: Some("request.channel".to_owned()),
         not_before_ms: None,
         observation: None,
     };

@@ -70,7 +70,7 @@ pub(crate) async fn run(job: Job, downstream: Downstream, spool: Spool) {
         Some(Ok(id)) => Some(id),
         Some(Err(error)) => {
             let verdict = Verdict::refused(Retry::AfterCorrection, Code::InvalidInvocationId);
-            let field = Some("env.AFFIANT_INVOCATION");
+            let field = Some("request.env.AFFIANT_INVOCATION");
             let refusal = Refusal::new(verdict, format!("{error}."), field);
             return refuse(&job.shared, downstream, accepted, refusal).await;
         }
@@ -97,7 +97,15 @@ async fn admit(
     accepted.caller_id = caller_id.is_some();
     let id = caller_id.unwrap_or_else(|| shared.journal.new_id());
     let guard = Guard { window: guard_window(&job.request, &decision), key: None };
-    match shared.journal.admit(id, accepted.clone(), guard) {
+    let admit = || shared.journal.admit(id, accepted.clone(), guard.clone());
+    let mut admitted = admit();
+    while let Ok(Admission::Settled(earlier)) = &admitted {
+        if !shared.deliveries.decided(earlier.id()).await {
+            break;
+        }
+        admitted = admit();
+    }
+    match admitted {
         Ok(Admission::New(call)) => {
             carry_out(job, downstream, spool, call, decision, snapshot.version()).await;
         }
@@ -110,7 +118,7 @@ async fn admit(
         Ok(Admission::Mismatch) => {
             let verdict = Verdict::refused(Retry::AfterCorrection, Code::IdempotencyMismatch);
             let message = "This invocation id belongs to another request; use a new id.";
-            let refusal = Refusal::new(verdict, message, Some("env.AFFIANT_INVOCATION"));
+            let refusal = Refusal::new(verdict, message, Some("request.env.AFFIANT_INVOCATION"));
             accepted.caller_id = false;
             refuse(&shared, downstream, accepted, refusal).await;
         }
@@ -221,13 +229,14 @@ async fn carry_out(
     };
     let mut running = ready.start(dispatched, &job.request).await;
     let options = &job.shared.options;
-    let interactive = job.request.is_interactive();
+    // A program under a terminal ends with its terminal.
+    let interactive = job.request.is_interactive() || job.preparation.terminal.is_some();
     let relay = Relay::new(&mut call, &mut downstream, &grant, options, interactive, &needles);
     let seen = relay.run(&mut running, spool).await;
     let cause = running.cause();
     // The target's side is over whatever comes; its close needs nobody to wait for it.
     let closing = tokio::spawn(running.finish());
-    settle::settle(call, downstream, seen, cause).await;
+    settle::settle(&job.shared.deliveries, call, downstream, seen, cause).await;
     drop(closing.await);
 }
 
@@ -277,7 +286,7 @@ fn secret_login(
     bound: &CredentialUse,
 ) -> Result<(Login, Needles), Refusal> {
     let refused = |error: policy::credential::Error| {
-        Refusal::new(error.verdict(), sentence(&error.to_string()), Some("ssh.credential"))
+        Refusal::new(error.verdict(), sentence(&error.to_string()), Some("target.credential"))
     };
     let secret = job.shared.policy.credential_bound(credential, bound).map_err(refused)?;
     match &credential.inject {

@@ -198,7 +198,7 @@ async fn judge(shared: &Shared, agent: &str, host: &str, port: u32) -> Result<u1
     let (verdict, message, field) = match u16::try_from(port).ok().filter(|port| *port != 0) {
         None => {
             let verdict = Verdict::refused(Retry::AfterCorrection, Code::InvalidTarget);
-            (verdict, "The target's port is none.".to_owned(), "target".to_owned())
+            (verdict, "The target's port is none.".to_owned(), "target.port".to_owned())
         }
         Some(port) => match shared.policy.snapshot().ssh_target(agent, host, port) {
             Ok(()) => return Ok(port),
@@ -249,7 +249,7 @@ pub(crate) async fn record_refused_login(shared: &Shared) {
     let ended = Ended {
         verdict: Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated),
         message: "Nobody logged in: the token or key is not the agent's.".to_owned(),
-        field: Some("login".to_owned()),
+        field: Some("request.login".to_owned()),
         not_before_ms: None,
         observation: None,
     };

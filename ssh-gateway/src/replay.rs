@@ -54,10 +54,13 @@ pub(crate) async fn answer(
         tracing::error!(%id, "a stored result can't be read");
         return downstream.fail(&respond::lines(&invocation.envelope())).await;
     }
+    let delivery = shared.deliveries.begin(id);
     if downstream.end(&end).await.is_some() {
         let confirmation = Confirmation::Fetched;
         record(shared, &invocation, Body::ResultDelivered(Delivered { confirmation }));
     }
+    drop(delivery);
+    downstream.close().await;
 }
 
 async fn send(

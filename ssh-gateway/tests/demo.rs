@@ -226,15 +226,15 @@ async fn d_4_r_2_the_result_of_a_client_that_left_is_kept_and_answers_a_repeat()
     let (home, target) = demo_home("").await;
     let id = home.journal.new_id();
     let client = home.client().await;
-    let leaving = client.exec_and_leave("sleep 500", Duration::from_millis(100), Some(id));
+    let leaving = client.exec_and_leave("linger 500", common::CASE, Some(id));
     within(leaving).await.unwrap();
     home.has_event(id, "DELIVERY_FAILED").await;
     let invocation = home.settled(id).await;
     let verdict = invocation.verdict();
     assert_eq!((verdict.phase(), verdict.outcome()), (Phase::ResultDelivery, Outcome::Committed));
     assert_eq!(verdict.retry(), Retry::FetchResult);
-    let again = within(home.client().await.exec("sleep 500", b"", Some(id))).await.unwrap();
-    assert_eq!((text(&again.stdout), again.status), ("done\n".into(), Some(0)));
+    let again = within(home.client().await.exec("linger 500", b"", Some(id))).await.unwrap();
+    assert_eq!((text(&again.stdout), again.status), ("begun\ndone\n".into(), Some(0)));
     assert_eq!(target.effects(), 1);
     home.has_event(id, "RESULT_DELIVERED").await;
 }
@@ -425,4 +425,62 @@ async fn a_stopping_gateway_settles_what_is_under_way() {
     let invocation = journal.invocation(id).unwrap().unwrap();
     assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
     assert_eq!(target.effects(), 1);
+}
+
+/// K-11, R-5: without an id of its own, an equal command after a result that was never handed over
+/// gets that result, marked as such; the next one is a new action.
+#[tokio::test]
+async fn k_11_a_result_that_was_not_handed_over_answers_an_equal_command() {
+    let (home, target) = demo_home("").await;
+    let client = home.client().await;
+    within(client.exec_and_leave("linger 300", common::CASE, None)).await.unwrap();
+    let id = home.newest().await.id();
+    home.has_event(id, "DELIVERY_FAILED").await;
+    let client = home.client().await;
+    let again = within(client.exec("linger 300", b"", None)).await.unwrap();
+    assert_eq!((text(&again.stdout), again.status), ("begun\ndone\n".into(), Some(0)));
+    let note = text(&again.stderr);
+    assert!(note.contains("answered from the record") && note.contains(&id.to_string()), "{note}");
+    assert_eq!(target.effects(), 1);
+    home.has_event(id, "RESULT_DELIVERED").await;
+    within(client.exec("linger 300", b"", None)).await.unwrap();
+    assert_eq!(target.effects(), 2);
+}
+
+/// I-1: a locked vault is told as such, before any connection.
+#[tokio::test]
+async fn i_1_a_locked_vault_is_told_before_any_connection() {
+    let (home, target) = demo_home("").await;
+    let client = home.client().await;
+    home.policy.vault().lock();
+    let output = within(client.exec("echo x", b"", None)).await.unwrap();
+    let told = envelope(&output.stderr);
+    let expected = (Phase::CredentialInjection, Outcome::NotAttempted, Code::VaultLocked);
+    assert_eq!(facts(&told), expected);
+    assert_eq!(told.error.verdict.retry(), Retry::AfterCorrection);
+    assert!(told.evidence.attempts.is_empty());
+    assert_eq!(target.effects(), 0);
+}
+
+/// a journal that takes no records refuses the call before dispatch.
+#[tokio::test]
+async fn r_6_without_a_journal_nothing_is_dispatched() {
+    let (home, target) = demo_home("").await;
+    let client = home.client().await;
+    home.journal.close().await;
+    let output = within(client.exec("echo x", b"", None)).await.unwrap();
+    assert_eq!(output.status, Some(255));
+    let told = envelope(&output.stderr);
+    let expected = (Phase::Validation, Outcome::NotAttempted, Code::JournalUnavailable);
+    assert_eq!(facts(&told), expected);
+    assert_eq!(told.error.verdict.retry(), Retry::Backoff);
+    assert_eq!(target.effects(), 0);
+}
+
+/// A target that opens a channel towards us is refused.
+#[tokio::test]
+async fn a_target_can_open_no_channel_towards_us() {
+    let (home, _target) = demo_home("").await;
+    let output = within(home.client().await.exec("intrude", b"", None)).await.unwrap();
+    assert_eq!(output.status, Some(9));
 }

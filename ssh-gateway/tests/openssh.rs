@@ -372,7 +372,7 @@ async fn variables_pass_by_the_list_only() {
     let told = envelope(&output.stderr);
     let expected = (Phase::Validation, Outcome::NotAttempted, Code::InvalidInvocationId);
     assert_eq!(facts(&told), expected);
-    assert_eq!(told.error.field.as_deref(), Some("env.AFFIANT_INVOCATION"));
+    assert_eq!(told.error.field.as_deref(), Some("request.env.AFFIANT_INVOCATION"));
 }
 
 /// E-5, V-2, I-1, C-1: refusals are explained on stderr, with exit status 255, before any dispatch.

@@ -31,7 +31,7 @@ pub(super) fn init(context: &Context, arguments: &Init) -> anyhow::Result<ExitCo
             "  $EDITOR {}    say who may call what",
             context.home.policy_file().display()
         ));
-        output::line(&format!("  affiant policy apply {}", context.home.policy_file().display()));
+        output::line("  affiant policy apply                    put it in force");
         output::line("  affiant run -- CMD                      run an agent behind the proxy");
     } else {
         output::line(&format!("the home {home} is complete; nothing was changed"));

@@ -389,6 +389,12 @@ fn frame_crc(salt: &[u8; 16], segment: u64, offset: u64, rest: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&place), rest)
 }
 
+/// Whether any block looks like the beginning of a frame, checksum aside: for a file whose salt is
+/// not known.
+pub(crate) fn has_frames(bytes: &[u8]) -> bool {
+    bytes.chunks(BLOCK).any(|block| u32_at(block, 0) == Some(FRAME_MAGIC))
+}
+
 /// A frame whose checksum holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrameView<'a> {

@@ -2,8 +2,8 @@
 //!
 //! Reads only. A damaged log is left as it is.
 
-use super::disk::Disk;
-use super::format::{BLOCK, Header, Position, RecordView, genesis};
+use super::disk::{Disk, File};
+use super::format::{BLOCK, Header, Position, RecordView, genesis, has_frames};
 use super::tail::Start;
 use super::walk::{End, walk};
 use super::{file_name, file_number, random};
@@ -11,6 +11,10 @@ use crate::contract::Sequence;
 use crate::open::Error;
 use crate::verify::Damage;
 use std::io;
+
+/// Bytes of a file without a good header that are searched for frames: the first frame and, as no
+/// frame is longer than half of it, at least one more.
+const UNUSED_CHECK: u64 = 2 << 20;
 
 /// The segments of a store by their headers.
 #[derive(Debug)]
@@ -71,14 +75,11 @@ fn drop_phantom(disk: &dyn Disk, survey: &mut Survey) -> Result<(), Error> {
     let name = file_name(youngest.segment);
     let file = disk.open(&name).map_err(io("open the youngest segment"))?;
     file.sync().map_err(io("sync the youngest segment"))?;
-    let blocks = file.read_stable(2 * BLOCK as u64).map_err(io("read the youngest segment"))?;
-    if Header::decode(&blocks).as_ref() == Some(youngest) {
+    let block = file.read_stable(BLOCK as u64).map_err(io("read the youngest segment"))?;
+    if Header::decode(&block).as_ref() == Some(youngest) {
         return Ok(());
     }
-    if blocks.iter().skip(BLOCK).any(|byte| *byte != 0) {
-        let what = "the segment has frames but no good header";
-        return Err(damage(youngest.segment, 0, what).into());
-    }
+    check_unused(&*file, youngest.segment)?;
     survey.headers.pop();
     survey.unused.push(name);
     Ok(())
@@ -88,16 +89,23 @@ fn drop_phantom(disk: &dyn Disk, survey: &mut Survey) -> Result<(), Error> {
 fn read_header(disk: &dyn Disk, number: u64) -> Result<Option<Header>, Error> {
     let file = disk.open(&file_name(number)).map_err(io("open a segment"))?;
     let length = file.length().map_err(io("read a segment's length"))?;
-    let mut blocks = vec![0; length.min(2 * BLOCK as u64) as usize];
-    file.read_at(&mut blocks, 0).map_err(io("read a segment's header"))?;
-    if let Some(header) = Header::decode(&blocks) {
+    let mut block = vec![0; length.min(BLOCK as u64) as usize];
+    file.read_at(&mut block, 0).map_err(io("read a segment's header"))?;
+    if let Some(header) = Header::decode(&block) {
         return Ok(Some(header));
     }
-    // A header is synced before the first frame is written: a file with a torn header has none.
-    if blocks.iter().skip(BLOCK).any(|byte| *byte != 0) {
+    check_unused(&*file, number)?;
+    Ok(None)
+}
+
+/// A header is synced before the first frame is written, so a file with a torn header has no frame.
+/// It can hold anything else: a spare that was being zeroed when the power went.
+fn check_unused(file: &dyn File, number: u64) -> Result<(), Error> {
+    let bytes = file.read_stable(UNUSED_CHECK).map_err(io("read an unused segment"))?;
+    if has_frames(&bytes) {
         return Err(damage(number, 0, "the segment has frames but no good header").into());
     }
-    Ok(None)
+    Ok(())
 }
 
 fn check_link(survey: &Survey, number: u64, header: &Header) -> Result<(), Damage> {

@@ -1,7 +1,8 @@
 //! The tables `[[credential]]`.
 
 use super::reader::{Fields, Place, Reader};
-use super::{title, unique, value};
+use super::{read_preset, title, unique, value};
+use crate::preset::Preset;
 use crate::{Credential, Inject, SecretRef};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,31 +26,52 @@ pub(super) const LATER: [&str; 15] = [
     "ssh-agent",
 ];
 
-pub(super) const KNOWN: &[&str] = &["id", "secret", "inject", "name", "format"];
+pub(super) const KNOWN: &[&str] = &["id", "secret", "preset", "inject", "name", "format"];
 
-type ById = BTreeMap<String, Option<Credential>>;
+/// All credentials, by id.
+#[derive(Default)]
+pub(super) struct Read {
+    /// None where the table has errors.
+    pub credentials: BTreeMap<String, Option<Credential>>,
+    /// The presets of those that name one.
+    pub presets: BTreeMap<String, &'static Preset>,
+    /// Where each stands.
+    pub places: BTreeMap<String, Place>,
+}
 
-/// Reads all credentials: by id (none where the table has errors), and where each stands.
-pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>) -> (ById, BTreeMap<String, Place>) {
-    let (mut credentials, mut places) = (BTreeMap::new(), BTreeMap::new());
+/// Reads all credentials.
+pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>) -> Read {
+    let mut read = Read::default();
     for (table, span) in root.tables("credential") {
         let what = title("credential", table, "id");
         let fields = Fields::new(reader, table, span, what, KNOWN);
         let id = fields
             .required("id", "\"...\"")
-            .and_then(|id| unique(&fields, "id", id.value, &mut places));
+            .and_then(|id| unique(&fields, "id", id.value, &mut read.places));
         let secret = read_secret(&fields);
-        let inject = read_inject(&fields);
+        let preset = read_preset(&fields);
+        // A preset that is not known is told already; that `inject` is missing follows from it.
+        let inject = match preset {
+            Some(preset) if !fields.has("inject") => {
+                refuse_header_keys(&fields);
+                Some(preset.inject())
+            }
+            None if fields.has("preset") && !fields.has("inject") => None,
+            Some(_) | None => read_inject(&fields),
+        };
         if let Some(id) = id {
+            if let Some(preset) = preset {
+                read.presets.insert(id.clone(), preset);
+            }
             let credential = secret.zip(inject).map(|(secret, inject)| Credential {
                 id: id.clone(),
                 secret,
                 inject,
             });
-            credentials.insert(id, credential);
+            read.credentials.insert(id, credential);
         }
     }
-    (credentials, places)
+    read
 }
 
 /// Reads the reference to a secret. Messages do not repeat it: people paste secrets here (V-3).
@@ -105,12 +127,16 @@ fn read_inject(fields: &Fields<'_, '_>) -> Option<Inject> {
             return None;
         }
     };
+    refuse_header_keys(fields);
+    Some(inject)
+}
+
+fn refuse_header_keys(fields: &Fields<'_, '_>) {
     for key in ["name", "format"] {
         if fields.has(key) {
             fields.wrong(key, "goes with inject = \"header\" only", None);
         }
     }
-    Some(inject)
 }
 
 fn read_header(fields: &Fields<'_, '_>) -> Option<Inject> {

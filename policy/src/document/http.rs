@@ -2,10 +2,11 @@
 
 use super::reader::{Fields, Reader};
 use super::{
-    HttpRoute, Names, Shared, read_agents, read_approval_and_retry, read_credential, read_host,
-    read_name, terms, title, value,
+    HttpRoute, Names, Shared, conditions, read_agents, read_approval_and_retry, read_credential,
+    read_host, read_name, read_preset, terms, title, value,
 };
 use crate::host::{Pattern, is_private_literal};
+use crate::preset::{Contract, Preset};
 use crate::{Credential, HttpGrant, IdempotencyRule, Inject, Scheme, path};
 use journal::contract::RemoteContract;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ use std::time::Duration;
 pub(super) const KNOWN: &[&str] = &[
     "name",
     "agents",
+    "preset",
     "match",
     "credential",
     "agent_header",
@@ -28,7 +30,8 @@ pub(super) const KNOWN: &[&str] = &[
     "private_addresses",
 ];
 
-pub(super) const MATCH: &[&str] = &["scheme", "host", "port", "methods", "path"];
+pub(super) const MATCH: &[&str] =
+    &["scheme", "host", "port", "methods", "path", "headers", "query"];
 pub(super) const IDEMPOTENCY: &[&str] = &["header", "scope", "retention", "contract"];
 pub(super) const RECONCILE: &[&str] = &["method", "path", "committed", "rejected"];
 
@@ -51,16 +54,13 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let agents = read_agents(fields);
     let terms = terms::read(fields, &shared.terms, false);
     let credential = read_http_credential(fields, shared);
-    let replace = fields.word("agent_header", &["refuse", "replace"]) == Some(1);
+    let preset = read_preset(fields);
+    let replace = replaces_header(fields, preset.is_some());
     let idempotency = read_idempotency(fields, name.as_deref());
     let approval = read_approval_and_retry(fields);
     read_reconcile(fields);
     let idempotent = fields.truth("idempotent");
-    if !fields.has("match") {
-        let hint = "write match = { host = \"api.example.com\" }".to_owned();
-        fields.wrong("match", "is missing", Some(hint));
-    }
-    let target = fields.table("match", MATCH)?;
+    let target = read_target(fields, preset.is_some())?;
     let scheme = match target.word("scheme", &["https", "http"]) {
         Some(1) => Scheme::Http,
         Some(_) | None => Scheme::Https,
@@ -68,19 +68,28 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let port = target.number("port", 1, 65_535).and_then(|p| u16::try_from(p).ok());
     let port = port.unwrap_or_else(|| scheme.default_port());
     let methods = read_methods(&target);
-    let path = read_path(&target);
-    let (host, name) = (read_host(&target)?, name?);
+    let path = match preset.and_then(|p| p.path) {
+        Some(path) if !target.has("path") => path::Pattern::parse(path).ok(),
+        Some(_) | None => read_path(&target),
+    };
+    let conditions = conditions::read(&target);
+    let (hosts, name) = (read_hosts(&target, preset)?, name?);
     let private_addresses = terms.private_addresses.unwrap_or(false);
     if let Some(credential) = &credential {
-        warn_of_exposure(fields, &target, scheme, &host, credential);
+        warn_of_exposure(fields, &target, scheme, &hosts, credential);
+        warn_of_other_hosts(fields, &hosts, shared.presets.get(&credential.id));
     }
-    if let Pattern::Exact(host) = &host
+    if let [Pattern::Exact(host)] = hosts.as_slice()
         && is_private_literal(host)
         && !private_addresses
     {
         let hint = Some("add private_addresses = \"allow\" to the route".to_owned());
         target.doubtful("host", "is a private address, which policy refuses", hint);
     }
+    let contract = preset.map(|preset| {
+        let overridden = idempotent.is_some() || fields.has("idempotency");
+        Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
+    });
     let forbidden = credential.as_ref().and_then(|c| c.inject.header_name()).map(str::to_owned);
     let grant = HttpGrant {
         route: Some(name.clone()),
@@ -94,16 +103,75 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         private_addresses,
         repeat_window: terms.repeat_window,
         forbidden_headers: forbidden.filter(|_| !replace).into_iter().collect(),
+        preset: preset.map(|p| p.name),
     };
-    let place = fields.place();
-    Some(HttpRoute { name, place, agents, scheme, host, port, methods, path, approval, grant })
+    Some(HttpRoute {
+        name,
+        place: fields.place(),
+        agents,
+        scheme,
+        hosts,
+        port,
+        methods,
+        path,
+        conditions,
+        approval,
+        grant,
+        preset: contract,
+    })
+}
+
+/// Whether the route's header takes the place of the agent's own.
+fn replaces_header(fields: &Fields<'_, '_>, preset: bool) -> bool {
+    match fields.word("agent_header", &["refuse", "replace"]) {
+        Some(word) => word == 1,
+        // Client libraries of the services behind presets send a key of their own.
+        None => preset,
+    }
+}
+
+/// The key `match`, which a preset makes optional.
+fn read_target<'r, 't>(fields: &Fields<'r, 't>, preset: bool) -> Option<Fields<'r, 't>> {
+    if !fields.has("match") && !fields.has("preset") {
+        let hint = "write match = { host = \"api.example.com\" }".to_owned();
+        fields.wrong("match", "is missing", Some(hint));
+    }
+    if preset { fields.table_or_empty("match", MATCH) } else { fields.table("match", MATCH) }
+}
+
+/// The key `host`, or the hosts of the preset.
+fn read_hosts(target: &Fields<'_, '_>, preset: Option<&Preset>) -> Option<Vec<Pattern>> {
+    match preset {
+        Some(preset) if !target.has("host") => {
+            Some(preset.hosts.iter().filter_map(|host| Pattern::parse(host).ok()).collect())
+        }
+        Some(_) | None => Some(vec![read_host(target)?]),
+    }
+}
+
+/// A credential that is meant for one service and goes to another.
+fn warn_of_other_hosts(
+    fields: &Fields<'_, '_>,
+    hosts: &[Pattern],
+    preset: Option<&&'static Preset>,
+) {
+    let Some(preset) = preset else { return };
+    let own: Vec<_> = preset.hosts.iter().filter_map(|host| Pattern::parse(host).ok()).collect();
+    let covered = |host: &Pattern| match host {
+        Pattern::Exact(name) => own.iter().any(|own| own.matches(name)),
+        Pattern::Under(_) => own.contains(host),
+    };
+    if !hosts.iter().all(covered) {
+        let message = format!("hands the credential of {:?} to another host", preset.name);
+        fields.doubtful("credential", message, None);
+    }
 }
 
 fn warn_of_exposure(
     fields: &Fields<'_, '_>,
     target: &Fields<'_, '_>,
     scheme: Scheme,
-    host: &Pattern,
+    hosts: &[Pattern],
     credential: &Credential,
 ) {
     let id = &credential.id;
@@ -111,9 +179,11 @@ fn warn_of_exposure(
         let message = format!("sends credential {id:?} in clear text");
         target.doubtful("scheme", message, Some("use https".to_owned()));
     }
-    if let Pattern::Under(suffix) = host
-        && !suffix.contains('.')
-    {
+    for host in hosts {
+        let Pattern::Under(suffix) = host else { continue };
+        if suffix.contains('.') {
+            continue;
+        }
         let message = format!("hands credential {id:?} to every host under {suffix:?}");
         fields.doubtful("credential", message, None);
     }

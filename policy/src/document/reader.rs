@@ -89,10 +89,14 @@ pub(crate) struct At<T> {
     pub offset: usize,
 }
 
+/// A key with its texts.
+pub(crate) type List<'r> = (At<&'r str>, Vec<At<&'r str>>);
+
 /// One table under reading.
 pub(crate) struct Fields<'r, 't> {
     reader: &'r Reader<'t>,
-    table: &'r DeTable<'r>,
+    /// None: nothing is written.
+    table: Option<&'r DeTable<'r>>,
     what: String,
     offset: usize,
 }
@@ -119,7 +123,7 @@ impl<'r, 't> Fields<'r, 't> {
             let shown: String = name.chars().take(64).collect();
             reader.error(key.span().start, format!("unknown key `{shown}` in {what}"), Some(hint));
         }
-        Self { reader, table, what, offset: span.start }
+        Self { reader, table: Some(table), what, offset: span.start }
     }
 
     /// Where the table begins.
@@ -128,7 +132,7 @@ impl<'r, 't> Fields<'r, 't> {
     }
 
     fn find(&self, key: &str) -> Option<&'r Spanned<DeValue<'r>>> {
-        self.table.get(key)
+        self.table?.get(key)
     }
 
     /// Whether the key is there.
@@ -280,6 +284,45 @@ impl<'r, 't> Fields<'r, 't> {
         };
         let what = format!("`{key}` of {}", self.what);
         Some(Fields::new(self.reader, table, value.span(), what, known))
+    }
+
+    /// A table inside of this one; absent, it is empty and stands where this one begins.
+    pub(crate) fn table_or_empty(&self, key: &str, known: &[&str]) -> Option<Fields<'r, 't>> {
+        if self.has(key) {
+            return self.table(key, known);
+        }
+        Some(Fields {
+            reader: self.reader,
+            table: None,
+            what: format!("`{key}` of {}", self.what),
+            offset: self.offset,
+        })
+    }
+
+    /// A table with keys of the user's own: each with a text or a list of texts.
+    pub(crate) fn lists(&self, key: &str) -> Option<Vec<List<'r>>> {
+        let value = self.find(key)?;
+        let Some(table) = value.get_ref().as_table() else {
+            self.mistyped(key, value, "a table in braces");
+            return None;
+        };
+        let own = Fields {
+            reader: self.reader,
+            table: Some(table),
+            what: format!("`{key}` of {}", self.what),
+            offset: value.span().start,
+        };
+        let mut lists = Vec::with_capacity(table.len());
+        for (name, value) in table.iter() {
+            let text: &str = name.get_ref();
+            let list = match value.get_ref().as_str() {
+                Some(text) => Some(vec![At { value: text, offset: value.span().start }]),
+                None => own.texts(text),
+            };
+            let name = At { value: text, offset: name.span().start };
+            lists.extend(list.map(|list| (name, list)));
+        }
+        Some(lists)
     }
 
     /// The tables of a `[[list]]`.

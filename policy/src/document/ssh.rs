@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{Credential, Inject, SshGrant, host};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 pub(super) const KNOWN: &[&str] = &[
     "name",
@@ -28,6 +29,9 @@ pub(super) const KNOWN: &[&str] = &[
 
 pub(super) const MATCH: &[&str] = &["host", "port", "users", "commands"];
 
+/// What a command may take where the text says nothing: builds and backups are quiet for long.
+const COMMAND_TIME: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Reads all SSH routes.
 pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>, shared: &Shared) -> Vec<SshRoute> {
     let mut seen = BTreeMap::new();
@@ -42,7 +46,10 @@ pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>, shared: &Shared) 
 
 fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) -> Option<SshRoute> {
     let agents = read_agents(fields);
-    let terms = terms::read(fields, &shared.terms, true);
+    let mut terms = terms::read(fields, &shared.terms, true);
+    if !terms.response_stated {
+        terms.limits.response_timeout = COMMAND_TIME;
+    }
     let credential = read_ssh_credential(fields, shared);
     let approval = read_approval_and_retry(fields);
     let allow = read_allow(fields);

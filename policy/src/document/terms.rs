@@ -19,6 +19,8 @@ pub(crate) struct Terms {
     pub keep_bytes: u64,
     pub keep_for: Duration,
     pub limits: Limits,
+    /// Whether the text says how long a response may take; else the kind of route decides.
+    pub response_stated: bool,
     pub output_bytes: Option<u64>,
     pub repeat_window: Option<Duration>,
     /// None: the kind of route decides.
@@ -38,6 +40,7 @@ impl Default for Terms {
                 response_timeout: 10 * MINUTE,
                 idle_timeout: 5 * MINUTE,
             },
+            response_stated: false,
             output_bytes: None,
             repeat_window: Some(10 * MINUTE),
             private_addresses: None,
@@ -62,7 +65,10 @@ pub(crate) fn read(fields: &Fields<'_, '_>, inherited: &Terms, ssh: bool) -> Ter
         let to = &mut terms.limits;
         to.request_bytes = limits.size("request_bytes").unwrap_or(to.request_bytes);
         to.connect_timeout = limits.duration("connect_timeout").unwrap_or(to.connect_timeout);
-        to.response_timeout = limits.duration("response_timeout").unwrap_or(to.response_timeout);
+        if let Some(timeout) = limits.duration("response_timeout") {
+            to.response_timeout = timeout;
+            terms.response_stated = true;
+        }
         to.idle_timeout = limits.duration("idle_timeout").unwrap_or(to.idle_timeout);
         if ssh {
             terms.output_bytes = limits.size("output_bytes").or(terms.output_bytes);

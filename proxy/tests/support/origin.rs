@@ -270,6 +270,9 @@ async fn answer(
         "/interim" => (b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(), true),
         "/bad-head" => (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok".to_vec(), false),
         "/bare-lf" => (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok".to_vec(), false),
+        "/long-head" => (format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "a".repeat(70_000)).into_bytes(), false),
+        "/many-interim" => ("HTTP/1.1 103 Early Hints\r\n\r\n".repeat(40).into_bytes(), false),
+        "/abrupt" => (b"HTTP/1.1 200 OK\r\n\r\nall there is".to_vec(), false),
         "/switch" => (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n".to_vec(), false),
         "/gate-stall" => {
             drop(stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok").await);
@@ -305,7 +308,7 @@ async fn answer(
         }
     };
     let written = stream.write_all(&text).await.is_ok() && stream.flush().await.is_ok();
-    if !keep {
+    if !keep && path != "/abrupt" {
         drop(stream.shutdown().await);
     }
     written && keep

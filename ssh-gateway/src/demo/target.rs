@@ -37,6 +37,7 @@ pub enum TargetError {
 /// | `cat` | stdin on stdout until its end, exit status 0 |
 /// | `flood N` | N bytes on stdout, exit status 0 |
 /// | `sleep MS` | waits, then `done` on stdout, exit status 0 |
+/// | `linger MS` | `begun` on stdout, then like `sleep` |
 /// | `vanish` | accepts, has its effect, closes the channel without an exit status |
 /// | `drop` | accepts, has its effect, closes the connection |
 /// | `cut` | accepts, half of the output, exit status 0, then closes the connection |
@@ -45,6 +46,7 @@ pub enum TargetError {
 /// | `mute` | never answers the request; closes the connection after 300 ms |
 /// | `refuse` | refuses the request; no effect |
 /// | `twice` | sends two exit statuses |
+/// | `intrude` | opens a channel towards the caller; exit status 9 if that is refused |
 ///
 /// Every command that it starts counts as one effect.
 pub struct Target {
@@ -239,7 +241,10 @@ impl Script {
             "signal" => self.signal(argument).await,
             "cat" => self.cat().await,
             "flood" => self.flood(argument.parse().unwrap_or(0)).await,
-            "sleep" => {
+            "sleep" | "linger" => {
+                if verb == "linger" {
+                    self.write.data_bytes(&b"begun\n"[..]).await?;
+                }
                 let pause = Duration::from_millis(argument.parse().unwrap_or(0));
                 tokio::time::sleep(pause).await;
                 self.write.data_bytes(&b"done\n"[..]).await?;
@@ -275,6 +280,11 @@ impl Script {
                 tokio::time::sleep(Duration::from_millis(300)).await;
                 self.line.cut();
                 Ok(())
+            }
+            "intrude" => {
+                let opening = self.handle.channel_open_forwarded_tcpip("x", 1, "y", 2);
+                let status = if opening.await.is_err() { 9 } else { 0 };
+                self.exit(status).await
             }
             "twice" => {
                 self.write.exit_status(0).await?;

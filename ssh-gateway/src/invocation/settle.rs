@@ -1,5 +1,6 @@
 //! From what was seen to a durable outcome, and from there to the client (contract R-1, S-1, S-8).
 
+use crate::delivery::Deliveries;
 use crate::downstream::{Downstream, End};
 use crate::relay::{Seen, Stop};
 use crate::respond;
@@ -91,12 +92,18 @@ fn stopped(stop: Stop) -> Conclusion {
 }
 
 /// Makes the outcome durable, then lets the client know it (contract R-1).
-pub(super) async fn settle(mut call: Call, downstream: Downstream, seen: Seen, cause: &str) {
+pub(super) async fn settle(
+    deliveries: &Deliveries,
+    mut call: Call,
+    downstream: Downstream,
+    seen: Seen,
+    cause: &str,
+) {
     let settled = match seen.conclude() {
         Conclusion::Complete(end) => {
             let record = end.to_record();
             match call.commit(complete(&seen, &record), settle_ssh(&record), None).await {
-                Ok(_settled) => return deliver(call, downstream, &end).await,
+                Ok(_settled) => return deliver(deliveries, call, downstream, &end).await,
                 Err(error) => Err(error),
             }
         }
@@ -152,12 +159,16 @@ fn not_stored(call: &Call, error: &journal::append::Error) -> Envelope {
 }
 
 /// Hands a committed result over, unchanged, and records whether it arrived (contract ).
-async fn deliver(mut call: Call, downstream: Downstream, end: &End) {
-    let sent_bytes = downstream.sent_bytes();
+///
+/// The channel is closed only then: whatever the client does next finds the hand-over on record.
+async fn deliver(deliveries: &Deliveries, mut call: Call, mut downstream: Downstream, end: &End) {
+    let delivery = deliveries.begin(call.id());
     match downstream.end(end).await {
         Some(confirmation) => call.delivered(confirmation),
-        None => call.delivery_failed(sent_bytes),
+        None => call.delivery_failed(downstream.sent_bytes()),
     }
+    drop(delivery);
+    downstream.close().await;
 }
 
 /// Milliseconds since 1970.

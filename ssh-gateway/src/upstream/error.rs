@@ -136,9 +136,9 @@ impl Error {
     /// The path of what the caller, or the policy, can correct.
     pub(crate) const fn field(&self) -> Option<&'static str> {
         match self {
-            Self::NoHostKey | Self::HostKey(_) => Some("ssh.host_keys"),
-            Self::Resolve(_) | Self::NotFound | Self::AddressProhibited => Some("target"),
-            Self::LoginRefused => Some("ssh.credential"),
+            Self::NoHostKey | Self::HostKey(_) => Some("target.host_keys"),
+            Self::Resolve(_) | Self::NotFound | Self::AddressProhibited => Some("target.host"),
+            Self::LoginRefused => Some("target.credential"),
             Self::Tcp(_)
             | Self::Timeout(_)
             | Self::Handshake(_)

@@ -1,0 +1,140 @@
+//! Presets: reviewed remote contracts of public services, each line with the document it rests on.
+//!
+//! A preset says where a service lives, how its credential is attached, and which of its calls are
+//! repeatable. It grants nothing: a route that names it still decides who may call what. What no
+//! document promises is not promised here; then the meaning of the method stands (contract S-4).
+
+mod compiled;
+mod page;
+mod table;
+
+use crate::Inject;
+use journal::contract::RemoteContract;
+use std::fmt;
+use std::time::Duration;
+
+pub(crate) use compiled::Contract;
+pub use page::reference;
+pub use table::PRESETS;
+
+/// What is known of one service.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Preset {
+    /// Its name in policy.
+    pub name: &'static str,
+    /// Its name for people.
+    pub title: &'static str,
+    /// Where it lives; `*.` stands for every name below.
+    pub hosts: &'static [&'static str],
+    /// The paths of its API, where the host serves more than that.
+    pub path: Option<&'static str>,
+    /// How the credential is attached.
+    pub attach: Attach,
+    /// What the secret is.
+    pub secret: &'static str,
+    /// The document on hosts and authentication.
+    pub source: Source,
+    /// Which calls are repeatable; the first line that covers a call decides.
+    pub lines: &'static [Line],
+    /// What a user should know beside that; empty: nothing.
+    pub note: &'static str,
+}
+
+/// How a service takes its credential.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attach {
+    /// `Authorization: Bearer`.
+    Bearer,
+    /// `Authorization: Basic`; the secret is `user:password`.
+    Basic,
+    /// A header of its own, lower case, with the secret alone.
+    Header(&'static str),
+    /// AWS Signature Version 4.
+    Sigv4,
+}
+
+/// The contract of some calls.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The methods; empty: every method.
+    pub methods: &'static [&'static str],
+    /// Patterns of paths.
+    pub paths: &'static [&'static str],
+    /// Whether repeating is harmless.
+    pub repeat: Repeat,
+    /// Why, in a few words.
+    pub why: &'static str,
+    /// The document that says so.
+    pub source: Source,
+}
+
+/// Whether repeating a call is harmless.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// It is.
+    Harmless,
+    /// It is not, or nobody promises that it is, whatever the method.
+    NotPromised,
+    /// With the same key, and not without.
+    WithKey(Key),
+}
+
+/// The key contract of a service (contract K-1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// The header that carries it, lower case.
+    pub header: &'static str,
+    /// How long the first result is kept at least, hours.
+    pub retention_hours: u64,
+    /// Whether the document promises all of K-1.
+    pub contract: RemoteContract,
+}
+
+/// A public document, and how far it was consulted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source {
+    /// Its address.
+    pub url: &'static str,
+    /// The day, as `2026-11-30`.
+    pub date: &'static str,
+    /// Whether its words were read on that day; else the line was written from knowledge of it.
+    pub read: bool,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = if self.read { "read" } else { "from knowledge," };
+        write!(f, "{how} {}", self.date)
+    }
+}
+
+impl Preset {
+    /// The preset of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        PRESETS.iter().find(|preset| preset.name == name)
+    }
+
+    /// How its credential is attached.
+    #[must_use]
+    pub fn inject(&self) -> Inject {
+        match self.attach {
+            Attach::Bearer => Inject::Bearer,
+            Attach::Basic => Inject::Basic,
+            Attach::Header(name) => Inject::Header { name: name.to_owned(), format: None },
+            Attach::Sigv4 => Inject::Unsupported("sigv4".to_owned()),
+        }
+    }
+}
+
+impl Key {
+    /// How long the first result is kept at least.
+    #[must_use]
+    pub const fn retention(&self) -> Duration {
+        Duration::from_secs(self.retention_hours * 3600)
+    }
+}
+
+#[cfg(test)]
+#[path = "preset_tests.rs"]
+mod tests;

@@ -1,0 +1,94 @@
+//! The page on presets, generated from the table so that it can't differ from it.
+
+use super::{Attach, Line, PRESETS, Preset, Repeat};
+use journal::contract::RemoteContract;
+
+const HEAD: &str = r#"# Presets
+
+Generated from `policy/src/preset/table.rs`; a test fails when they differ.
+
+A preset saves the research on a service: where it lives, how its credential is attached, and which of its calls may be repeated. It grants
+nothing by itself. A route names it, and a credential may:
+
+```toml
+[[credential]]
+id = "stripe"
+secret = "stripe-key"
+preset = "stripe"                # how the secret is attached
+
+[[route]]
+name = "payments"
+agents = ["coder"]
+preset = "stripe"                # hosts, paths, and what may be repeated
+match = { methods = ["POST"], path = "/v1/payment_intents" }
+credential = "stripe"
+```
+
+- What the route says itself goes first: `match.host` replaces the hosts, `match.path` the paths, `idempotent` or `idempotency` the whole table of
+  repeats, `agent_header` the default `"replace"` (client libraries of these services send a key of their own).
+- The first line of a table that covers a call decides. For what no line covers, the method decides: GET, HEAD, OPTIONS, TRACE, PUT and DELETE are repeatable.
+- "Not promised" means that no public document promises it. Without a promise an unknown outcome stays unknown.
+- Keys are the caller's. Affiant never adds one, and trusts one only where the table names the header. A key's scope is the preset and the credential.
+- Each line names the document that it rests on, and the day of its review. "Read": its words were read that day, in a stored copy. "From knowledge": the line
+  was written from knowledge of the document, which is still to be read again. Services change: `affiant policy explain` shows the line that applies.
+"#;
+
+/// The page `docs/presets.md`.
+#[must_use]
+pub fn reference() -> String {
+    let mut page = HEAD.to_owned();
+    for preset in PRESETS {
+        section(&mut page, preset);
+    }
+    page
+}
+
+fn section(page: &mut String, preset: &Preset) {
+    let Preset { name, title, hosts, path, secret, source, lines, note, .. } = preset;
+    let hosts = hosts.iter().map(|h| format!("`{h}`")).collect::<Vec<_>>().join(", ");
+    let paths = path.map_or_else(String::new, |path| format!(", paths `{path}`"));
+    let attach = match preset.attach {
+        Attach::Bearer => "`bearer`".to_owned(),
+        Attach::Basic => "`basic`".to_owned(),
+        Attach::Header(header) => format!("`header` {header}"),
+        Attach::Sigv4 => "`sigv4`".to_owned(),
+    };
+    page.push_str(&format!(
+        "\n## `{name}`: {title}\n\nHosts {hosts}{paths}. Injection: {attach}; the secret is {secret}.\n\
+         Source: <{}>, {source}.\n",
+        source.url
+    ));
+    if !note.is_empty() {
+        page.push_str(&format!("\n{note}\n"));
+    }
+    if lines.is_empty() {
+        page.push_str("\nNo call has a contract beyond its method.\n");
+        return;
+    }
+    page.push_str("\n| calls | repeatable | why | source |\n|---|---|---|---|\n");
+    for line in *lines {
+        row(page, line);
+    }
+}
+
+fn row(page: &mut String, line: &Line) {
+    let methods =
+        if line.methods.is_empty() { "every method".to_owned() } else { line.methods.join(", ") };
+    let paths = line.paths.iter().map(|p| format!("`{p}`")).collect::<Vec<_>>().join(", ");
+    let repeat = match line.repeat {
+        Repeat::Harmless => "yes".to_owned(),
+        Repeat::NotPromised => "not promised".to_owned(),
+        Repeat::WithKey(key) => {
+            let contract = match key.contract {
+                RemoteContract::Verified => "the same request and key within",
+                RemoteContract::Unverified => "unverified, within",
+            };
+            format!("with `{}`: {contract} {} h", key.header, key.retention_hours)
+        }
+    };
+    let Line { why, source, .. } = line;
+    page.push_str(&format!(
+        "| {methods} {paths} | {repeat} | {why} | <{}>, {source} |\n",
+        source.url
+    ));
+}

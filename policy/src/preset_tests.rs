@@ -1,0 +1,265 @@
+//! Tests of the presets: every line parses and can be reached, and the page says what the table says.
+
+use super::*;
+use crate::host::Pattern;
+use crate::{HttpAction, HttpGrant, Scheme, Snapshot, path};
+use std::collections::BTreeSet;
+
+/// Set to write `docs/presets.md` anew instead of comparing it.
+const WRITE: &str = "AFFIANT_WRITE_DOCS";
+
+/// The issue's services, and no two presets of one name.
+#[test]
+fn the_services_of_the_issue_are_there() {
+    let names: Vec<_> = PRESETS.iter().map(|p| p.name).collect();
+    let expected = [
+        "anthropic",
+        "aws",
+        "cloudflare",
+        "gemini",
+        "github",
+        "gitlab",
+        "google-cloud",
+        "jira",
+        "linear",
+        "notion",
+        "npm",
+        "openai",
+        "pypi",
+        "sendgrid",
+        "slack",
+        "stripe",
+        "twilio",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!(Preset::named("stripe").map(|p| p.title), Some("Stripe API"));
+    assert_eq!(Preset::named("Stripe"), None);
+}
+
+#[test]
+fn every_line_parses_and_has_its_document() {
+    let dated = |source: &Source| {
+        assert!(source.url.starts_with("https://"), "{}", source.url);
+        let digits: Vec<_> = source.date.split('-').map(str::len).collect();
+        assert_eq!(digits, [4, 2, 2], "{}", source.date);
+    };
+    for preset in PRESETS {
+        let name = preset.name;
+        dated(&preset.source);
+        let hosts: BTreeSet<_> = preset.hosts.iter().map(|h| h.trim_start_matches("*.")).collect();
+        assert_eq!(hosts.len(), preset.hosts.len(), "{name}: hosts overlap");
+        for host in preset.hosts {
+            assert!(Pattern::parse(host).is_ok(), "{name}: {host}");
+        }
+        for pattern in preset.path.iter().chain(preset.lines.iter().flat_map(|l| l.paths)) {
+            assert!(path::Pattern::parse(pattern).is_ok(), "{name}: {pattern}");
+        }
+        for line in preset.lines {
+            dated(&line.source);
+            assert!(!line.paths.is_empty() && !line.why.contains('|'), "{name}: {}", line.why);
+            assert!(!line.why.ends_with('.'), "{name}: {}", line.why);
+        }
+    }
+}
+
+/// A line behind one that covers the same calls would never decide.
+#[test]
+fn every_line_can_be_reached() {
+    for preset in PRESETS {
+        let contract = Contract::new(preset, false, None);
+        for line in preset.lines {
+            let methods = if line.methods.is_empty() { &["PATCH"][..] } else { line.methods };
+            let reached = line.paths.iter().all(|pattern| {
+                let path = pattern.replace("**", "x/y/z").replace('*', "x");
+                methods.iter().any(|m| contract.line(m, &path) == Some(line))
+            });
+            assert!(reached, "{}: {:?} {:?}", preset.name, line.methods, line.paths);
+        }
+    }
+}
+
+fn decide(text: &str, method: &str, host: &str, path: &str) -> HttpGrant {
+    let snapshot = Snapshot::compile(text, "p", 0).unwrap_or_else(|e| panic!("{e:#?}"));
+    let action = HttpAction { agent: "a", scheme: Scheme::Https, host, port: 443, method, path };
+    snapshot.http(&action).unwrap_or_else(|denial| panic!("{denial}"))
+}
+
+fn policy(preset: &str, rest: &str) -> String {
+    format!(
+        "[[credential]]\nid = \"c\"\nsecret = \"s\"\npreset = \"{preset}\"\n\
+         [[route]]\nname = \"r\"\ncredential = \"c\"\npreset = \"{preset}\"\n{rest}\n"
+    )
+}
+
+/// K-1: which calls of which service are repeatable; None leaves it to the method.
+#[test]
+fn k_1_calls_have_the_contract_of_the_table() {
+    let cases: &[(&str, &str, &str, &str, Option<bool>)] = &[
+        ("openai", "POST", "api.openai.com", "/v1/chat/completions", Some(true)),
+        ("openai", "POST", "api.openai.com", "/v1/responses", Some(false)),
+        ("openai", "POST", "api.openai.com", "/v1/batches", Some(false)),
+        ("openai", "GET", "api.openai.com", "/v1/models", None),
+        ("anthropic", "POST", "api.anthropic.com", "/v1/messages", Some(true)),
+        ("anthropic", "POST", "api.anthropic.com", "/v1/messages/batches", Some(false)),
+        (
+            "gemini",
+            "POST",
+            "generativelanguage.googleapis.com",
+            "/v1beta/models/gemini-pro:streamGenerateContent",
+            Some(true),
+        ),
+        (
+            "gemini",
+            "POST",
+            "generativelanguage.googleapis.com",
+            "/v1beta/models/gemini-pro:batchGenerateContent",
+            Some(false),
+        ),
+        ("github", "POST", "api.github.com", "/repos/o/r/issues", Some(false)),
+        ("github", "PUT", "api.github.com", "/repos/o/r/pulls/1/merge", None),
+        ("gitlab", "POST", "gitlab.com", "/api/v4/projects", Some(false)),
+        ("stripe", "POST", "api.stripe.com", "/v1/charges", Some(false)),
+        ("stripe", "DELETE", "api.stripe.com", "/v1/customers/x", None),
+        ("stripe", "DELETE", "api.stripe.com", "/v2/core/accounts/x", Some(false)),
+        ("aws", "GET", "ec2.eu-west-1.amazonaws.com", "/", Some(false)),
+        ("aws", "GET", "bucket.s3.amazonaws.com", "/key", None),
+        ("google-cloud", "POST", "compute.googleapis.com", "/compute/v1/x", Some(false)),
+        ("slack", "GET", "slack.com", "/api/chat.postMessage", Some(false)),
+        ("slack", "POST", "slack.com", "/api/conversations.history", Some(true)),
+        ("jira", "PUT", "x.atlassian.net", "/rest/api/3/issue/A-1", Some(false)),
+        ("jira", "POST", "x.atlassian.net", "/rest/api/3/search/jql", Some(true)),
+        ("linear", "POST", "api.linear.app", "/graphql", Some(false)),
+        ("notion", "POST", "api.notion.com", "/v1/databases/1/query", Some(true)),
+        ("notion", "PATCH", "api.notion.com", "/v1/blocks/1/children", Some(false)),
+        ("twilio", "POST", "api.twilio.com", "/2010-04-01/Accounts/A/Messages.json", Some(false)),
+        ("sendgrid", "POST", "api.sendgrid.com", "/v3/mail/send", Some(false)),
+        ("cloudflare", "POST", "api.cloudflare.com", "/client/v4/zones", Some(false)),
+        ("cloudflare", "PUT", "api.cloudflare.com", "/client/v4/zones/1", None),
+        ("pypi", "POST", "upload.example", "/legacy/", Some(false)),
+        ("npm", "PUT", "npm.example", "/left-pad", Some(false)),
+    ];
+    for &(preset, method, host, path, expected) in cases {
+        let grant = decide(&policy(preset, ""), method, host, path);
+        assert_eq!(grant.idempotent, expected, "{preset} {method} {path}");
+        assert_eq!(grant.preset, Some(preset));
+        let keyed = preset == "stripe" && method == "POST";
+        assert_eq!(grant.idempotency.is_some(), keyed, "{preset} {method} {path}");
+        assert!(grant.forbidden_headers.is_empty(), "client libraries send a key of their own");
+    }
+}
+
+/// K-1 and K-5: the key contract of Stripe, with its scope and retention.
+#[test]
+fn k_5_stripe_keeps_keys_for_a_day() {
+    let grant = decide(&policy("stripe", ""), "POST", "files.stripe.com", "/v1/%66iles");
+    let rule = grant.idempotency.unwrap();
+    assert_eq!((rule.header.as_str(), rule.scope.as_str()), ("idempotency-key", "stripe/c"));
+    assert_eq!(rule.retention, std::time::Duration::from_secs(86_400));
+    assert_eq!(rule.contract, RemoteContract::Verified);
+    assert_eq!(grant.credential.unwrap().inject, Inject::Bearer);
+}
+
+/// A route's own word goes before the preset's.
+#[test]
+fn routes_override_presets() {
+    let grant = decide(
+        &policy("openai", "idempotent = false"),
+        "POST",
+        "api.openai.com",
+        "/v1/chat/completions",
+    );
+    assert_eq!((grant.idempotent, grant.preset), (Some(false), Some("openai")));
+    let own = "idempotency = { header = \"X-Key\", retention = \"1h\" }";
+    let grant = decide(&policy("stripe", own), "POST", "api.stripe.com", "/v1/charges");
+    assert_eq!(grant.idempotency.unwrap().header, "x-key");
+    assert_eq!(grant.idempotent, None);
+    let host = "match = { host = \"gitlab.example.com\" }\nagent_header = \"refuse\"";
+    let grant = decide(&policy("gitlab", host), "POST", "gitlab.example.com", "/api/v4/projects");
+    assert_eq!((grant.idempotent, grant.preset), (Some(false), Some("gitlab")));
+    assert_eq!(grant.forbidden_headers, ["private-token"]);
+}
+
+/// A preset opens its own hosts and paths, and nothing else.
+#[test]
+fn v_1_presets_open_their_own_places_only() {
+    let text = policy("slack", "");
+    let snapshot = Snapshot::compile(&text, "p", 0).unwrap();
+    let action = |host, path| HttpAction {
+        agent: "a",
+        scheme: Scheme::Https,
+        host,
+        port: 443,
+        method: "GET",
+        path,
+    };
+    assert!(snapshot.http(&action("slack.com", "/api/users.list")).is_ok());
+    assert!(snapshot.http(&action("slack.com", "/signin")).is_err());
+    assert!(snapshot.http(&action("files.slack.com", "/api/users.list")).is_err());
+    assert!(snapshot.http(&HttpAction { port: 8443, ..action("slack.com", "/api/x") }).is_err());
+    assert!(
+        snapshot
+            .http(&HttpAction { scheme: Scheme::Http, ..action("slack.com", "/api/x") })
+            .is_err()
+    );
+}
+
+#[test]
+fn mistakes_with_presets_are_told() {
+    let check = |text: &str, part: &str| {
+        let found = Snapshot::compile(text, "p", 0).unwrap_err();
+        let told: Vec<_> = found.iter().map(ToString::to_string).collect();
+        assert!(told.iter().any(|t| t.contains(part)), "{part:?} is not in {told:#?}");
+    };
+    check("[[route]]\nname = \"r\"\npreset = \"strip\"\n", "did you mean \"stripe\"?");
+    check("[[route]]\nname = \"r\"\n", "`match` of route \"r\": is missing");
+    check(
+        "[[credential]]\nid = \"c\"\nsecret = \"s\"\npreset = \"zzz\"\n",
+        "is not the name of a preset",
+    );
+    let two = policy("stripe", "") + "[[route]]\nname = \"two\"\npreset = \"stripe\"\n";
+    check(&two, "can match the same action");
+    let elsewhere = "[[credential]]\nid = \"c\"\nsecret = \"s\"\npreset = \"stripe\"\n\
+                     [[route]]\nname = \"r\"\ncredential = \"c\"\nmatch = { host = \"h.test\" }\n";
+    let snapshot = Snapshot::compile(elsewhere, "p", 0).unwrap();
+    let warnings: Vec<_> = snapshot.warnings().iter().map(ToString::to_string).collect();
+    assert!(
+        warnings[0].contains("hands the credential of \"stripe\" to another host"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn explanations_name_preset_line_and_document() {
+    let snapshot = Snapshot::compile(&policy("stripe", ""), "p", 0).unwrap();
+    let host = "api.stripe.com";
+    let action = HttpAction {
+        agent: "a",
+        scheme: Scheme::Https,
+        host,
+        port: 443,
+        method: "POST",
+        path: "/v1/charges",
+    };
+    let told = snapshot.explain_http(&action);
+    let term = told.terms.iter().find(|t| t.starts_with("preset")).unwrap();
+    assert!(term.contains("\"stripe\"") && term.contains("kept at least 24 hours"), "{term}");
+    assert!(term.contains("https://docs.stripe.com/api/idempotent_requests, read 2026-"), "{term}");
+    assert!(told.terms.iter().any(|t| t == "not idempotent, by the preset"), "{told}");
+    let told = snapshot.explain_http(&HttpAction { method: "GET", ..action });
+    assert!(told.terms.iter().any(|t| t.contains("has no line on this call")), "{told}");
+    assert!(told.terms.iter().any(|t| t == "idempotent, by its method"), "{told}");
+}
+
+/// `docs/presets.md` is what the table gives.
+#[test]
+fn the_page_is_the_table() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/presets.md");
+    let made = reference();
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(file, &made).unwrap();
+    }
+    let written = std::fs::read_to_string(file).unwrap_or_default();
+    assert!(written == made, "docs/presets.md is old; run the test with {WRITE}=1");
+    let block = made.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    assert!(Snapshot::compile(block, "docs/presets.md", 0).is_ok());
+}

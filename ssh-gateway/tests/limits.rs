@@ -1,0 +1,130 @@
+//! Who gets in, and how many: bounds on connections, time and tries before a login.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "test code: a broken expectation ends the test"
+)]
+
+mod common;
+
+use common::{AGENT, Home, demo_home_with, within};
+use russh::client::{AuthResult, Config, Handle, Handler};
+use russh::keys::{PrivateKey, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
+use ssh_gateway::Options;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+
+struct Trusting;
+
+impl Handler for Trusting {
+    type Error = russh::Error;
+
+    async fn check_server_key(&mut self, _: &PublicKeyOrCertificate) -> Result<bool, Self::Error> {
+        Ok(true)
+    }
+}
+
+async fn connect(home: &Home) -> Handle<Trusting> {
+    let stream = TcpStream::connect(home.address).await.unwrap();
+    let connecting = russh::client::connect_stream(Arc::new(Config::default()), stream, Trusting);
+    within(connecting).await.unwrap()
+}
+
+async fn login_with_key(home: &Home, agent: &str, key: &Path) -> bool {
+    let key = PrivateKey::from_openssh(std::fs::read(key).unwrap()).unwrap();
+    let key = PrivateKeyWithHashAlg::new(Arc::new(key), None);
+    let mut session = connect(home).await;
+    let result = within(session.authenticate_publickey(agent, key)).await.unwrap();
+    result == AuthResult::Success
+}
+
+/// Reads until the gateway closes the connection.
+async fn is_closed(mut stream: TcpStream) -> bool {
+    let mut bytes = Vec::new();
+    let reading = stream.read_to_end(&mut bytes);
+    tokio::time::timeout(Duration::from_secs(10), reading).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_connection_that_does_not_log_in_is_closed_in_time() {
+    let options = Options { login_grace: Duration::from_millis(300), ..Options::default() };
+    let (home, _target) = demo_home_with("", options).await;
+    assert!(is_closed(TcpStream::connect(home.address).await.unwrap()).await);
+    // One that speaks the protocol and then stops.
+    let session = connect(&home).await;
+    let waiting = async {
+        while !session.is_closed() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap();
+    assert_eq!(home.count(), 0);
+}
+
+#[tokio::test]
+async fn strangers_beyond_the_limit_are_turned_away_and_make_room_again() {
+    let options = Options {
+        max_unauthenticated: 1,
+        login_grace: Duration::from_millis(500),
+        ..Options::default()
+    };
+    let (home, _target) = demo_home_with("", options).await;
+    let mut first = TcpStream::connect(home.address).await.unwrap();
+    let mut byte = [0; 1];
+    within(first.read_exact(&mut byte)).await.unwrap();
+    let mut second = TcpStream::connect(home.address).await.unwrap();
+    let mut nothing = Vec::new();
+    let read = within(second.read_to_end(&mut nothing)).await;
+    assert!(read.is_err() || nothing.is_empty());
+    assert!(is_closed(first).await);
+    // Those who logged in do not count.
+    let (one, two) = (home.client().await, home.client().await);
+    for client in [one, two] {
+        assert_eq!(within(client.exec("exit 0", b"", None)).await.unwrap().status, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn tries_at_the_token_are_limited() {
+    let options = Options { max_login_attempts: 2, ..Options::default() };
+    let (home, _target) = demo_home_with("", options).await;
+    let mut session = connect(&home).await;
+    for _ in 0..2 {
+        let result = within(session.authenticate_password(AGENT, "wrong")).await;
+        assert!(!matches!(result, Ok(AuthResult::Success)));
+    }
+    let result = within(session.authenticate_password(AGENT, home.token.as_str())).await;
+    assert!(!matches!(result, Ok(AuthResult::Success)), "{result:?}");
+}
+
+/// V-1: a login key belongs to one agent, and to one that policy knows.
+#[tokio::test]
+async fn v_1_a_login_key_is_good_for_its_agent_only() {
+    let (home, _target) = demo_home_with("", Options::default()).await;
+    home.policy.add_agent("other").unwrap();
+    let key = home.identity.agent_key(AGENT).unwrap();
+    assert!(login_with_key(&home, AGENT, &key).await);
+    assert!(!login_with_key(&home, "other", &key).await);
+    assert!(!login_with_key(&home, "nobody", &key).await);
+    home.policy.remove_agent(AGENT).unwrap();
+    assert!(!login_with_key(&home, AGENT, &key).await);
+}
+
+/// A public key that was registered in policy logs its agent in, without a file in the home.
+#[tokio::test]
+async fn a_registered_public_key_logs_in() {
+    let (home, _target) = demo_home_with("", Options::default()).await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let identity = ssh_gateway::Identity::open(elsewhere.path()).unwrap();
+    let key = identity.agent_key(AGENT).unwrap();
+    assert!(!login_with_key(&home, AGENT, &key).await);
+    let line = std::fs::read_to_string(key.with_added_extension("pub")).unwrap();
+    home.policy.add_agent_key(AGENT, line.trim()).unwrap();
+    assert!(login_with_key(&home, AGENT, &key).await);
+}
