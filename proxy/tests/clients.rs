@@ -1,7 +1,7 @@
 //! Stock clients through the proxy: curl, OpenSSL, Python, Node. A client that is missing fails its
 //! test; `./dev test` installs them.
 
-#![allow(clippy::indexing_slicing, clippy::expect_used, reason = "tests")]
+#![allow(clippy::indexing_slicing, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
 

@@ -1,6 +1,8 @@
 //! Credentials that an origin sends back (contract I-2, I-4): neither the caller nor the home's files
 //! get to see them.
 
+#![allow(clippy::panic, reason = "tests")]
+
 mod support;
 
 use journal::contract::Body;
