@@ -286,8 +286,11 @@ fn other_sources_have_their_codes() {
     assert_eq!(policy.credential(&env).unwrap().0.expose(), env!("CARGO_MANIFEST_DIR").as_bytes());
     let absent = of("env:AFFIANT_TEST_NEVER_SET", "bearer");
     assert_eq!(policy.credential(&absent).unwrap_err().code(), Code::SecretMissing);
-    let exec = of("exec:pass show x", "bearer");
-    assert_eq!(policy.credential(&exec).unwrap_err().code(), Code::InjectionUnsupported);
+    let exec = of("exec:printf tok", "bearer");
+    assert_eq!(policy.credential(&exec).unwrap().0.expose(), b"tok");
+    assert!(exec.secret.is_slow());
+    let failing = of("exec:false", "bearer");
+    assert_eq!(policy.credential(&failing).unwrap_err().code(), Code::SecretSourceFailed);
     let later = of("tok", "sigv4");
     assert_eq!(policy.credential(&later).unwrap_err().code(), Code::InjectionUnsupported);
 }
