@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::cli;
-use crate::output;
+use crate::output::{self, Negative};
 use anyhow::{Context as _, bail};
 use policy::call::Call;
 use policy::expect::{Checked, Expectations};
@@ -19,7 +19,7 @@ pub(super) fn policy(context: &Context, command: cli::Policy) -> anyhow::Result<
             let version = number.unwrap_or_else(|| store.snapshot().version());
             let text = store
                 .source_text(version)?
-                .with_context(|| format!("there is no policy version {version}"))?;
+                .ok_or_else(|| Negative(format!("there is no policy version {version}")))?;
             output::print(&text);
             Ok(ExitCode::SUCCESS)
         }
@@ -45,7 +45,9 @@ fn named(context: &Context, file: Option<PathBuf>) -> PathBuf {
 }
 
 fn who() -> String {
-    std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "unknown".into())
+    std::env::var("USER")
+        .or_else(|_| std::env::var("LOGNAME"))
+        .unwrap_or_else(|_| format!("uid {}", rustix::process::getuid()))
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {

@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::cli;
-use crate::output;
+use crate::output::{self, Negative};
 use anyhow::{Context as _, bail};
 use policy::vault::Status;
 use policy::{Policy, Secret};
@@ -20,7 +20,10 @@ pub(super) fn secret(context: &Context, command: cli::Secret) -> anyhow::Result<
         cli::Secret::Set { name } => set(&store, &name),
         cli::Secret::Rotate { name } => {
             if store.list_secrets()?.iter().all(|entry| entry.name != name) {
-                bail!("there is no secret {name:?} to rotate: `affiant secret set {name}`");
+                return Err(Negative(format!(
+                    "there is no secret {name:?} to rotate: `affiant secret set {name}`"
+                ))
+                .into());
             }
             set(&store, &name)
         }

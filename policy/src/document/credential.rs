@@ -139,7 +139,7 @@ fn read_inject(fields: &Fields<'_, '_>) -> Option<Inject> {
         "basic" => Inject::Basic,
         "header" => return read_header(fields),
         "password" => Inject::Password,
-        "ssh-key" | "ssh_key" => Inject::SshKey,
+        "ssh-key" => Inject::SshKey,
         later if LATER.contains(&later) => {
             let message = format!("{later:?} is not supported yet; calls will be refused");
             fields.doubtful("inject", message, None);
