@@ -108,6 +108,17 @@ impl Policy {
     }
 
     fn open_in_vault(&self, name: &str, version: u64) -> Result<Secret, Error> {
+        match self.open_now(name, version) {
+            // The master key may have been changed between two looks; then the next one fits.
+            Err(Error::Unreadable(_) | Error::Locked) => {
+                drop(self.state());
+                self.open_now(name, version)
+            }
+            other => other,
+        }
+    }
+
+    fn open_now(&self, name: &str, version: u64) -> Result<Secret, Error> {
         let sealed = self.sealed(name, version).map_err(|error| {
             tracing::error!(%error, "a sealed secret can't be read");
             Error::Unreadable("its record in the store can't be read")
