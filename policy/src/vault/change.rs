@@ -5,17 +5,19 @@ use crate::seal::{self, Sealed};
 use crate::secrets::sealed_parts;
 use crate::store::Store;
 use crate::{Policy, Secret};
+use std::io;
 use std::sync::PoisonError;
 
 /// Where the new master key is to come from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub enum Protection<'a> {
     /// A key file in the home.
     KeyFile,
     /// A passphrase.
     Passphrase(&'a Secret),
-    /// Whoever starts the process; the key is handed out once.
-    Given,
+    /// Whoever starts the process. The text of the new key is handed to the function, which keeps
+    /// it; only if it does is the key changed.
+    Given(&'a dyn Fn(&Secret) -> io::Result<()>),
 }
 
 /// What a change did.
@@ -23,8 +25,6 @@ pub enum Protection<'a> {
 pub struct Rotated {
     /// How many sealed secret versions were moved to the new key.
     pub secrets: usize,
-    /// The text of the new key, with [`Protection::Given`].
-    pub key: Option<Secret>,
 }
 
 /// Changing the master key.
@@ -38,6 +38,9 @@ pub mod rotate {
         /// The store failed.
         #[error(transparent)]
         Store(#[from] crate::store::Error),
+        /// The new key could not be kept.
+        #[error("the new key could not be kept")]
+        NotKept(#[source] std::io::Error),
         /// A sealed secret does not open under the old key.
         #[error(
             "the secret {0:?} can't be opened under the old key; set it anew or remove it, then rotate"
@@ -80,7 +83,10 @@ impl Policy {
             Protection::Passphrase(given) => {
                 (Mode::Passphrase, Some(Passphrase::wrap(given, &master)?))
             }
-            Protection::Given => (Mode::Given, None),
+            Protection::Given(keep) => {
+                keep(&file::text(&master)).map_err(rotate::Error::NotKept)?;
+                (Mode::Given, None)
+            }
         };
         let header = Header::new(mode, &master, passphrase)?.with_root(&master, &root)?;
         store.put_record(&store.meta, &mut txn, "vault", &header)?;
@@ -94,7 +100,7 @@ impl Policy {
         } else {
             file::remove(&vault.home)?;
         }
-        Ok(Rotated { secrets, key: matches!(to, Protection::Given).then(|| file::text(&master)) })
+        Ok(Rotated { secrets })
     }
 }
 
