@@ -181,10 +181,27 @@ pub(crate) enum Secret {
 pub(crate) enum Vault {
     /// Locked or unlocked
     Status,
-    /// Unlock the running server's vault with the passphrase
+    /// Unlock the running server's vault with the passphrase, or with the key that was handed out
     Unlock,
     /// Lock the running server's vault
     Lock,
+    /// Change the vault's master key; every secret is moved to the new one
+    Rotate(VaultRotate),
+}
+
+/// Where the new master key comes from; without an option, from where the old one does.
+#[derive(Debug, Args)]
+pub(crate) struct VaultRotate {
+    /// Keep it in a key file in the home
+    #[arg(long)]
+    pub(crate) key_file: bool,
+    /// Protect it by a passphrase, asked for, or read from stdin: first the old one if there is one,
+    /// then the new one on a line of its own
+    #[arg(long, conflicts_with = "key_file")]
+    pub(crate) passphrase: bool,
+    /// Write it to this file and expect it at start as the systemd credential `affiant-vault-key`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["key_file", "passphrase"])]
+    pub(crate) hand_out: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

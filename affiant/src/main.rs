@@ -5,6 +5,7 @@ mod cli;
 mod commands;
 mod control;
 mod environment;
+mod hardening;
 mod home;
 mod output;
 mod server;

@@ -27,7 +27,7 @@ use journal::contract::{
     Observation, Operation, Preflight, RemoteContract,
 };
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
-use policy::{Details, HttpAction, HttpGrant, Secret, Snapshot};
+use policy::{Credential, Details, HttpAction, HttpGrant, Policy, Secret, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -366,7 +366,7 @@ impl Job<'_> {
             keep_seconds: grant.keep_for.as_secs(),
         })
         .map_err(Refusal::Journal)?;
-        let injected = self.injected(grant, bound.as_ref())?;
+        let injected = self.injected(grant, bound.as_ref()).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
         let redactor = injected.as_ref().map_or_else(Redactor::default, |injected| {
             Redactor::new(&injected.secret, &injected.field.1)
@@ -384,7 +384,7 @@ impl Job<'_> {
         Ok(Ready { idle, key, head, redactor })
     }
 
-    fn injected(
+    async fn injected(
         &self,
         grant: &HttpGrant,
         bound: Option<&CredentialUse>,
@@ -392,7 +392,7 @@ impl Job<'_> {
         let Some((credential, bound)) = grant.credential.as_ref().zip(bound) else {
             return Ok(None);
         };
-        let secret = self.shared.policy.credential_bound(credential, bound);
+        let secret = secret_of(&self.shared.policy, credential, bound).await;
         let secret = secret.map_err(Refusal::Credential)?;
         let field = credential.inject.header(&secret).map_err(Refusal::Credential)?;
         Ok(Some(Injected { secret, field }))
@@ -429,6 +429,21 @@ impl Job<'_> {
             None => dialled.map_err(Refusal::Dial),
         }
     }
+}
+
+/// The secret of a credential; a slow source is asked off the threads that serve other calls.
+async fn secret_of(
+    policy: &Arc<Policy>,
+    credential: &Credential,
+    bound: &CredentialUse,
+) -> Result<Secret, policy::credential::Error> {
+    if !credential.secret.is_slow() {
+        return policy.credential_bound(credential, bound);
+    }
+    let (policy, credential, bound) = (Arc::clone(policy), credential.clone(), bound.clone());
+    tokio::task::spawn_blocking(move || policy.credential_bound(&credential, &bound))
+        .await
+        .unwrap_or(Err(policy::credential::Error::SourceFailed("the broker is stopping")))
 }
 
 /// The record of crossing the boundary.

@@ -14,8 +14,7 @@ use zeroize::Zeroizing;
 const LIMIT: u64 = 64 * 1024;
 
 pub(super) fn secret(context: &Context, command: cli::Secret) -> anyhow::Result<ExitCode> {
-    context.home.require()?;
-    let store = Policy::open(context.home.path()).context("open the policy store")?;
+    let store = context.home.open_policy()?;
     match command {
         cli::Secret::Set { name } => set(&store, &name),
         cli::Secret::Rotate { name } => {
@@ -38,7 +37,7 @@ pub(super) fn secret(context: &Context, command: cli::Secret) -> anyhow::Result<
 
 fn set(store: &Policy, name: &str) -> anyhow::Result<ExitCode> {
     if store.vault().status() == Status::Locked {
-        let passphrase = prompt("passphrase of the vault: ")?;
+        let passphrase = prompt("passphrase or key of the vault: ")?;
         store.vault().unlock(Some(&passphrase)).context("unlock the vault")?;
     }
     let value = read_value(&format!("value of {name}"), false)?;
