@@ -27,15 +27,14 @@ fn every(scene: Scene, thread: &'static str, calls: &'static str, blow: Blow) ->
     let binary = Path::new(env!("CARGO_BIN_EXE_affiant"));
     let mut stage = Stage::new(binary, scene, identity).unwrap();
     let mut outcomes: BTreeMap<String, u32> = BTreeMap::new();
-    let mut hits = 0;
     for nth in 1..=MOST {
         let strike = stage.strike(Point { thread, calls, nth, blow }).unwrap();
         assert_eq!(strike.findings, Vec::<String>::new(), "{scene:?} {calls} {nth} {blow:?}");
         if !strike.hit {
+            let hits = nth - 1;
             eprintln!("{scene:?} {thread} {calls} {blow:?}: {hits} points, {outcomes:?}");
             return hits;
         }
-        hits += 1;
         *outcomes.entry(format!("{:?}", strike.outcome)).or_default() += 1;
     }
     panic!("{scene:?}: the call still writes after {MOST} {calls}");
