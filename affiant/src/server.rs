@@ -9,10 +9,13 @@ use policy::Policy;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+/// How often the retention of the journal is applied.
+const MAINTAIN_EVERY: Duration = Duration::from_secs(300);
 /// What the key for stored results is derived for.
 const RESULT_KEY_PURPOSE: &str = "affiant journal results v1";
 
@@ -27,10 +30,14 @@ pub(crate) struct Server {
 }
 
 /// Opens journal and policy of the home. Takes the home's lock.
-pub(crate) fn open_state(home: &Home, durable: bool) -> anyhow::Result<Arc<State>> {
+pub(crate) fn open_state(
+    home: &Home,
+    retention: journal::Retention,
+    durable: bool,
+) -> anyhow::Result<Arc<State>> {
     home.require()?;
     let policy = Arc::new(Policy::open(home.path()).context("open the policy store")?);
-    let options = journal::Options { durable, ..journal::Options::new(home.journal()) };
+    let options = journal::Options { durable, retention, ..journal::Options::new(home.journal()) };
     let (journal, recovery) = Journal::open(options, None).context("open the journal")?;
     if !recovery.unknown.is_empty() {
         tracing::warn!(
@@ -43,15 +50,20 @@ pub(crate) fn open_state(home: &Home, durable: bool) -> anyhow::Result<Arc<State
     Ok(Arc::new(State { journal, policy, listening: OnceLock::new() }))
 }
 
-/// Gives the journal the key for results, when the vault is unlocked.
-pub(crate) fn hand_result_key(journal: &Journal, policy: &Policy) -> anyhow::Result<()> {
+/// The key for stored results, when the vault is unlocked.
+pub(crate) fn result_key(policy: &Policy) -> anyhow::Result<Option<ResultKey>> {
     match policy.vault().status() {
-        policy::vault::Status::Locked => journal.set_result_key(None),
+        policy::vault::Status::Locked => Ok(None),
         policy::vault::Status::Unlocked => {
             let key = policy.vault().derive(RESULT_KEY_PURPOSE).context("derive the result key")?;
-            journal.set_result_key(Some(ResultKey::new(*key)));
+            Ok(Some(ResultKey::new(*key)))
         }
     }
+}
+
+/// Gives the journal the key for results, when the vault is unlocked.
+pub(crate) fn hand_result_key(journal: &Journal, policy: &Policy) -> anyhow::Result<()> {
+    journal.set_result_key(result_key(policy)?);
     Ok(())
 }
 
@@ -64,7 +76,11 @@ impl Server {
                 home.path().display()
             );
         }
-        let state = open_state(home, !listen.unsafe_no_sync)?;
+        let retention = journal::Retention {
+            max_age: listen.journal_max_age,
+            max_bytes: listen.journal_max_size,
+        };
+        let state = open_state(home, retention, !listen.unsafe_no_sync)?;
         let ca = Arc::new(proxy::Ca::load(&home.ca()).context("read the CA")?);
         let identity =
             Arc::new(ssh_gateway::Identity::open(&home.ssh()).context("read the SSH identity")?);
@@ -107,6 +123,7 @@ impl Server {
         let mut tasks = JoinSet::new();
         tasks.spawn(proxy.serve(http, watched.clone()));
         tasks.spawn(gateway.serve(ssh, watched.clone()));
+        tasks.spawn(maintain(state.journal.clone(), watched.clone()));
         let operators = routes.layer(axum::Extension(Caller::Operator));
         tasks.spawn(serve_control(socket, operators.clone(), watched.clone()));
         if let Some(console) = console {
@@ -134,6 +151,24 @@ impl Server {
             tracing::debug!("the control socket was gone already: {error}");
         }
         self.state.journal.close().await;
+    }
+}
+
+/// Applies the retention of the journal, now and every few minutes.
+async fn maintain(journal: Journal, mut shutdown: watch::Receiver<bool>) {
+    loop {
+        let pass = journal.clone();
+        match tokio::task::spawn_blocking(move || pass.maintain()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                tracing::warn!("retention of the journal: {:#}", anyhow::Error::new(error));
+            }
+            Err(error) => tracing::error!("retention of the journal ended badly: {error}"),
+        }
+        let over = shutdown.wait_for(|down| *down);
+        if tokio::time::timeout(MAINTAIN_EVERY, over).await.is_ok() {
+            break;
+        }
     }
 }
 

@@ -26,7 +26,7 @@ impl Client {
         if UnixStream::connect(home.socket()).await.is_ok() {
             return Ok(Self::Socket(home.socket()));
         }
-        let state = crate::server::open_state(home, true)?;
+        let state = crate::server::open_state(home, journal::Retention::default(), true)?;
         Ok(Self::Local(router(state)))
     }
 
