@@ -147,12 +147,31 @@ pub(crate) enum Policy {
         #[arg(value_name = "N")]
         number: u64,
     },
+    /// Compare a policy with a file of expectations
+    Test {
+        /// The expectations
+        file: PathBuf,
+        /// The policy file to judge [default: the version in force]
+        #[arg(long, value_name = "FILE")]
+        policy: Option<PathBuf>,
+    },
+    /// Say what differs: the version in force and a file, or two versions
+    Diff {
+        /// A policy file [default: the home's], or the number of the earlier version
+        before: Option<String>,
+        /// The number of the later version
+        after: Option<u64>,
+    },
     /// Say which rule decides a call, and what would be injected
     Explain {
         /// The agent that calls
         #[arg(long)]
         agent: String,
-        /// Method and URL, or `ssh USER@HOST[:PORT] COMMAND`
+        /// A header field of the request, for routes with conditions
+        #[arg(long, value_name = "NAME: VALUE")]
+        header: Vec<String>,
+        /// METHOD URL, `ssh USER@HOST[:PORT] COMMAND`, `sftp USER@HOST`, `subsystem NAME USER@HOST`
+        /// or `forward USER@HOST TO:PORT`
         #[arg(required = true, num_args = 2.., trailing_var_arg = true, value_name = "METHOD URL")]
         call: Vec<String>,
     },
@@ -183,10 +202,27 @@ pub(crate) enum Secret {
 pub(crate) enum Vault {
     /// Locked or unlocked
     Status,
-    /// Unlock the running server's vault with the passphrase
+    /// Unlock the running server's vault with the passphrase, or with the key that was handed out
     Unlock,
     /// Lock the running server's vault
     Lock,
+    /// Change the vault's master key; every secret is moved to the new one
+    Rotate(VaultRotate),
+}
+
+/// Where the new master key comes from; without an option, from where the old one does.
+#[derive(Debug, Args)]
+pub(crate) struct VaultRotate {
+    /// Keep it in a key file in the home
+    #[arg(long)]
+    pub(crate) key_file: bool,
+    /// Protect it by a passphrase, asked for, or read from stdin: first the old one if there is one,
+    /// then the new one on a line of its own
+    #[arg(long, conflicts_with = "key_file")]
+    pub(crate) passphrase: bool,
+    /// Write it to this file and expect it at start as the systemd credential `affiant-vault-key`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["key_file", "passphrase"])]
+    pub(crate) hand_out: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -2,6 +2,7 @@
 
 use crate::cli::Listen;
 use crate::control::{Caller, ForAgents, Listening, State, console, router};
+use crate::hardening;
 use crate::home::Home;
 use anyhow::{Context as _, bail};
 use journal::{Journal, ResultKey};
@@ -35,8 +36,7 @@ pub(crate) fn open_state(
     retention: journal::Retention,
     durable: bool,
 ) -> anyhow::Result<Arc<State>> {
-    home.require()?;
-    let policy = Arc::new(Policy::open(home.path()).context("open the policy store")?);
+    let policy = Arc::new(home.open_policy()?);
     let options = journal::Options { durable, retention, ..journal::Options::new(home.journal()) };
     let (journal, recovery) = Journal::open(options, None).context("open the journal")?;
     if !recovery.unknown.is_empty() {
@@ -70,6 +70,7 @@ pub(crate) fn hand_result_key(journal: &Journal, policy: &Policy) -> anyhow::Res
 impl Server {
     /// Opens the home and starts to listen.
     pub(crate) async fn start(home: &Home, listen: &Listen) -> anyhow::Result<Self> {
+        hardening::forbid_dumps();
         if tokio::net::UnixStream::connect(home.socket()).await.is_ok() {
             bail!(
                 "a server already serves {}: stop it, or name another home with --home",

@@ -255,8 +255,17 @@ fn agents_see_only_their_own_invocations() {
             "{path}"
         );
     }
-    let response = bench.server.curl(&["http://affiant.internal/v1/stats"]);
-    assert_eq!(response.status, 403);
+    for (path, status, code) in [
+        ("stats", 403, "OPERATORS_ONLY"),
+        ("nothing", 404, "NO_SUCH_RESOURCE"),
+        ("invocations?cursor=abc", 400, "INVALID_PARAMETER"),
+        ("invocations?limit=0", 400, "INVALID_PARAMETER"),
+        ("invocations?outcome=maybe", 400, "INVALID_PARAMETER"),
+        ("invocations?colour=red", 400, "INVALID_PARAMETER"),
+    ] {
+        let response = bench.server.curl(&[&format!("http://affiant.internal/v1/{path}")]);
+        assert_eq!((response.status, response.json()["code"].as_str()), (status, Some(code)));
+    }
 }
 
 /// An invalid policy names file, line and column, and the version in force stays.

@@ -54,6 +54,16 @@ pub struct HttpAction<'a> {
     pub path: &'a str,
 }
 
+/// What else of an HTTP request conditions look at. By default nothing is known, and routes with
+/// conditions do not match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Details<'a> {
+    /// The raw query, without the question mark.
+    pub query: Option<&'a str>,
+    /// The header fields in their order: names in any case, and values.
+    pub headers: &'a [(&'a [u8], &'a [u8])],
+}
+
 /// One SSH action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SshAction<'a> {

@@ -3,6 +3,7 @@
 //! Reading never stops at the first error, and never panics. What a text means is decided here; how
 //! fast it is looked up is decided in `snapshot`.
 
+mod conditions;
 mod credential;
 mod http;
 pub(crate) mod reader;
@@ -10,6 +11,7 @@ mod ssh;
 mod terms;
 pub(crate) mod value;
 
+use crate::condition::Conditions;
 use crate::host::{self, Pattern};
 use crate::preset::{Contract, PRESETS, Preset};
 use crate::{Credential, HttpGrant, SshGrant, path};
@@ -58,6 +60,7 @@ pub(crate) struct HttpRoute {
     pub port: u16,
     pub methods: Names,
     pub path: Option<path::Pattern>,
+    pub conditions: Conditions,
     /// Whether a person has to approve each call.
     pub approval: bool,
     /// The grant, without what the preset says of single calls.
@@ -312,3 +315,6 @@ fn read_approval_and_retry(fields: &Fields<'_, '_>) -> bool {
 #[cfg(test)]
 #[path = "document_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+mod schema_tests;

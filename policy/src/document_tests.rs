@@ -178,6 +178,20 @@ fn methods_paths_and_ports_are_checked() {
 }
 
 #[test]
+fn conditions_are_checked() {
+    let with =
+        |rest: &str| format!("[[route]]\nname = \"r\"\nmatch = {{ host = \"h.test\", {rest} }}\n");
+    check(&with("headers = \"x\""), 3, 38, &["a table in braces"]);
+    check(&with("headers = { x = 1 }"), 3, 44, &["list of texts"]);
+    check(&with("headers = { \"a b\" = \"1\" }"), 3, 40, &["header field"]);
+    check(&with("headers = { Authorization = \"Bearer x\" }"), 3, 40, &["carries secrets"]);
+    check(&with("headers = { x = \"1\", X = \"2\" }"), 3, 40, &["is there already"]);
+    check(&with("query = { a = [] }"), 3, 42, &["empty list"]);
+    check(&with("query = { \"\" = \"1\" }"), 3, 38, &["name of a parameter"]);
+    assert_eq!(warnings(&with("query = { a = \"1\" }, headers = { b = [\"x\", \"y\"] }")).len(), 0);
+}
+
+#[test]
 fn secrets_and_modes_are_read() {
     let of = |secret: &str, rest: &str| {
         let text = format!(
@@ -202,7 +216,21 @@ fn secrets_and_modes_are_read() {
         (SecretRef::Env("TOK".into()), header)
     );
     assert_eq!(of("file:/run/tok", "inject = \"bearer\"").0, SecretRef::File("/run/tok".into()));
-    assert_eq!(of("exec:pass x", "inject = \"oauth2\"").0, SecretRef::Exec("pass x".into()));
+    assert_eq!(
+        of("exec:pass x", "inject = \"oauth2\"").0,
+        SecretRef::Exec(vec!["pass".into(), "x".into()])
+    );
+    let program = |secret: &str| {
+        let text = format!("[[credential]]\nid = \"c\"\nsecret = {secret}\ninject = \"bearer\"\n");
+        format!("{text}{ROUTE}credential = \"c\"\n")
+    };
+    let snapshot = Snapshot::compile(&program("{ exec = [\"op\", \"My item\"] }"), "p", 0);
+    assert!(snapshot.is_ok_and(|s| s.warnings().is_empty()));
+    check(&program("{ exec = [] }"), 3, 19, &["empty list"]);
+    check(&program("{ exec = [\"\"] }"), 3, 19, &["no name"]);
+    check(&program("{}"), 3, 10, &["`exec` of `secret`", "is missing"]);
+    check(&program("\"exec:op 'My item'\""), 3, 10, &["words without quotes"]);
+    check(&program("\"exec: \""), 3, 10, &["name a program"]);
     let with = |rest: &str| format!("[[credential]]\nid = \"c\"\nsecret = \"s\"\n{rest}\n");
     check(&with("inject = \"header\""), 1, 1, &["lacks `name`"]);
     check(&with("inject = \"header\"\nname = \"a b\""), 5, 8, &["header field"]);
@@ -313,7 +341,7 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 5);
+    assert_eq!(blocks, 6);
     let lists = [
         super::DEFAULTS,
         super::TRUST,

@@ -29,6 +29,18 @@ pub struct Explanation {
     /// The credential's id, and how it would be injected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub injects: Option<String>,
+    /// The credential's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credential: Option<String>,
+    /// The preset of the deciding route.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<&'static str>,
+    /// Whether the call may be repeated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotent: Option<bool>,
+    /// The header whose key makes a repeat safe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// The terms that apply: idempotency, what is kept, limits.
     pub terms: Vec<String>,
     /// Other routes for the same host and why they did not decide.

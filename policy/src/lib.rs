@@ -7,9 +7,13 @@
 
 mod action;
 pub mod agent;
+pub mod call;
+mod condition;
 pub mod credential;
 mod diagnostic;
+pub mod diff;
 mod document;
+pub mod expect;
 mod explain;
 mod glob;
 mod grant;
@@ -26,7 +30,7 @@ mod starter;
 pub mod store;
 pub mod vault;
 
-pub use action::{HttpAction, Scheme, SshAction, SshRequest};
+pub use action::{Details, HttpAction, Scheme, SshAction, SshRequest};
 pub use diagnostic::Diagnostic;
 pub use explain::{Considered, Explanation};
 pub use grant::{Credential, Denial, HttpGrant, IdempotencyRule, Limits, SecretRef, SshGrant};

@@ -6,8 +6,10 @@ mod order;
 mod ssh;
 
 use crate::document::reader::{Place, Reader};
-use crate::document::{self, Defaults, Trust};
-use crate::{Denial, Diagnostic, Explanation, HttpAction, HttpGrant, SshAction, SshGrant, host};
+use crate::document::{self, Defaults, HttpRoute, SshRoute, Trust};
+use crate::{
+    Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, SshAction, SshGrant, host,
+};
 use journal::contract::Code;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -52,8 +54,7 @@ impl Snapshot {
                 "{kind} {:?} and {kind} {:?} (line {}) can match the same action, and neither is narrower",
                 second.0, first.0, first.1.line
             );
-            let hint =
-                "narrow one of them by path, methods or agents (SSH: users, commands, agents)";
+            let hint = "narrow one of them by path, conditions, methods or agents (SSH: users, commands, agents)";
             reader.error_at(second.1, message, Some(hint.to_owned()));
         }
         let warnings = reader.finish()?;
@@ -97,7 +98,19 @@ impl Snapshot {
     /// # Errors
     /// [`Denial`].
     pub fn http(&self, action: &HttpAction<'_>) -> Result<HttpGrant, Denial> {
-        let target = http::Target::of(action)?;
+        self.http_with(action, &Details::default())
+    }
+
+    /// As [`Snapshot::http`], with what conditions on headers and query look at.
+    ///
+    /// # Errors
+    /// [`Denial`].
+    pub fn http_with(
+        &self,
+        action: &HttpAction<'_>,
+        details: &Details<'_>,
+    ) -> Result<HttpGrant, Denial> {
+        let target = http::Target::of(action, *details)?;
         match self.http.find(&target) {
             Some(route) if route.approval => Err(approval_pending(&route.name)),
             Some(route) => Ok(route.grant_for(target.method, &target.path)),
@@ -135,7 +148,13 @@ impl Snapshot {
     /// Explains the decision on an HTTP action.
     #[must_use]
     pub fn explain_http(&self, action: &HttpAction<'_>) -> Explanation {
-        explain::http(self, action)
+        explain::http(self, action, &Details::default())
+    }
+
+    /// As [`Snapshot::explain_http`], with what conditions on headers and query look at.
+    #[must_use]
+    pub fn explain_http_with(&self, action: &HttpAction<'_>, details: &Details<'_>) -> Explanation {
+        explain::http(self, action, details)
     }
 
     /// Explains the decision on an SSH action.
@@ -165,6 +184,22 @@ impl Snapshot {
         let ssh = self.ssh.routes().iter().flat_map(|r| &r.agents);
         let names: BTreeSet<&String> = routes.chain(ssh).flatten().collect();
         names.into_iter().cloned().collect()
+    }
+
+    pub(crate) const fn defaults(&self) -> &Defaults {
+        &self.defaults
+    }
+
+    pub(crate) fn http_routes(&self) -> &[HttpRoute] {
+        self.http.routes()
+    }
+
+    pub(crate) fn ssh_routes(&self) -> &[SshRoute] {
+        self.ssh.routes()
+    }
+
+    pub(crate) fn trust(&self) -> &[Trust] {
+        &self.trust
     }
 
     fn open_egress(&self) -> HttpGrant {

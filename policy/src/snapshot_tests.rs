@@ -283,6 +283,56 @@ fn ties_are_refused_with_both_names() {
     compile(&agents("\"x\", \"y\"", "\"y\""));
 }
 
+/// V-1 and V-2: conditions narrow a route, and a refusal names the part that fails them.
+#[test]
+fn v_1_conditions_on_headers_and_query_narrow_routes() {
+    let reads = "host = \"ec2.test\", query = { Action = [\"Describe*\"] }";
+    let dynamo = "host = \"dynamo.test\", headers = { X-Amz-Target = \"DynamoDB.Get*\" }";
+    let text = route("reads", reads, "idempotent = true")
+        + &route("all", "host = \"ec2.test\", methods = [\"POST\"]", "")
+        + &route("items", dynamo, "");
+    let snapshot = compile(&text);
+    let decide = |method, host, query, headers: &[(&[u8], &[u8])]| {
+        let details = Details { query, headers };
+        let decided = snapshot.http_with(&action(method, host, "/"), &details);
+        decided.map(|grant| grant.route.unwrap()).map_err(|denial| denial.field)
+    };
+    let reading = Some("Action=DescribeInstances");
+    assert_eq!(decide("GET", "ec2.test", reading, &[]), Ok("reads".to_owned()));
+    assert_eq!(decide("POST", "ec2.test", reading, &[]), Ok("reads".to_owned()));
+    let running = Some("Action=RunInstances");
+    assert_eq!(decide("POST", "ec2.test", running, &[]), Ok("all".to_owned()));
+    assert_eq!(decide("GET", "ec2.test", running, &[]), Err("target.query".to_owned()));
+    assert_eq!(decide("GET", "ec2.test", None, &[]), Err("target.query".to_owned()));
+    let get: &[(&[u8], &[u8])] = &[(b"x-amz-target", b"DynamoDB.GetItem")];
+    assert_eq!(decide("POST", "dynamo.test", None, get), Ok("items".to_owned()));
+    assert_eq!(decide("POST", "dynamo.test", None, &[]), Err("request.headers".to_owned()));
+    let told = snapshot.explain_http(&action("POST", "ec2.test", "/"));
+    assert_eq!(
+        (told.rule.as_str(), told.considered[0].reason.as_str()),
+        ("all", "has a condition on the query")
+    );
+}
+
+#[test]
+fn conditions_that_cross_are_ties() {
+    let host = "host = \"a.test\"";
+    let pair = |a: &str, b: &str| {
+        route("one", &format!("{host}, {a}"), "") + &route("two", &format!("{host}, {b}"), "")
+    };
+    tie(&pair("query = { a = \"1\" }", "query = { b = \"1\" }"), ["one", "two"], [1, 5]);
+    tie(&pair("query = { a = \"1*\" }", "query = { a = \"*2\" }"), ["one", "two"], [1, 5]);
+    let methods = "query = { b = \"1\" }, methods = [\"GET\"]";
+    tie(&pair("query = { a = \"1\" }", methods), ["one", "two"], [1, 5]);
+    compile(&pair("query = { a = \"1\" }", "query = { a = \"2\" }"));
+    compile(&pair("query = { a = \"1\" }", "query = { a = \"1\", b = \"2\" }"));
+    compile(&pair(
+        "query = { a = \"1\" }, methods = [\"GET\"]",
+        "query = { b = \"1\" }, methods = [\"PUT\"]",
+    ));
+    compile(&pair("query = { a = \"1\" }", "query = { a = \"1\" }, methods = [\"GET\"]"));
+}
+
 fn ssh<'a>(user: &'a str, request: SshRequest<'a>) -> SshAction<'a> {
     SshAction { agent: "coder", host: "prod-1", port: 22, user, request }
 }
@@ -489,7 +539,7 @@ proptest! {
         let (Ok(forward), Ok(backward)) = (forward, backward) else { return Ok(()) };
         prop_assert_eq!(forward.http(&action), backward.http(&action));
         // The slow search over all routes agrees on whether anything matches.
-        let target = http::Target::of(&action).unwrap();
+        let target = http::Target::of(&action, Details::default()).unwrap();
         let any = forward.http.of_host(&target.host).any(|r| http::mismatch(r, &target).is_none());
         prop_assert_eq!(forward.http(&action).is_ok(), any);
         if let Ok(grant) = forward.http(&action) {

@@ -10,8 +10,9 @@ use crate::proxy::Shared;
 use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
 use crate::stream::{self, Inbound, Wire};
-use crate::target::{Authority, Error as TargetError, Host};
+use crate::target::{Authority, Error as TargetError, Host, Scheme};
 use journal::contract::Confirmation;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -20,8 +21,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// How long a closing connection waits for the caller to take what was sent.
 const LINGER: Duration = Duration::from_secs(2);
+/// How long the confirmation of a delivery is waited for before the connection is ended.
+const BEFORE_END: Duration = Duration::from_millis(250);
 /// Pause inside a request's content.
 const CONTENT_PAUSE: Duration = Duration::from_secs(60);
+
+/// The first byte of a TLS connection: a handshake record (RFC 8446 section 5.1).
+const TLS_HANDSHAKE: u8 = 22;
 
 /// A connection and what it has become.
 struct Connection {
@@ -37,7 +43,8 @@ struct Connection {
 enum Next {
     Head(Request),
     Fault(head::Fault),
-    Closed,
+    /// The end; whether the caller's side came to it in order.
+    Closed(bool),
 }
 
 /// What becomes of the connection after a request.
@@ -60,9 +67,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, tcp: TcpStream, shutdown: watch::
     let out = Outbound::new(wire);
     let mut connection = Connection { shared, out, tunnel: None, pending: Vec::new(), shutdown };
     let Some((inbound, authority, identity)) = connection.requests(inbound).await else { return };
-    if let Some((mut connection, inbound)) =
-        connection.intercept(inbound, authority, identity).await
-    {
+    if let Some((mut connection, inbound)) = connection.enter(inbound, authority, identity).await {
         // Inside a tunnel there is no second one.
         drop(connection.requests(inbound).await);
     }
@@ -73,10 +78,11 @@ impl Connection {
     async fn requests(&mut self, mut inbound: Inbound) -> Option<(Inbound, Authority, Identity)> {
         loop {
             let then = match self.next_head(&mut inbound).await {
-                Next::Closed => {
-                    // With nothing under way, an orderly end costs nothing.
-                    drop(self.out.finish().await);
-                    self.conclude().await;
+                Next::Closed(orderly) => {
+                    if orderly {
+                        self.close(None).await;
+                    }
+                    self.pending.drain(..).for_each(Pending::fail);
                     return None;
                 }
                 Next::Fault(fault) => {
@@ -105,8 +111,10 @@ impl Connection {
         let mut searched = 0;
         let mut pause = Duration::from_millis(1);
         if *self.shutdown.borrow() && inbound.buffer.is_empty() {
-            return Next::Closed;
+            return Next::Closed(true);
         }
+        // What is buffered was sent before the last response was acknowledged, perhaps.
+        let mut acknowledged = false;
         loop {
             while searched == 0 && inbound.buffer.starts_with(b"\r\n") {
                 drop(inbound.buffer.split_to(2));
@@ -123,74 +131,94 @@ impl Connection {
             let waiting = !self.pending.is_empty();
             tokio::select! {
                 read = inbound.fill() => match read {
-                    Ok(0) | Err(_) => return Next::Closed,
+                    Ok(0) => return Next::Closed(true),
+                    // TLS without close_notify, but not a reset.
+                    Err(error) => {
+                        return Next::Closed(error.kind() == io::ErrorKind::UnexpectedEof);
+                    }
                     Ok(_) => {
                         if partial {
                             deadline = Instant::now() + head_timeout;
                         }
-                        // A next request shows that the last response arrived.
-                        for pending in self.pending.drain(..) {
-                            pending.confirm(Confirmation::Protocol);
-                        }
+                        // A request that came after the acknowledgement shows that the caller has
+                        // the response; one that was on its way before shows nothing.
+                        self.confirm(acknowledged);
                     }
                 },
                 () = sleep(pause), if waiting => {
                     pause = (pause * 2).min(Duration::from_millis(500));
-                    self.confirm();
+                    if acknowledged {
+                        self.confirm(false);
+                    }
+                    acknowledged = self.is_acknowledged();
                 }
-                () = sleep_until(deadline) => return Next::Closed,
-                _ = self.shutdown.changed(), if partial => return Next::Closed,
+                () = sleep_until(deadline) => return Next::Closed(true),
+                _ = self.shutdown.changed(), if partial => return Next::Closed(true),
             }
         }
     }
 
-    /// Asks the transport whether the last response arrived.
-    fn confirm(&mut self) {
+    /// Whether the transport says that every byte arrived. After a reset nothing did.
+    fn is_acknowledged(&mut self) -> bool {
         match self.out.is_acknowledged() {
-            Ok(true) => {
-                for pending in self.pending.drain(..) {
-                    pending.confirm(Confirmation::Transport);
-                }
-            }
-            Ok(false) => {}
+            Ok(acknowledged) => acknowledged,
             Err(_) => {
                 self.pending.drain(..).for_each(Pending::fail);
+                false
             }
         }
     }
 
-    /// Waits a little for the last confirmation; without it, the delivery failed.
-    async fn conclude(&mut self) {
-        let until = Instant::now() + LINGER;
-        while !self.pending.is_empty() && Instant::now() < until {
-            self.confirm();
-            if !self.pending.is_empty() {
-                sleep(Duration::from_millis(10)).await;
-            }
+    /// Records what the transport says of the last response; `asked`: the caller asked for the next
+    /// one after that.
+    fn confirm(&mut self, asked: bool) {
+        if !self.pending.is_empty() && self.is_acknowledged() {
+            let how = if asked { Confirmation::Protocol } else { Confirmation::Transport };
+            self.pending.drain(..).for_each(|pending| pending.confirm(how));
         }
-        self.pending.drain(..).for_each(Pending::fail);
+    }
+
+    /// Waits for the last confirmation.
+    async fn conclude(&mut self, limit: Duration) {
+        let until = Instant::now() + limit;
+        loop {
+            self.confirm(false);
+            if self.pending.is_empty() || Instant::now() >= until {
+                return;
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
     }
 
     /// Ends the connection so that the caller can read what was sent, even while it still sends.
     async fn close(&mut self, rest: Option<Incoming>) {
+        // A caller that has closed already answers anything more with a reset, after which nobody
+        // can tell any more what it read. The end itself may be what it waits for, so not for long.
+        self.conclude(BEFORE_END).await;
         if self.out.finish().await.is_ok()
             && let Some(mut rest) = rest
         {
             // Closing with unread bytes would reset the connection and destroy the answer.
             let read = async {
                 while let Ok(Some(_)) = rest.next().await {}
-                if let Some(mut inbound) = rest.into_inbound() {
-                    while inbound.fill().await.is_ok_and(|length| length > 0) {
-                        inbound.buffer.clear();
-                    }
+                let Some(mut inbound) = rest.into_inbound() else { return Ok(()) };
+                while inbound.fill().await? > 0 {
+                    inbound.buffer.clear();
                 }
+                Ok::<_, io::Error>(())
             };
-            drop(timeout(LINGER, read).await);
+            if let Ok(Err(error)) = timeout(LINGER, read).await
+                && error.kind() == io::ErrorKind::ConnectionReset
+            {
+                self.pending.drain(..).for_each(Pending::fail);
+            }
         }
-        self.conclude().await;
+        self.conclude(LINGER).await;
+        self.pending.drain(..).for_each(Pending::fail);
     }
 
     async fn request(&mut self, head: Request, inbound: Inbound) -> Then {
+        self.confirm(false);
         let framing = match engine::framing(&head) {
             Ok(framing) => framing,
             Err(refusal) => return self.refuse_unread(head, inbound, &refusal).await,
@@ -237,9 +265,6 @@ impl Connection {
 
     fn after(&mut self, finished: Finished, incoming: Incoming) -> Then {
         self.pending.extend(finished.pending);
-        if !self.pending.is_empty() {
-            self.confirm();
-        }
         if finished.keep && incoming.is_ended() {
             return incoming.into_inbound().map_or(Then::Close(None), Then::Go);
         }
@@ -295,6 +320,25 @@ impl Connection {
         }
     }
 
+    /// Finds out what the caller speaks inside of its tunnel, and ends its TLS.
+    async fn enter(
+        mut self,
+        mut inbound: Inbound,
+        authority: Authority,
+        identity: Identity,
+    ) -> Option<(Self, Inbound)> {
+        if inbound.buffer.is_empty() {
+            let first = timeout(self.shared.options.head_timeout, inbound.fill()).await;
+            first.ok()?.ok().filter(|length| *length > 0)?;
+        }
+        if inbound.buffer.first() == Some(&TLS_HANDSHAKE) {
+            return self.intercept(inbound, authority, identity).await;
+        }
+        let scheme = Scheme::Http;
+        self.tunnel = Some(Tunnel { scheme, authority, identity, other_name: false });
+        Some((self, inbound))
+    }
+
     /// Ends the caller's TLS with a leaf of the home's authority.
     async fn intercept(
         self,
@@ -322,7 +366,8 @@ impl Connection {
             .is_some_and(|name| name.parse::<Host>().is_ok_and(|name| name != authority.host));
         let wire = stream::Shared::new(Wire::Tls(Box::new(tls)));
         let inbound = Inbound::new(wire.clone());
-        let tunnel = Some(Tunnel { authority, identity, other_name });
+        let scheme = Scheme::Https;
+        let tunnel = Some(Tunnel { scheme, authority, identity, other_name });
         let out = Outbound::new(wire);
         Some((Self { out, tunnel, pending: Vec::new(), ..self }, inbound))
     }

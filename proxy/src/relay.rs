@@ -93,20 +93,9 @@ pub(crate) enum Ended {
     Broken { error: Broken, begun: bool, length_bytes: u64 },
 }
 
-/// The parts of one exchange.
+/// One exchange under way.
 pub(crate) struct Relay<'a> {
-    pub(crate) call: &'a mut Call,
-    pub(crate) out: &'a mut Outbound,
-    pub(crate) grant: &'a HttpGrant,
-    pub(crate) operation: &'a Operation,
-    pub(crate) method: &'a str,
-    pub(crate) version: Version,
-    pub(crate) keep_alive: bool,
-    pub(crate) next_hop: &'a str,
-    pub(crate) pseudonym: &'a str,
-    pub(crate) hold_bytes: usize,
-    pub(crate) redactor: Redactor,
-    pub(crate) progress: &'a AtomicU64,
+    parts: Parts<'a>,
     seen_progress: u64,
     /// Whether the request is still going out.
     sending: bool,
@@ -118,7 +107,7 @@ pub(crate) struct Relay<'a> {
     digest: Sha256,
 }
 
-/// What [`Relay::new`] takes over.
+/// What an exchange works with.
 pub(crate) struct Parts<'a> {
     pub(crate) call: &'a mut Call,
     pub(crate) out: &'a mut Outbound,
@@ -138,18 +127,7 @@ pub(crate) struct Parts<'a> {
 impl<'a> Relay<'a> {
     pub(crate) fn new(parts: Parts<'a>) -> Self {
         Self {
-            call: parts.call,
-            out: parts.out,
-            grant: parts.grant,
-            operation: parts.operation,
-            method: parts.method,
-            version: parts.version,
-            keep_alive: parts.keep_alive,
-            next_hop: parts.next_hop,
-            pseudonym: parts.pseudonym,
-            hold_bytes: parts.hold_bytes,
-            redactor: parts.redactor,
-            progress: parts.progress,
+            parts,
             seen_progress: 0,
             sending: true,
             down: Down::Untouched,
@@ -167,22 +145,19 @@ impl<'a> Relay<'a> {
         mut upload: Pin<&mut impl Future<Output = Result<RequestSent, Unsent>>>,
         receiver: &mut Receiver,
     ) -> Ended {
+        // Nothing that was not redacted goes on from here, to the record either (contract I-4).
         let head = match self.head(upload.as_mut(), receiver).await {
-            Ok(head) => head,
+            Ok(head) => self.parts.redactor.head(head),
             Err(error) => return self.broken(error),
         };
         let started = ResponseStarted {
             status: Some(head.status),
             remote_request_id: remote_request_id(&head.fields),
         };
-        if let Err(error) = self.call.response_started(started) {
+        if let Err(error) = self.parts.call.response_started(started) {
             return self.broken(Broken::NotStored(error));
         }
         self.note_encoding(&head.fields);
-        // Found here, so that the record says so before it is closed.
-        for (_, value) in head.fields.iter() {
-            drop(self.redactor.text(value));
-        }
         match self.content(&head, upload, receiver).await {
             Ok((completion, trailers)) => self.settle(&head, completion, &trailers).await,
             Err(error) => self.broken(error),
@@ -200,7 +175,7 @@ impl<'a> Relay<'a> {
         mut upload: Pin<&mut impl Future<Output = Result<RequestSent, Unsent>>>,
         receiver: &mut Receiver,
     ) -> Result<Response, Broken> {
-        let deadline = tokio::time::sleep(self.grant.limits.response_timeout);
+        let deadline = tokio::time::sleep(self.parts.grant.limits.response_timeout);
         tokio::pin!(deadline);
         let mut unsent = None;
         loop {
@@ -208,14 +183,14 @@ impl<'a> Relay<'a> {
                 biased;
                 sent = upload.as_mut(), if self.sending => {
                     self.sending = false;
-                    deadline.as_mut().reset(Instant::now() + self.grant.limits.response_timeout);
+                    deadline.as_mut().reset(Instant::now() + self.parts.grant.limits.response_timeout);
                     if let Some(error) = self.sent(sent)? {
                         // The origin may have answered before it stopped reading.
                         deadline.as_mut().reset(Instant::now() + EARLY_RESPONSE);
                         unsent = Some(error);
                     }
                 }
-                head = receiver.head(self.method) => {
+                head = receiver.head(self.parts.method) => {
                     return head.map_err(|error| match unsent {
                         Some(unsent) => Broken::Send(unsent),
                         None => Broken::Receive { error, begun: receiver.has_bytes() },
@@ -223,7 +198,7 @@ impl<'a> Relay<'a> {
                 }
                 () = &mut deadline => {
                     if unsent.is_none() && self.has_progressed() {
-                        deadline.as_mut().reset(Instant::now() + self.grant.limits.response_timeout);
+                        deadline.as_mut().reset(Instant::now() + self.parts.grant.limits.response_timeout);
                         continue;
                     }
                     return Err(unsent.map_or(Broken::ResponseTimeout, Broken::Send));
@@ -234,16 +209,18 @@ impl<'a> Relay<'a> {
 
     /// Whether more of the request left since this was asked last.
     fn has_progressed(&mut self) -> bool {
-        let now = self.progress.load(Ordering::Relaxed);
+        let now = self.parts.progress.load(Ordering::Relaxed);
         self.sending && std::mem::replace(&mut self.seen_progress, now) != now
     }
 
     /// Records what became of the request. `Some`: the origin took no more of it.
     fn sent(&mut self, sent: Result<RequestSent, Unsent>) -> Result<Option<io::Error>, Broken> {
         match sent {
-            Ok(sent) => self.call.request_sent(sent).map(|()| None).map_err(Broken::NotStored),
+            Ok(sent) => {
+                self.parts.call.request_sent(sent).map(|()| None).map_err(Broken::NotStored)
+            }
             Err(Unsent::Origin(error)) => {
-                self.keep_alive = false;
+                self.parts.keep_alive = false;
                 Ok(Some(error))
             }
             Err(Unsent::Caller(error)) => Err(Broken::Caller(error)),
@@ -263,9 +240,9 @@ impl<'a> Relay<'a> {
             self.begin_streaming(head).await?;
         }
         loop {
-            let idle = Instant::now() + self.grant.limits.idle_timeout;
+            let idle = Instant::now() + self.parts.grant.limits.idle_timeout;
             if matches!(self.down, Down::Gone) && unattended_until.is_none() {
-                unattended_until = Some(Instant::now() + self.grant.limits.response_timeout);
+                unattended_until = Some(Instant::now() + self.parts.grant.limits.response_timeout);
             }
             let deadline = unattended_until.map_or(idle, |until| idle.min(until));
             let piece = tokio::select! {
@@ -283,9 +260,9 @@ impl<'a> Relay<'a> {
             let piece = piece.map_err(|_| Broken::ReadTimeout)?;
             match piece.map_err(|error| Broken::Receive { error, begun: true })? {
                 Piece::End(completion, trailers) => {
-                    let rest = self.redactor.rest();
+                    let rest = self.parts.redactor.rest();
                     self.pass(head, rest).await?;
-                    return Ok((completion, trailers));
+                    return Ok((completion, self.parts.redactor.fields(trailers)));
                 }
                 Piece::Data(data) => {
                     self.received += data.len() as u64;
@@ -294,7 +271,7 @@ impl<'a> Relay<'a> {
                     if late || (unattended_until.is_some() && self.received > UNATTENDED_BYTES) {
                         return Err(Broken::Unattended);
                     }
-                    let data = self.redactor.piece(data);
+                    let data = self.parts.redactor.piece(data);
                     self.pass(head, data).await?;
                 }
             }
@@ -313,7 +290,7 @@ impl<'a> Relay<'a> {
         }
         self.held_bytes += data.len();
         self.held.push(data);
-        if self.held_bytes > self.hold_bytes {
+        if self.held_bytes > self.parts.hold_bytes {
             self.begin_streaming(head).await?;
         }
         Ok(())
@@ -321,20 +298,20 @@ impl<'a> Relay<'a> {
 
     /// Sends the head with the outcome still open, and what was held.
     async fn begin_streaming(&mut self, head: &Response) -> Result<(), Broken> {
-        let delivery = if self.method == "HEAD" || matches!(head.status, 204 | 304) {
+        let delivery = if self.parts.method == "HEAD" || matches!(head.status, 204 | 304) {
             return Ok(());
-        } else if self.version == Version::Http10 {
-            self.keep_alive = false;
+        } else if self.parts.version == Version::Http10 {
+            self.parts.keep_alive = false;
             Delivery::Close
         } else {
             Delivery::Chunked
         };
         self.keep_head(head).await;
-        let retry = after_unknown(self.operation, now_ms());
+        let retry = after_unknown(self.parts.operation, now_ms());
         let verdict = Verdict::unknown(retry, journal::contract::Code::InFlight);
         let bytes = self.response_head(head, verdict, delivery);
         self.down = Down::Streaming(delivery);
-        if self.out.send(&bytes).await.is_err() {
+        if self.parts.out.send(&bytes).await.is_err() {
             self.down = Down::Gone;
         }
         for piece in std::mem::take(&mut self.held) {
@@ -347,8 +324,8 @@ impl<'a> Relay<'a> {
 
     async fn stream(&mut self, data: &[u8]) {
         let sent = match self.down {
-            Down::Streaming(Delivery::Chunked) => self.out.send(&deliver::chunk(data)).await,
-            Down::Streaming(_) => self.out.send(data).await,
+            Down::Streaming(Delivery::Chunked) => self.parts.out.send(&deliver::chunk(data)).await,
+            Down::Streaming(_) => self.parts.out.send(data).await,
             Down::Untouched | Down::Gone => return,
         };
         if sent.is_err() {
@@ -357,27 +334,29 @@ impl<'a> Relay<'a> {
     }
 
     async fn keep_head(&mut self, head: &Response) {
-        if self.grant.keep != KeepResult::Full {
+        if self.parts.grant.keep != KeepResult::Full {
             return;
         }
-        let text = stored_head(head, &mut self.redactor);
-        if let Err(error) = self.call.store(Stream::Head, &text).await {
-            tracing::warn!(%error, id = %self.call.id(), "the result is not kept");
+        let text = stored_head(head);
+        if let Err(error) = self.parts.call.store(Stream::Head, &text).await {
+            tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
         }
     }
 
     async fn keep(&mut self, data: &[u8]) {
-        if self.grant.keep != KeepResult::Full || self.kept_bytes > self.grant.keep_bytes {
+        if self.parts.grant.keep != KeepResult::Full
+            || self.kept_bytes > self.parts.grant.keep_bytes
+        {
             return;
         }
         self.kept_bytes += data.len() as u64;
-        if self.kept_bytes > self.grant.keep_bytes {
-            self.call.discard_result();
-            self.call.note("result_not_kept", "the content is longer than the route keeps");
+        if self.kept_bytes > self.parts.grant.keep_bytes {
+            self.parts.call.discard_result();
+            self.parts.call.note("result_not_kept", "the content is longer than the route keeps");
             return;
         }
-        if let Err(error) = self.call.store(Stream::Content, data).await {
-            tracing::warn!(%error, id = %self.call.id(), "the result is not kept");
+        if let Err(error) = self.parts.call.store(Stream::Content, data).await {
+            tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
         }
     }
 
@@ -397,20 +376,20 @@ impl<'a> Relay<'a> {
         }
         let at_ms = now_ms();
         let not_before = retry_after(&head.fields, at_ms);
-        let verdict = settle_http(head.status, not_before, self.operation, at_ms);
+        let verdict = settle_http(head.status, not_before, self.parts.operation, at_ms);
         let complete = ResponseComplete {
             completion,
             length_bytes: self.received,
             digest: Digest(self.digest.clone().finalize().into()),
             ssh_end: None,
-            redacted: self.redactor.found(),
+            redacted: self.parts.redactor.found(),
         };
         let backoff = verdict.retry() == journal::contract::Retry::Backoff;
         let not_before = not_before.filter(|_| backoff);
-        let settled = match self.call.commit(complete, verdict, not_before).await {
+        let settled = match self.parts.call.commit(complete, verdict, not_before).await {
             Ok(settled) => settled,
             Err(error) => {
-                tracing::error!(%error, id = %self.call.id(), "a result could not be recorded");
+                tracing::error!(%error, id = %self.parts.call.id(), "a result could not be recorded");
                 return self.broken(Broken::NotStored(error));
             }
         };
@@ -418,12 +397,12 @@ impl<'a> Relay<'a> {
             Down::Untouched => self.deliver_held(settled, head, &held, trailers).await,
             Down::Streaming(Delivery::Chunked) => {
                 let last = self.last_chunk(head, settled.verdict(), trailers);
-                self.out.send(&last).await.is_ok()
+                self.parts.out.send(&last).await.is_ok()
             }
             Down::Streaming(_) => true,
             Down::Gone => false,
         };
-        Ended::Settled { delivered, keep: self.keep_alive && !self.sending }
+        Ended::Settled { delivered, keep: self.parts.keep_alive && !self.sending }
     }
 
     /// Delivers a held response. Takes the proof that its record is durable.
@@ -436,10 +415,10 @@ impl<'a> Relay<'a> {
     ) -> bool {
         let verdict = settled.verdict();
         let length = held.iter().map(Bytes::len).sum::<usize>();
-        let bodiless = self.method == "HEAD" || matches!(head.status, 204 | 304);
+        let bodiless = self.parts.method == "HEAD" || matches!(head.status, 204 | 304);
         let delivery = if bodiless || head.fields.has("content-length") {
             Delivery::AsDeclared
-        } else if trailers.len() > 0 && self.version == Version::Http11 {
+        } else if trailers.len() > 0 && self.parts.version == Version::Http11 {
             Delivery::Chunked
         } else {
             Delivery::Length(length as u64)
@@ -452,47 +431,40 @@ impl<'a> Relay<'a> {
             bytes.reserve_exact(length);
             held.iter().for_each(|piece| bytes.extend_from_slice(piece));
         }
-        self.out.send(&bytes).await.is_ok()
+        self.parts.out.send(&bytes).await.is_ok()
     }
 
-    fn response_head(&mut self, head: &Response, verdict: Verdict, delivery: Delivery) -> Vec<u8> {
-        let mut redactor = std::mem::take(&mut self.redactor);
+    fn response_head(&self, head: &Response, verdict: Verdict, delivery: Delivery) -> Vec<u8> {
         let ours = self.ours(verdict, head.status);
-        let bytes = deliver::head(head, self.version, delivery, &ours, &mut redactor);
-        self.redactor = redactor;
-        bytes
+        deliver::head(head, self.parts.version, delivery, &ours)
     }
 
-    fn last_chunk(&mut self, head: &Response, verdict: Verdict, trailers: &Fields) -> Vec<u8> {
-        let mut redactor = std::mem::take(&mut self.redactor);
-        let ours = self.ours(verdict, head.status);
-        let bytes = deliver::last_chunk(trailers, &ours, &mut redactor);
-        self.redactor = redactor;
-        bytes
+    fn last_chunk(&self, head: &Response, verdict: Verdict, trailers: &Fields) -> Vec<u8> {
+        deliver::last_chunk(trailers, &self.ours(verdict, head.status))
     }
 
     fn ours(&self, verdict: Verdict, status: u16) -> Ours<'a> {
         Ours {
             verdict,
-            id: self.call.id(),
+            id: self.parts.call.id(),
             replayed: false,
             status: Status {
                 received_status: Some(status),
-                next_hop: Some(self.next_hop),
+                next_hop: Some(self.parts.next_hop),
                 ..Status::default()
             },
             // A caller that is still sending would send its next request into this content.
-            keep_alive: self.keep_alive && !self.sending,
-            pseudonym: self.pseudonym,
+            keep_alive: self.parts.keep_alive && !self.sending,
+            pseudonym: self.parts.pseudonym,
         }
     }
 
-    /// Says in the record that compressed content is not searched for the credential.
+    /// Says in the record that encoded content is not searched for the credential.
     fn note_encoding(&mut self, fields: &Fields) {
         let encoded =
             fields.members("content-encoding").any(|m| !m.eq_ignore_ascii_case(b"identity"));
-        if encoded && self.redactor.is_active() {
-            self.call.note("content_not_searched", "the content is encoded");
+        if encoded && self.parts.redactor.is_active() {
+            self.parts.call.note("redaction_skipped", "the origin encoded the content unasked");
         }
     }
 }

@@ -43,6 +43,8 @@ impl Identity {
 
 /// The tunnel that a request came through.
 pub(crate) struct Tunnel {
+    /// What the client speaks inside: TLS, or HTTP in clear text (some clients tunnel both).
+    pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
     pub(crate) identity: Identity,
     /// Whether the client asked the handshake for another name.
@@ -66,17 +68,17 @@ pub(crate) fn target(head: &Request, tunnel: Option<&Tunnel>) -> Result<Target, 
     }
     let target = if head.target.contains("://") {
         let target = Target::absolute(&head.target).map_err(Refusal::Target)?;
-        if target.scheme != Scheme::Https || target.authority != tunnel.authority {
+        if target.scheme != tunnel.scheme || target.authority != tunnel.authority {
             return Err(Refusal::AuthorityMismatch { field: "request.target" });
         }
         target
     } else {
-        Target::origin(Scheme::Https, tunnel.authority.clone(), &head.target, &head.method)
+        Target::origin(tunnel.scheme, tunnel.authority.clone(), &head.target, &head.method)
             .map_err(Refusal::Target)?
     };
     if let Some(host) = host {
         let host = std::str::from_utf8(host).map_err(|_| Refusal::Head(head::Fault::Host))?;
-        let named = Authority::parse(host, Some(Scheme::Https.default_port()));
+        let named = Authority::parse(host, Some(tunnel.scheme.default_port()));
         match named {
             Ok(named) if named == tunnel.authority => {}
             Ok(_) => return Err(Refusal::AuthorityMismatch { field: "request.headers.host" }),

@@ -209,3 +209,52 @@ async fn v_1_another_server_name_is_421() {
     assert_eq!(response.json()["error"]["field"], "tls.server_name");
     assert_eq!(world.secure.all_effects(), 0);
 }
+
+/// Clients that tunnel everything speak clear text inside: judged as such, recorded as such.
+#[tokio::test]
+async fn clear_text_inside_a_tunnel_is_http() {
+    let world = World::new().await;
+    let address = world.origin.address;
+    let credentials = world.credentials();
+    let mut client = Client::connect(world.address).await;
+    client
+        .send(&format!("CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{credentials}\r\n"))
+        .await;
+    assert_eq!(client.response("CONNECT").await.status, 200);
+    client.send(&format!("GET /ok?q HTTP/1.1\r\nHost: {address}\r\n\r\n")).await;
+    let response = client.response("GET").await;
+    assert_eq!((response.status, response.text().as_str()), (200, "ok"));
+    let recorded = world.invocation(response.id()).await;
+    assert_eq!(recorded.accepted().target, format!("http://{address}/ok"));
+    client.send("GET /ok HTTP/1.1\r\nHost: other.example\r\n\r\n").await;
+    assert_eq!(client.response("GET").await.status, 421);
+    // TLS is what the route of the other origin asks for; clear text does not match it.
+    let port = world.secure.address.port();
+    let mut client = Client::connect(world.address).await;
+    client
+        .send(&format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+        .await;
+    assert_eq!(client.response("CONNECT").await.status, 200);
+    client.send(&format!("GET /ok HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n")).await;
+    assert_eq!(client.response("GET").await.facts()[0], "TARGET_NOT_ALLOWED");
+    assert_eq!(world.secure.all_effects(), 0);
+}
+
+/// Clients that leave TLS to the proxy send `https` in absolute form; the origin's identity is
+/// verified all the same, and its trust is policy's.
+#[tokio::test]
+async fn https_in_absolute_form_is_carried() {
+    let world = World::new().await;
+    let credentials = world.credentials();
+    let url = world.secure_url("/with-credential/ok");
+    let mut client = Client::connect(world.address).await;
+    client.send(&format!("GET {url} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n")).await;
+    let response = client.response("GET").await;
+    assert_eq!((response.status, response.text().as_str()), (200, "ok"));
+    let peer = world.invocation(response.id()).await.evidence().peer;
+    assert_eq!(serde_json::to_value(peer).expect("JSON")["name"], "localhost");
+    assert!(world.secure.last_head().contains(&format!("Bearer {}", support::SECRET)));
+    let port = world.secure.address.port();
+    assert!(world.secure.last_head().contains(&format!("\r\nHost: localhost:{port}\r\n")));
+    assert!(!world.secure.last_head().to_ascii_lowercase().contains("proxy-authorization"));
+}

@@ -8,6 +8,8 @@ use zeroize::Zeroizing;
 const MARK: &[u8] = b"[redacted]";
 /// Shorter secrets are words of ordinary output.
 const MIN_BYTES: usize = 4;
+/// A beginning of the credential of this length waits for the rest, however long that takes.
+const FEW_BYTES: usize = 8;
 /// Shorter lines of a private key say too little to be worth a false alarm.
 const MIN_LINE_BYTES: usize = 32;
 
@@ -35,22 +37,34 @@ fn to_owned(bytes: &[u8]) -> Zeroizing<Vec<u8>> {
 }
 
 /// One stream's filter. Bytes that may be the beginning of the credential wait for what follows.
+///
+/// Finds several needles at once by Horspool's method: the last byte of the window says how far it
+/// can move without missing one.
 pub(crate) struct Redactor {
     needles: Needles,
-    first: [bool; 256],
+    /// How far the window can move by its last byte; 0 where a needle may stand.
+    moves: [usize; 256],
+    /// Length of the window: of the shortest needle.
+    window_bytes: usize,
+    longest_bytes: usize,
     held: Vec<u8>,
     found: bool,
 }
 
 impl Redactor {
     pub(crate) fn new(needles: Needles) -> Self {
-        let mut first = [false; 256];
+        let lengths = || needles.0.iter().map(|needle| needle.len());
+        let window_bytes = lengths().min().unwrap_or(0);
+        let longest_bytes = lengths().max().unwrap_or(0);
+        let mut moves = [window_bytes; 256];
         for needle in &needles.0 {
-            if let Some(flag) = needle.first().and_then(|byte| first.get_mut(usize::from(*byte))) {
-                *flag = true;
+            for (distance, byte) in needle.iter().take(window_bytes).rev().enumerate() {
+                if let Some(step) = moves.get_mut(usize::from(*byte)) {
+                    *step = distance.min(*step);
+                }
             }
         }
-        Self { needles, first, held: Vec::new(), found: false }
+        Self { needles, moves, window_bytes, longest_bytes, held: Vec::new(), found: false }
     }
 
     /// Whether the credential was found.
@@ -72,6 +86,16 @@ impl Redactor {
         self.scan(whole)
     }
 
+    /// Whether a few bytes wait that are most likely no credential, such as a typed character.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.held.is_empty() && self.held.len() < FEW_BYTES
+    }
+
+    /// Lets a few bytes go that waited in vain for what would have made them a credential.
+    pub(crate) fn release(&mut self) -> Bytes {
+        if self.is_waiting() { self.finish() } else { Bytes::new() }
+    }
+
     /// The end of the stream: what waited is clear.
     pub(crate) fn finish(&mut self) -> Bytes {
         Bytes::from(std::mem::take(&mut self.held))
@@ -81,51 +105,38 @@ impl Redactor {
         let mut clean: Option<Vec<u8>> = None;
         // Everything before `copied` is in `clean` already.
         let (mut copied, mut at) = (0, 0);
-        while let Some(rest) = whole.get(at..).filter(|rest| !rest.is_empty()) {
-            let Some(offset) = rest.iter().position(|byte| self.may_begin(*byte)) else { break };
-            let candidate = rest.get(offset..).unwrap_or_default();
-            at += offset;
-            match self.compare(candidate) {
-                Match::Whole(length_bytes) => {
-                    self.found = true;
-                    let clean = clean.get_or_insert_default();
-                    clean.extend_from_slice(whole.get(copied..at).unwrap_or_default());
-                    clean.extend_from_slice(MARK);
-                    at += length_bytes;
-                    copied = at;
-                }
-                Match::Beginning => {
-                    self.held = candidate.to_vec();
-                    let before = whole.slice(copied..at);
-                    return joined(clean, before);
-                }
-                Match::No => at += 1,
+        while let Some(last) = whole.get(at + self.window_bytes.saturating_sub(1)) {
+            let step = self.moves.get(usize::from(*last)).copied().unwrap_or(1);
+            if step > 0 {
+                at += step;
+                continue;
             }
+            let rest = whole.get(at..).unwrap_or_default();
+            let Some(needle) = self.needles.0.iter().find(|needle| rest.starts_with(needle)) else {
+                at += 1;
+                continue;
+            };
+            self.found = true;
+            let clean = clean.get_or_insert_default();
+            clean.extend_from_slice(whole.get(copied..at).unwrap_or_default());
+            clean.extend_from_slice(MARK);
+            at += needle.len();
+            copied = at;
         }
-        joined(clean, whole.slice(copied..))
+        let clear = self.beginning(&whole, copied);
+        self.held = whole.get(clear..).unwrap_or_default().to_vec();
+        joined(clean, whole.slice(copied..clear))
     }
 
-    fn may_begin(&self, byte: u8) -> bool {
-        self.first.get(usize::from(byte)).copied().unwrap_or(false)
+    /// Where the tail begins that a needle may go on from; the end if there is none.
+    fn beginning(&self, whole: &[u8], from: usize) -> usize {
+        let earliest = whole.len().saturating_sub(self.longest_bytes.saturating_sub(1)).max(from);
+        let begins = |at: &usize| {
+            let tail = whole.get(*at..).unwrap_or_default();
+            self.needles.0.iter().any(|needle| needle.starts_with(tail))
+        };
+        (earliest..whole.len()).find(begins).unwrap_or(whole.len())
     }
-
-    fn compare(&self, candidate: &[u8]) -> Match {
-        let whole = self.needles.0.iter().find(|needle| candidate.starts_with(needle));
-        if let Some(needle) = whole {
-            return Match::Whole(needle.len());
-        }
-        if self.needles.0.iter().any(|needle| needle.starts_with(candidate)) {
-            Match::Beginning
-        } else {
-            Match::No
-        }
-    }
-}
-
-enum Match {
-    Whole(usize),
-    Beginning,
-    No,
 }
 
 fn joined(clean: Option<Vec<u8>>, rest: Bytes) -> Bytes {
@@ -162,6 +173,33 @@ mod tests {
         assert_eq!(filter("hunter22", &other), ("hunhunter2x hunter2".to_owned(), false));
         assert_eq!(filter("aab1", &["aaab1"]), ("a[redacted]".to_owned(), true));
         assert_eq!(filter("abc", &["abc"]), ("abc".to_owned(), false));
+    }
+
+    /// I-4: whatever the pieces, the result is that of the whole.
+    #[test]
+    fn i_4_every_cut_gives_the_same() {
+        let text = "abcabcab abcabcabd abcabdabcabcabdab";
+        let whole = filter("abcabd", &[text]);
+        assert_eq!(whole.0, "abcabcab abc[redacted] [redacted]abc[redacted]ab");
+        for first in 0..=text.len() {
+            for second in first..=text.len() {
+                let pieces = [&text[..first], &text[first..second], &text[second..]];
+                assert_eq!(filter("abcabd", &pieces), whole, "{first} {second}");
+            }
+        }
+    }
+
+    /// A typed character is not held back for long; a longer beginning is.
+    #[test]
+    fn i_4_few_bytes_are_released_and_more_are_not() {
+        let mut redactor = Redactor::new(Needles::password(&Secret::from("hunter22 and more")));
+        assert_eq!(redactor.push(Bytes::from_static(b"# h")), "# ");
+        assert!(redactor.is_waiting());
+        assert_eq!(redactor.release(), "h");
+        assert_eq!(redactor.push(Bytes::from_static(b"hunter22")), "");
+        assert!(!redactor.is_waiting());
+        assert_eq!(redactor.release(), "");
+        assert_eq!(redactor.push(Bytes::from_static(b" and more.")), "[redacted].");
     }
 
     #[test]

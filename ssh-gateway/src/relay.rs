@@ -28,6 +28,9 @@ use tokio::time::Instant;
 /// longer.
 const EOF_HOLD: Duration = Duration::from_secs(1);
 
+/// How long a few bytes wait that could be the beginning of an echoed credential.
+const ECHO_HOLD: Duration = Duration::from_millis(50);
+
 /// Why the gateway stopped reading by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
@@ -98,6 +101,7 @@ pub(crate) struct Relay<'a> {
     deadline: Option<Instant>,
     read_on: Option<Instant>,
     eof_hold: Option<Instant>,
+    echo_hold: Option<Instant>,
     seen: Seen,
 }
 
@@ -123,6 +127,7 @@ impl<'a> Relay<'a> {
             deadline: if interactive { None } else { deadline },
             read_on: None,
             eof_hold: None,
+            echo_hold: None,
             seen: Seen::default(),
         }
     }
@@ -140,7 +145,8 @@ impl<'a> Relay<'a> {
         ));
         let mut left = false;
         while self.seen.stop.is_none() && !self.seen.closed {
-            let wake = [self.deadline, self.read_on, self.eof_hold].into_iter().flatten().min();
+            let holds = [self.deadline, self.read_on, self.eof_hold, self.echo_hold];
+            let wake = holds.into_iter().flatten().min();
             tokio::select! {
                 message = running.read.wait() => match message {
                     Some(message) => self.take(message).await,
@@ -239,6 +245,8 @@ impl<'a> Relay<'a> {
         }
         let [stdout, stderr] = &mut self.filters;
         let clean = if extended.is_none() { stdout.push(data) } else { stderr.push(data) };
+        let is_waiting = self.filters.iter().any(Redactor::is_waiting);
+        self.echo_hold = if is_waiting { Instant::now().checked_add(ECHO_HOLD) } else { None };
         self.pass(extended, clean).await;
     }
 
@@ -303,6 +311,13 @@ impl<'a> Relay<'a> {
     async fn expire(&mut self) {
         let now = Instant::now();
         let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_over(self.echo_hold) {
+            self.echo_hold = None;
+            let [stdout, stderr] = &mut self.filters;
+            let (out, err) = (stdout.release(), stderr.release());
+            self.pass(None, out).await;
+            self.pass(Some(1), err).await;
+        }
         if is_over(self.eof_hold) {
             self.eof_hold = None;
             self.flush().await;

@@ -52,8 +52,7 @@ fn verify(
     key: Option<&str>,
 ) -> anyhow::Result<ExitCode> {
     let checkpoint = checkpoint.map(|file| read_checkpoint(context, file, key)).transpose()?;
-    let policy = policy::Policy::open(context.home.path()).context("open the policy store")?;
-    let result_key = crate::server::result_key(&policy)?;
+    let result_key = crate::server::result_key(&context.home.open_policy()?)?;
     let locked = result_key.is_none();
     let against = Against { key: result_key, checkpoint };
     let with_checkpoint = against.checkpoint.is_some();

@@ -1,10 +1,12 @@
-//! `affiant policy`: check, apply, show, history, rollback, explain.
+//! `affiant policy`: check, apply, show, history, rollback, test, diff, explain.
 
 use super::Context;
 use crate::cli;
-use crate::output;
+use crate::output::{self, Negative};
 use anyhow::{Context as _, bail};
-use policy::{HttpAction, Policy, Scheme, SshAction, SshRequest};
+use policy::call::Call;
+use policy::expect::{Checked, Expectations};
+use policy::{Policy, Snapshot};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,7 +19,7 @@ pub(super) fn policy(context: &Context, command: cli::Policy) -> anyhow::Result<
             let version = number.unwrap_or_else(|| store.snapshot().version());
             let text = store
                 .source_text(version)?
-                .with_context(|| format!("there is no policy version {version}"))?;
+                .ok_or_else(|| Negative(format!("there is no policy version {version}")))?;
             output::print(&text);
             Ok(ExitCode::SUCCESS)
         }
@@ -27,7 +29,9 @@ pub(super) fn policy(context: &Context, command: cli::Policy) -> anyhow::Result<
             output::line(&format!("policy version {new} is in force (the text of {number})"));
             Ok(ExitCode::SUCCESS)
         }
-        cli::Policy::Explain { agent, call } => explain(context, &agent, &call),
+        cli::Policy::Test { file, policy } => test(context, &file, policy.as_deref()),
+        cli::Policy::Diff { before, after } => diff(context, before, after),
+        cli::Policy::Explain { agent, header, call } => explain(context, &agent, &header, &call),
     }
 }
 
@@ -41,7 +45,9 @@ fn named(context: &Context, file: Option<PathBuf>) -> PathBuf {
 }
 
 fn who() -> String {
-    std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "unknown".into())
+    std::env::var("USER")
+        .or_else(|_| std::env::var("LOGNAME"))
+        .unwrap_or_else(|_| format!("uid {}", rustix::process::getuid()))
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {
@@ -109,55 +115,91 @@ fn history(context: &Context) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn explain(context: &Context, agent: &str, call: &[String]) -> anyhow::Result<ExitCode> {
-    let snapshot = open(context)?.snapshot();
-    let explanation = match call {
-        [kind, target, command @ ..] if kind == "ssh" => {
-            let target = SshTarget::parse(target)?;
-            let command = command.join(" ");
-            let request = if command.is_empty() {
-                SshRequest::Shell
-            } else {
-                SshRequest::Exec(command.as_bytes())
-            };
-            let SshTarget { user, host, port } = &target;
-            snapshot.explain_ssh(&SshAction { agent, host, port: *port, user, request })
-        }
-        [method, url] => {
-            let uri: http::Uri = url.parse().with_context(|| format!("{url:?} is no URL"))?;
-            let scheme = match uri.scheme_str() {
-                Some("https") => Scheme::Https,
-                Some("http") => Scheme::Http,
-                _ => bail!("{url:?}: name the whole URL, with http:// or https://"),
-            };
-            let host = uri.host().with_context(|| format!("{url:?} names no host"))?;
-            let port = uri.port_u16().unwrap_or(scheme.default_port());
-            let path = uri.path();
-            snapshot.explain_http(&HttpAction { agent, scheme, host, port, method, path })
-        }
-        _ => bail!("give METHOD URL, or: ssh USER@HOST[:PORT] COMMAND"),
+fn test(context: &Context, file: &Path, judged: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let expectations = match Expectations::read(&read(file)?, &file.display().to_string()) {
+        Ok(expectations) => expectations,
+        Err(diagnostics) => return report(context, &diagnostics),
     };
+    let checked = match judged {
+        None => expectations.check(&open(context)?.snapshot()),
+        Some(path) => match Policy::check(&read(path)?, &path.display().to_string()) {
+            Ok(snapshot) => expectations.check(&snapshot),
+            Err(diagnostics) => return report(context, &diagnostics),
+        },
+    };
+    let failed = checked.iter().filter(|c| !c.holds()).count();
+    if context.json {
+        output::json(&checked)?;
+    } else {
+        for one in checked.iter().filter(|c| !c.holds()) {
+            output::line(&one.to_string());
+        }
+        output::line(&format!("{} of {} expectations hold", checked.len() - failed, checked.len()));
+    }
+    Ok(if checked.iter().all(Checked::holds) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn diff(context: &Context, before: Option<String>, after: Option<u64>) -> anyhow::Result<ExitCode> {
+    let version = before.as_deref().and_then(|text| text.parse::<u64>().ok());
+    let (old, new) = match (version, after) {
+        (Some(old), Some(new)) => {
+            let store = open(context)?;
+            (of_version(&store, old)?, of_version(&store, new)?)
+        }
+        (Some(old), None) => {
+            let store = open(context)?;
+            let newest = store.snapshot().version();
+            (of_version(&store, old)?, of_version(&store, newest)?)
+        }
+        (None, Some(_)) => bail!("give two version numbers, or a policy file alone"),
+        (None, None) => {
+            let file = named(context, before.map(PathBuf::from));
+            let newest = open(context)?.snapshot();
+            match Policy::check(&read(&file)?, &file.display().to_string()) {
+                Ok(new) => ((*newest).clone(), new),
+                Err(diagnostics) => return report(context, &diagnostics),
+            }
+        }
+    };
+    let changes = policy::diff::diff(&old, &new);
+    if context.json {
+        output::json(&changes)?;
+    } else if changes.is_empty() {
+        output::line("nothing differs");
+    } else {
+        for change in &changes {
+            output::line(&change.to_string());
+        }
+    }
+    Ok(if changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The compiled policy of a version.
+fn of_version(store: &Policy, version: u64) -> anyhow::Result<Snapshot> {
+    let text = store
+        .source_text(version)?
+        .with_context(|| format!("there is no policy version {version}"))?;
+    Policy::check(&text, "policy")
+        .map_err(|_| anyhow::anyhow!("version {version} is not understood by this program"))
+}
+
+fn explain(
+    context: &Context,
+    agent: &str,
+    headers: &[String],
+    call: &[String],
+) -> anyhow::Result<ExitCode> {
+    let call = Call::from_words(call)?;
+    let mut fields = Vec::with_capacity(headers.len());
+    for header in headers {
+        let (name, value) = header.split_once(':').context("write --header \"NAME: VALUE\"")?;
+        fields.push((name.trim().to_owned(), value.trim().to_owned()));
+    }
+    let explanation = call.explain(&open(context)?.snapshot(), agent, &fields);
     if context.json {
         output::json(&explanation)?;
     } else {
         output::line(&explanation.to_string());
     }
     Ok(if explanation.allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-struct SshTarget {
-    user: String,
-    host: String,
-    port: u16,
-}
-
-impl SshTarget {
-    fn parse(text: &str) -> anyhow::Result<Self> {
-        let (user, rest) = text.split_once('@').context("name the target as USER@HOST[:PORT]")?;
-        let (host, port) = match rest.rsplit_once(':') {
-            Some((host, port)) => (host, port.parse().context("the port is no number")?),
-            None => (rest, 22),
-        };
-        Ok(Self { user: user.to_owned(), host: host.to_owned(), port })
-    }
 }

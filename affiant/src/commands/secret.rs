@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::cli;
-use crate::output;
+use crate::output::{self, Negative};
 use anyhow::{Context as _, bail};
 use policy::vault::Status;
 use policy::{Policy, Secret};
@@ -14,13 +14,15 @@ use zeroize::Zeroizing;
 const LIMIT: u64 = 64 * 1024;
 
 pub(super) fn secret(context: &Context, command: cli::Secret) -> anyhow::Result<ExitCode> {
-    context.home.require()?;
-    let store = Policy::open(context.home.path()).context("open the policy store")?;
+    let store = context.home.open_policy()?;
     match command {
         cli::Secret::Set { name } => set(&store, &name),
         cli::Secret::Rotate { name } => {
             if store.list_secrets()?.iter().all(|entry| entry.name != name) {
-                bail!("there is no secret {name:?} to rotate: `affiant secret set {name}`");
+                return Err(Negative(format!(
+                    "there is no secret {name:?} to rotate: `affiant secret set {name}`"
+                ))
+                .into());
             }
             set(&store, &name)
         }
@@ -35,7 +37,7 @@ pub(super) fn secret(context: &Context, command: cli::Secret) -> anyhow::Result<
 
 fn set(store: &Policy, name: &str) -> anyhow::Result<ExitCode> {
     if store.vault().status() == Status::Locked {
-        let passphrase = prompt("passphrase of the vault: ")?;
+        let passphrase = prompt("passphrase or key of the vault: ")?;
         store.vault().unlock(Some(&passphrase)).context("unlock the vault")?;
     }
     let value = read_value(&format!("value of {name}"), false)?;

@@ -2,7 +2,8 @@
 
 use super::{Caller, router};
 use crate::home::Home;
-use anyhow::{Context as _, bail};
+use crate::output::Negative;
+use anyhow::Context as _;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -65,7 +66,7 @@ impl Client {
         if response.status().is_success() {
             return Ok(response);
         }
-        bail!("{}", problem(response.status(), response.body()))
+        Err(refusal(response.status(), response.body()))
     }
 
     /// Reads JSON.
@@ -75,8 +76,19 @@ impl Client {
     }
 }
 
+/// A refusal of the API as an error: what is not there, or not yet, is a negative answer.
+pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> anyhow::Error {
+    let words = problem(status, body);
+    match status {
+        StatusCode::NOT_FOUND | StatusCode::CONFLICT | StatusCode::GONE => {
+            anyhow::Error::new(Negative(words))
+        }
+        _ => anyhow::Error::msg(words),
+    }
+}
+
 /// The words of a problem document.
-pub(crate) fn problem(status: StatusCode, body: &[u8]) -> String {
+fn problem(status: StatusCode, body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let text = |name: &str| {
         parsed.as_ref().and_then(|v| v.get(name)).and_then(|v| v.as_str()).map(str::to_owned)

@@ -109,10 +109,16 @@ pub(super) async fn list(
         phase: parse("phase", query.phase.as_deref())?,
         gateway: parse("gateway", query.gateway.as_deref())?,
         since_ms: query.since.as_deref().map(since).transpose()?,
-        limit: query.limit.unwrap_or(50).clamp(1, 500),
+        limit: match query.limit.unwrap_or(50) {
+            limit @ 1..=500 => limit,
+            _ => return Err(invalid("limit", "from 1 to 500")),
+        },
         cursor: query.cursor,
     };
-    let page = state.journal.list(&filter).map_err(|e| internal(&e))?;
+    let page = state.journal.list(&filter).map_err(|error| match error {
+        journal::read::Error::Cursor => invalid("cursor", error),
+        other => internal(&other),
+    })?;
     let invocations: Vec<Value> = page.invocations.iter().map(describe).collect();
     Ok(Json(json!({ "invocations": invocations, "next": page.next })).into_response())
 }
@@ -225,25 +231,14 @@ pub(super) async fn ack(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let invocation = find(&state.journal, &caller, &id)?;
-    confirm(&state.journal, &invocation, Confirmation::Acknowledged).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-/// Records the hand-over, once.
-async fn confirm(
-    journal: &Journal,
-    invocation: &Invocation,
-    confirmation: Confirmation,
-) -> Result<(), Problem> {
     if matches!(invocation.delivery(), Delivery::Delivered(_)) {
-        return Ok(());
+        return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let body = Body::ResultDelivered(Delivered { confirmation });
-    let source = Source::TransportObserved;
-    match journal.record(invocation.id(), source, body) {
+    let body = Body::ResultDelivered(Delivered { confirmation: Confirmation::Acknowledged });
+    match state.journal.record(invocation.id(), Source::TransportObserved, body) {
         Ok(ticket) => {
             ticket.durable().await.map_err(|e| internal(&e))?;
-            Ok(())
+            Ok(StatusCode::NO_CONTENT.into_response())
         }
         Err(journal::append::Error::Illegal(_)) => Err(Problem::new(
             ProblemCode::NotSettled,
@@ -268,7 +263,8 @@ struct StoredHead {
 /// `GET /v1/invocations/{id}/result`: the stored response with its status, its selected headers and
 /// its content; `Range: bytes=N-` resumes. For SSH: stdout, or stderr with `?stream=stderr`.
 ///
-/// A read is a read: nothing is dispatched (contract ).
+/// A read is a read: nothing is dispatched (contract R-3). It confirms nothing either: that the
+/// answer left this process is no proof that the caller has it; `ack` says so.
 pub(super) async fn result(
     Extract(state): Extract<Arc<State>>,
     Extension(caller): Extension<Caller>,
@@ -294,10 +290,6 @@ pub(super) async fn result(
     let id = invocation.id();
     let read = tokio::task::spawn_blocking(move || read_result(&journal, id, wanted, offset));
     let stored = read.await.map_err(|error| internal(&error))??;
-    // An agent that read the result to its end has it.
-    if matches!(caller, Caller::Agent(_)) {
-        confirm(&state.journal, &invocation, Confirmation::Fetched).await?;
-    }
     render(&invocation, stored, offset)
 }
 
@@ -360,7 +352,8 @@ fn render(
     stored: Stored,
     offset: Option<u64>,
 ) -> Result<Response, Problem> {
-    let mut builder = Response::builder();
+    let outcome = proxy::render::affiant_outcome(invocation.verdict(), Some(invocation.id()), true);
+    let mut builder = Response::builder().header("affiant-outcome", outcome);
     match stored.head {
         Some(head) => {
             builder = builder.status(head.status).header("affiant-result", "http");

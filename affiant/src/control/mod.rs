@@ -9,6 +9,7 @@ mod operator;
 pub(crate) use answer::{Problem, ProblemCode};
 
 use axum::Router;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
@@ -63,7 +64,16 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .method_not_allowed_fallback(|| async {
             Problem::new(ProblemCode::MethodNotAllowed, "this resource does not take the method")
         })
+        .layer(axum::middleware::from_fn(refuse_head))
         .with_state(state)
+}
+
+/// Routes for GET would answer HEAD as well, at the cost of the whole answer.
+async fn refuse_head(request: axum::extract::Request, next: axum::middleware::Next) -> Response {
+    if request.method() == http::Method::HEAD {
+        return Problem::new(ProblemCode::MethodNotAllowed, "ask by GET").into_response();
+    }
+    next.run(request).await
 }
 
 /// The way in for agents, `http://affiant.internal/` through the proxy.

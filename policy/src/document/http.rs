@@ -2,8 +2,8 @@
 
 use super::reader::{Fields, Reader};
 use super::{
-    HttpRoute, Names, Shared, read_agents, read_approval_and_retry, read_credential, read_host,
-    read_name, read_preset, terms, title, value,
+    HttpRoute, Names, Shared, conditions, read_agents, read_approval_and_retry, read_credential,
+    read_host, read_name, read_preset, terms, title, value,
 };
 use crate::host::{Pattern, is_private_literal};
 use crate::preset::{Contract, Preset};
@@ -30,7 +30,8 @@ pub(super) const KNOWN: &[&str] = &[
     "private_addresses",
 ];
 
-pub(super) const MATCH: &[&str] = &["scheme", "host", "port", "methods", "path"];
+pub(super) const MATCH: &[&str] =
+    &["scheme", "host", "port", "methods", "path", "headers", "query"];
 pub(super) const IDEMPOTENCY: &[&str] = &["header", "scope", "retention", "contract"];
 pub(super) const RECONCILE: &[&str] = &["method", "path", "committed", "rejected"];
 
@@ -71,6 +72,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         Some(path) if !target.has("path") => path::Pattern::parse(path).ok(),
         Some(_) | None => read_path(&target),
     };
+    let conditions = conditions::read(&target);
     let (hosts, name) = (read_hosts(&target, preset)?, name?);
     let private_addresses = terms.private_addresses.unwrap_or(false);
     if let Some(credential) = &credential {
@@ -112,6 +114,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         port,
         methods,
         path,
+        conditions,
         approval,
         grant,
         preset: contract,

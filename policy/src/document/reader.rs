@@ -89,6 +89,9 @@ pub(crate) struct At<T> {
     pub offset: usize,
 }
 
+/// A key with its texts.
+pub(crate) type List<'r> = (At<&'r str>, Vec<At<&'r str>>);
+
 /// One table under reading.
 pub(crate) struct Fields<'r, 't> {
     reader: &'r Reader<'t>,
@@ -249,6 +252,11 @@ impl<'r, 't> Fields<'r, 't> {
         value::size(text.value).map_err(|e| self.wrong(key, e, None)).ok()
     }
 
+    /// Whether the key holds a table.
+    pub(crate) fn is_table(&self, key: &str) -> bool {
+        self.find(key).is_some_and(|value| value.get_ref().is_table())
+    }
+
     /// A list of texts with at least one member.
     pub(crate) fn texts(&self, key: &str) -> Option<Vec<At<&'r str>>> {
         let value = self.find(key)?;
@@ -294,6 +302,32 @@ impl<'r, 't> Fields<'r, 't> {
             what: format!("`{key}` of {}", self.what),
             offset: self.offset,
         })
+    }
+
+    /// A table with keys of the user's own: each with a text or a list of texts.
+    pub(crate) fn lists(&self, key: &str) -> Option<Vec<List<'r>>> {
+        let value = self.find(key)?;
+        let Some(table) = value.get_ref().as_table() else {
+            self.mistyped(key, value, "a table in braces");
+            return None;
+        };
+        let own = Fields {
+            reader: self.reader,
+            table: Some(table),
+            what: format!("`{key}` of {}", self.what),
+            offset: value.span().start,
+        };
+        let mut lists = Vec::with_capacity(table.len());
+        for (name, value) in table.iter() {
+            let text: &str = name.get_ref();
+            let list = match value.get_ref().as_str() {
+                Some(text) => Some(vec![At { value: text, offset: value.span().start }]),
+                None => own.texts(text),
+            };
+            let name = At { value: text, offset: name.span().start };
+            lists.extend(list.map(|list| (name, list)));
+        }
+        Some(lists)
     }
 
     /// The tables of a `[[list]]`.

@@ -3,7 +3,8 @@
 use super::{EGRESS, Snapshot, http, normal_host, ssh};
 use crate::document::HttpRoute;
 use crate::{
-    Considered, Credential, Denial, Explanation, HttpAction, HttpGrant, SshAction, SshGrant,
+    Considered, Credential, Denial, Details, Explanation, HttpAction, HttpGrant, SshAction,
+    SshGrant,
 };
 use journal::contract::RemoteContract;
 use std::time::Duration;
@@ -12,15 +13,19 @@ use std::time::Duration;
 const CONSIDERED: usize = 50;
 
 /// Explains an HTTP action.
-pub(super) fn http(snapshot: &Snapshot, action: &HttpAction<'_>) -> Explanation {
+pub(super) fn http(
+    snapshot: &Snapshot,
+    action: &HttpAction<'_>,
+    details: &Details<'_>,
+) -> Explanation {
     let place = match normal_host(action.host) {
         Ok(host) => format!("{}://{}:{}", action.scheme, http::bracketed(&host), action.port),
         Err(_) => "an unusable host".to_owned(),
     };
     let title = format!("{} {place}{} as agent {}", action.method, action.path, action.agent);
-    let decision = snapshot.http(action);
+    let decision = snapshot.http_with(action, details);
     let mut explanation = begin(snapshot, title, decision.as_ref().err());
-    let target = http::Target::of(action);
+    let target = http::Target::of(action, *details);
     let found = target.as_ref().ok().and_then(|t| snapshot.http.find(t));
     if let Ok(grant) = &decision {
         explanation.reason = match found {
@@ -28,6 +33,10 @@ pub(super) fn http(snapshot: &Snapshot, action: &HttpAction<'_>) -> Explanation 
             None => "no route matches, and egress is open".to_owned(),
         };
         explanation.injects = grant.credential.as_ref().map(injection);
+        explanation.credential = grant.credential.as_ref().map(|c| c.id.clone());
+        explanation.preset = grant.preset;
+        explanation.idempotent = Some(grant.is_idempotent(action.method));
+        explanation.key = grant.idempotency.as_ref().map(|rule| rule.header.clone());
         explanation.terms = http_terms(grant, action.method);
         if let (Some(route), Ok(target)) = (found, &target) {
             explanation.terms.splice(0..1, repeat_terms(route, grant, target));
@@ -54,6 +63,8 @@ pub(super) fn http(snapshot: &Snapshot, action: &HttpAction<'_>) -> Explanation 
                     Some(http::Mismatch::Port) => "is for another port",
                     Some(http::Mismatch::Path) => "is for other paths",
                     Some(http::Mismatch::Method) => "is for other methods",
+                    Some(http::Mismatch::Query) => "has a condition on the query",
+                    Some(http::Mismatch::Header) => "has a condition on headers",
                 }
                 .to_owned(),
             })
@@ -77,6 +88,8 @@ pub(super) fn ssh(snapshot: &Snapshot, action: &SshAction<'_>) -> Explanation {
     if let Ok(grant) = &decision {
         explanation.reason = "the narrowest SSH route that matches".to_owned();
         explanation.injects = grant.credential.as_ref().map(injection);
+        explanation.credential = grant.credential.as_ref().map(|c| c.id.clone());
+        explanation.idempotent = Some(grant.idempotent);
         explanation.terms = ssh_terms(grant);
     }
     if let Some(route) = found {
@@ -115,6 +128,10 @@ fn begin(snapshot: &Snapshot, action: String, denial: Option<&Denial>) -> Explan
         field: denial.map(|d| d.field.clone()),
         reason: denial.map(|d| d.message.clone()).unwrap_or_default(),
         injects: None,
+        credential: None,
+        preset: None,
+        idempotent: None,
+        key: None,
         terms: Vec::new(),
         considered: Vec::new(),
     }

@@ -2,16 +2,17 @@
 //!
 //! ```text
 //! host (exact, else the longest `*.` suffix) ─► scheme and port ─► path (exact, else the longest
-//! literal prefix, then the narrower rest, else no condition) ─► methods ─► agents
+//! literal prefix, then the narrower rest, else no condition) ─► more conditions ─► methods ─► agents
 //! ```
 //!
 //! Each step is from narrow to wide; a level that has no match gives way to the next wider one.
 
 use super::order::{self, Bucket, Relation, admits, breadth, relate};
 use super::{Tie, normal_host, not_allowed, shown};
+use crate::condition::{self, Unmet};
 use crate::document::HttpRoute;
 use crate::host::{self, Pattern};
-use crate::{Denial, HttpAction, Scheme, path};
+use crate::{Denial, Details, HttpAction, Scheme, path};
 use journal::contract::Code;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -24,11 +25,12 @@ pub(super) struct Target<'a> {
     pub(super) port: u16,
     pub(super) method: &'a str,
     pub(super) path: String,
+    pub(super) details: Details<'a>,
 }
 
 impl<'a> Target<'a> {
     /// Normalises an action.
-    pub(super) fn of(action: &HttpAction<'a>) -> Result<Self, Denial> {
+    pub(super) fn of(action: &HttpAction<'a>, details: Details<'a>) -> Result<Self, Denial> {
         let HttpAction { agent, scheme, port, method, .. } = *action;
         let host = normal_host(action.host)?;
         let path = path::normalize(action.path).map_err(|error| Denial {
@@ -37,7 +39,7 @@ impl<'a> Target<'a> {
             message: format!("The path of the target can't be judged: {error}."),
             rule: super::EGRESS.to_owned(),
         })?;
-        Ok(Self { agent, scheme, host, port, method, path })
+        Ok(Self { agent, scheme, host, port, method, path, details })
     }
 }
 
@@ -86,7 +88,13 @@ impl Index {
     pub(super) fn build(mut routes: Vec<HttpRoute>) -> (Self, Vec<Tie>) {
         routes.sort_by_cached_key(|r| {
             let rank = r.path.as_ref().map(path::Pattern::rank);
-            (Reverse(rank), breadth(&r.methods), breadth(&r.agents), r.name.clone())
+            (
+                Reverse(rank),
+                r.conditions.breadth(),
+                breadth(&r.methods),
+                breadth(&r.agents),
+                r.name.clone(),
+            )
         });
         let mut index = Self::default();
         for (i, route) in routes.iter().enumerate() {
@@ -146,6 +154,8 @@ impl Index {
             self.routes.get(i).is_some_and(|route| {
                 admits(&route.methods, target.method)
                     && route.path.as_ref().is_none_or(|p| p.matches(&target.path))
+                    && (route.conditions.is_empty()
+                        || route.conditions.unmet(&target.details).is_none())
             })
         };
         self.sites(&target.host)
@@ -188,6 +198,8 @@ impl Index {
             Some(Mismatch::Method) => {
                 ("method", format!("use {} on this path of", shown(target.method)))
             }
+            Some(Mismatch::Query) => ("target.query", "send this query to".to_owned()),
+            Some(Mismatch::Header) => ("request.headers", "send these headers to".to_owned()),
         };
         not_allowed(field, format!("No route lets agent {agent} {what} {place}."))
     }
@@ -201,6 +213,8 @@ pub(super) enum Mismatch {
     Port,
     Path,
     Method,
+    Query,
+    Header,
 }
 
 /// Compares a route whose host covers the target's with the rest of the action.
@@ -216,17 +230,33 @@ pub(super) fn mismatch(route: &HttpRoute, target: &Target<'_>) -> Option<Mismatc
     } else if !admits(&route.methods, target.method) {
         Some(Mismatch::Method)
     } else {
-        None
+        route.conditions.unmet(&target.details).map(|unmet| match unmet {
+            Unmet::Header(_) => Mismatch::Header,
+            Unmet::Query(_) => Mismatch::Query,
+        })
     }
 }
 
 /// Whether two routes of one bucket can decide the same action with neither narrower.
 fn ties(a: &HttpRoute, b: &HttpRoute) -> bool {
+    if a.conditions.relate(&b.conditions) == condition::Relation::Ordered {
+        return false;
+    }
     let methods = relate(&a.methods, &b.methods);
     let agents = relate(&a.agents, &b.agents);
+    if a.conditions != b.conditions {
+        // Conditions that cross leave methods and agents nothing to order.
+        let apart = [methods, agents].contains(&Relation::Disjoint);
+        return !apart && same_paths(a, b);
+    }
     if methods == Relation::Disjoint || !order::tied(methods, agents) {
         return false;
     }
+    same_paths(a, b)
+}
+
+/// Whether two routes of one bucket are as narrow as each other by path, and some path meets both.
+fn same_paths(a: &HttpRoute, b: &HttpRoute) -> bool {
     match (&a.path, &b.path) {
         (Some(x), Some(y)) => x.rank() == y.rank() && x.meets(y),
         (None, None) => true,

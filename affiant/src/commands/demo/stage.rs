@@ -117,7 +117,7 @@ inject = "bearer"
 [[credential]]
 id = "deploy"
 secret = "deploy-key"
-inject = "ssh_key"
+inject = "ssh-key"
 
 [[route]]
 name = "pay"

@@ -1,0 +1,294 @@
+//! What differs between two policies: rules by name, conditions and terms by key.
+
+use crate::condition::Wanted;
+use crate::document::{HttpRoute, Names, SshRoute};
+use crate::host::Pattern;
+use crate::{Credential, IdempotencyRule, Limits, SecretRef, Snapshot};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+/// One rule that differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// `defaults`, `route`, `ssh` or `trust`.
+    pub kind: &'static str,
+    /// The rule's name.
+    pub name: String,
+    /// What happened to it.
+    pub what: What,
+    /// The keys that differ.
+    pub keys: Vec<Changed>,
+}
+
+/// What happened to a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum What {
+    /// It is new.
+    Added,
+    /// It is gone.
+    Removed,
+    /// Some of its keys differ.
+    Changed,
+}
+
+/// A key that differs. References to secrets are shown, secrets are not known here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Changed {
+    /// The key.
+    pub key: &'static str,
+    /// Before; none: it was not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// After; none: it is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
+type Keys = BTreeMap<&'static str, String>;
+type Rules = BTreeMap<(&'static str, String), Keys>;
+
+/// Compares two policies by what they mean: order and spelling of the text count for nothing.
+#[must_use]
+pub fn diff(before: &Snapshot, after: &Snapshot) -> Vec<Change> {
+    let (before, after) = (before.rules(), after.rules());
+    let all: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let mut changes = Vec::new();
+    for rule in all {
+        let (old, new) = (before.get(rule), after.get(rule));
+        let what = match (old, new) {
+            (None, _) => What::Added,
+            (_, None) => What::Removed,
+            (Some(old), Some(new)) if old != new => What::Changed,
+            (Some(_), Some(_)) => continue,
+        };
+        let keys = changed(old.unwrap_or(&Keys::new()), new.unwrap_or(&Keys::new()));
+        let (kind, name) = rule.clone();
+        changes.push(Change { kind, name, what, keys });
+    }
+    changes
+}
+
+fn changed(old: &Keys, new: &Keys) -> Vec<Changed> {
+    let all: BTreeSet<_> = old.keys().chain(new.keys()).copied().collect();
+    let differ = all.into_iter().filter(|key| old.get(key) != new.get(key));
+    differ
+        .map(|key| Changed { key, before: old.get(key).cloned(), after: new.get(key).cloned() })
+        .collect()
+}
+
+impl Snapshot {
+    fn rules(&self) -> Rules {
+        let mut rules = Rules::new();
+        let egress = if self.defaults().egress { "allow" } else { "deny" };
+        let keys = Keys::from([("egress", egress.to_owned())]);
+        rules.insert(("defaults", "defaults".to_owned()), keys);
+        for route in self.http_routes() {
+            rules.insert(("route", route.name.clone()), http(route));
+        }
+        for route in self.ssh_routes() {
+            rules.insert(("ssh", route.name.clone()), ssh(route));
+        }
+        for trust in self.trust() {
+            let file = trust.ca_file.display().to_string();
+            let name = format!("{} {file}", shown_host(&trust.host));
+            rules.insert(("trust", name), Keys::new());
+        }
+        rules
+    }
+}
+
+fn http(route: &HttpRoute) -> Keys {
+    let grant = &route.grant;
+    let mut keys = Keys::new();
+    let mut put = |key, value: Option<String>| {
+        keys.extend(value.map(|value| (key, value)));
+    };
+    put("agents", Some(names(&route.agents)));
+    put("match.scheme", Some(route.scheme.to_string()));
+    put("match.host", Some(joined(route.hosts.iter().map(shown_host))));
+    put("match.port", Some(route.port.to_string()));
+    put("match.methods", Some(names(&route.methods)));
+    put("match.path", route.path.as_ref().map(|p| p.as_str().to_owned()));
+    put("match.headers", wanted(&route.conditions.headers));
+    put("match.query", wanted(&route.conditions.query));
+    put("approval", route.approval.then(|| "required".to_owned()));
+    put("preset", grant.preset.map(str::to_owned));
+    put("credential", grant.credential.as_ref().map(credential));
+    put("forbidden headers", some(joined(grant.forbidden_headers.iter().cloned())));
+    put("idempotent", grant.idempotent.map(|truth| truth.to_string()));
+    put("idempotency", grant.idempotency.as_ref().map(idempotency));
+    put("private_addresses", Some(word(grant.private_addresses)));
+    put("repeat_guard", Some(window(grant.repeat_window)));
+    put("result.keep", Some(grant.keep.to_string()));
+    put("result.max_bytes", Some(grant.keep_bytes.to_string()));
+    put("result.ttl", Some(time(grant.keep_for)));
+    put("limits", Some(limits(&grant.limits)));
+    keys
+}
+
+fn ssh(route: &SshRoute) -> Keys {
+    let grant = &route.grant;
+    let mut keys = Keys::new();
+    let mut put = |key, value: Option<String>| {
+        keys.extend(value.map(|value| (key, value)));
+    };
+    let allow = &route.allow;
+    let kinds = [("exec", allow.exec), ("shell", allow.shell), ("forward", allow.forward)];
+    let kinds = kinds.into_iter().filter(|(_, on)| *on).map(|(kind, _)| kind.to_owned());
+    let allowed = kinds.chain(allow.subsystems.iter().map(|name| format!("subsystem:{name}")));
+    put("allow", Some(joined(allowed)));
+    put("agents", Some(names(&route.agents)));
+    put("match.host", Some(shown_host(&route.host)));
+    put("match.port", Some(route.port.to_string()));
+    put("match.users", Some(names(&route.users)));
+    put("match.commands", Some(names(&route.commands)));
+    put("shell", Some(if route.any_shell { "any" } else { "plain" }.to_owned()));
+    put("approval", route.approval.then(|| "required".to_owned()));
+    put("address", grant.address.clone());
+    put("host_keys", some(joined(grant.host_keys.iter().cloned())));
+    put("credential", grant.credential.as_ref().map(credential));
+    put("idempotent", Some(grant.idempotent.to_string()));
+    put("private_addresses", Some(word(grant.private_addresses)));
+    put("repeat_guard", Some(window(grant.repeat_window)));
+    put("result.keep", Some(grant.keep.to_string()));
+    put("result.max_bytes", Some(grant.keep_bytes.to_string()));
+    put("result.ttl", Some(time(grant.keep_for)));
+    put("limits", Some(limits(&grant.limits)));
+    put("limits.output_bytes", grant.output_bytes.map(|bytes| bytes.to_string()));
+    keys
+}
+
+fn credential(credential: &Credential) -> String {
+    let Credential { id, secret, inject } = credential;
+    let reference = match secret {
+        SecretRef::Vault(name) => format!("vault:{name}"),
+        SecretRef::Env(name) => format!("env:{name}"),
+        SecretRef::File(path) => format!("file:{}", path.display()),
+        // Arguments of a program are not shown: people put tokens there.
+        SecretRef::Exec(_) => "exec".to_owned(),
+    };
+    match inject.header_name() {
+        Some(header) => format!("{id} ({reference}, {} in {header})", inject.mode()),
+        None => format!("{id} ({reference}, {})", inject.mode()),
+    }
+}
+
+fn idempotency(rule: &IdempotencyRule) -> String {
+    let IdempotencyRule { header, scope, retention, contract } = rule;
+    format!("{header}, scope {scope}, {}, {contract}", time(*retention))
+}
+
+fn limits(limits: &Limits) -> String {
+    let Limits { request_bytes, connect_timeout, response_timeout, idle_timeout } = limits;
+    let (connect, response) = (time(*connect_timeout), time(*response_timeout));
+    let idle = time(*idle_timeout);
+    format!("request {request_bytes} B, connect {connect}, response {response}, idle {idle}")
+}
+
+fn names(names: &Names) -> String {
+    names.as_ref().map_or_else(|| "every".to_owned(), |names| joined(names.iter().cloned()))
+}
+
+fn wanted(wanted: &Wanted) -> Option<String> {
+    some(joined(wanted.iter().map(|(name, patterns)| format!("{name} = {}", patterns.join(" | ")))))
+}
+
+fn joined(list: impl Iterator<Item = String>) -> String {
+    list.collect::<Vec<_>>().join(", ")
+}
+
+fn some(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+fn word(allowed: bool) -> String {
+    if allowed { "allow" } else { "deny" }.to_owned()
+}
+
+fn window(window: Option<Duration>) -> String {
+    window.map_or_else(|| "off".to_owned(), time)
+}
+
+fn time(duration: Duration) -> String {
+    format!("{duration:?}")
+}
+
+fn shown_host(host: &Pattern) -> String {
+    match host {
+        Pattern::Exact(name) => name.clone(),
+        Pattern::Under(suffix) => format!("*.{suffix}"),
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, name, what, keys } = self;
+        let sign = match what {
+            What::Added => '+',
+            What::Removed => '-',
+            What::Changed => '~',
+        };
+        if *kind == "defaults" {
+            write!(f, "{sign} defaults")?;
+        } else {
+            write!(f, "{sign} {kind} {name}")?;
+        }
+        for Changed { key, before, after } in keys {
+            let side = |side: &Option<String>| side.clone().unwrap_or_else(|| "none".to_owned());
+            match what {
+                What::Added => write!(f, "\n    {key}: {}", side(after))?,
+                What::Removed => write!(f, "\n    {key}: {}", side(before))?,
+                What::Changed => write!(f, "\n    {key}: {} -> {}", side(before), side(after))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compile(text: &str) -> Snapshot {
+        Snapshot::compile(text, "p", 0).unwrap_or_else(|e| panic!("{e:#?}"))
+    }
+
+    #[test]
+    fn order_and_spelling_count_for_nothing() {
+        let one = "[[route]]\nname = \"a\"\nmatch = { host = \"a.test\" }\n";
+        let two = "[[route]]\nname = \"b\"\nmatch = { host = \"b.test\" }\n";
+        let forward = compile(&format!("{one}{two}"));
+        let backward = compile(&format!("# turned\n{two}{}", one.replace("a.test", "A.TEST.")));
+        assert_eq!(diff(&forward, &backward), []);
+        assert_eq!(diff(&forward, &forward), []);
+    }
+
+    #[test]
+    fn changes_are_told_by_rule_and_key() {
+        let text = include_str!("example.toml");
+        let before = compile(text);
+        let after = compile(
+            &text
+                .replace("agents = [\"coder\"]\nmatch = { scheme", "match = { scheme")
+                .replace("secret = \"pay-token\"", "secret = \"env:PAY\"")
+                .replace("name = \"deploy\"", "name = \"ship\"")
+                .replace("egress = \"deny\"", "egress = \"allow\""),
+        );
+        let changes = diff(&before, &after);
+        let told: Vec<_> = changes.iter().map(ToString::to_string).collect();
+        assert_eq!(told[0], "~ defaults\n    egress: deny -> allow");
+        assert_eq!(
+            told[1],
+            "~ route payments.create\n    agents: coder -> every\n    \
+             credential: pay (vault:pay-token, bearer in authorization) -> \
+             pay (env:PAY, bearer in authorization)"
+        );
+        assert!(told[2].starts_with("- ssh deploy\n"), "{told:#?}");
+        assert!(told[3].starts_with("+ ssh ship\n"), "{told:#?}");
+        assert!(told[3].contains("match.commands: /opt/deploy *"), "{told:#?}");
+        assert_eq!(told.len(), 4, "{told:#?}");
+    }
+}
