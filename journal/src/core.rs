@@ -20,6 +20,7 @@ use crate::result::ResultKey;
 use dashmap::DashMap;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -89,6 +90,8 @@ pub(crate) struct Core {
     pub(crate) retention: Retention,
     pub(crate) guard_horizon_ms: u64,
     pub(crate) signer: Signer,
+    /// Where keys and sealed copies lie.
+    pub(crate) directory: PathBuf,
     pub(crate) feed: Mutex<Feed>,
     pub(crate) feed_work: Condvar,
     pub(crate) reserved: AtomicU64,

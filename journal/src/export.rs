@@ -50,14 +50,16 @@ pub fn export<E: From<Error>>(
     visit: &mut dyn FnMut(Exported) -> Result<(), E>,
 ) -> Result<(), E> {
     let disk = Directory::unlocked(directory);
-    records(&disk, since, &mut |record| {
-        let fact = fact(record).map_err(E::from)?;
-        let sequence = Sequence(record.sequence);
-        match fact {
-            Some(fact) => visit(Exported { sequence, chain: Digest(record.chain), fact }),
-            None => Ok(()),
-        }
+    records(&disk, since, &mut |record| match exported(record).map_err(E::from)? {
+        Some(exported) => visit(exported),
+        None => Ok(()),
     })
+}
+
+/// What is shown of a record; nothing of a chunk.
+pub(crate) fn exported(record: &RecordView<'_>) -> Result<Option<Exported>, Error> {
+    let (sequence, chain) = (Sequence(record.sequence), Digest(record.chain));
+    Ok(fact(record)?.map(|fact| Exported { sequence, chain, fact }))
 }
 
 fn fact(record: &RecordView<'_>) -> Result<Option<Fact>, Error> {

@@ -19,6 +19,7 @@ pub mod projection;
 pub mod read;
 pub mod repair;
 pub mod result;
+pub mod seal;
 pub mod verify;
 
 mod admission;

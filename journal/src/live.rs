@@ -270,6 +270,17 @@ impl Journal {
         crate::maintain::pass(self.core(), now_ms())
     }
 
+    /// Copies new events to the sealed files, when sealed mode is on ([`crate::seal`]). Also works
+    /// once the journal is closed. Gives up to where the log is copied.
+    ///
+    /// Blocks; not for an async worker.
+    ///
+    /// # Errors
+    /// [`crate::seal::Error`]; the next pass goes on at the same place.
+    pub fn seal(&self) -> Result<Option<Sequence>, crate::seal::Error> {
+        crate::seal::pass(&self.core().directory, self.core().durable())
+    }
+
     /// Counters and gauges.
     #[must_use]
     pub fn stats(&self) -> Stats {

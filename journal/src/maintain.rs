@@ -39,6 +39,9 @@ pub enum Error {
     /// Local: the index could not be used.
     #[error(transparent)]
     Read(#[from] crate::read::Error),
+    /// Local: the sealed copy can't be read.
+    #[error(transparent)]
+    Seal(#[from] crate::seal::Error),
     /// Local: a file could not be written or removed.
     #[error("could not {step}")]
     Io {
@@ -99,6 +102,10 @@ fn remove_oldest(core: &Arc<Core>, now_ms: u64, done: &mut Maintained) -> Result
     let Some([oldest, next, ..]) = survey.headers.get(..) else { return Ok(false) };
     let cut = Sequence(next.previous_last);
     if core.counters.indexed.load(Ordering::Acquire) < cut.0 {
+        return Ok(false);
+    }
+    // What the sealed copy has not seen yet stays.
+    if crate::seal::copied(&core.directory)?.is_some_and(|copied| copied < cut) {
         return Ok(false);
     }
     if core.available() < CARRY_RESERVE {

@@ -86,6 +86,7 @@ pub(crate) fn open_on(
         retention: options.retention,
         guard_horizon_ms: horizon,
         signer,
+        directory: options.directory.clone(),
         feed: Mutex::new(Feed::default()),
         feed_work: Condvar::new(),
         reserved: AtomicU64::new(0),
