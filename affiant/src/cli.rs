@@ -327,8 +327,33 @@ pub(crate) enum Journal {
         #[arg(long)]
         yes: bool,
     },
+    /// Sealed mode: an audit copy that the server can't read back
+    #[command(subcommand)]
+    Seal(Seal),
     /// Counters of the log
     Stats,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Seal {
+    /// Copy every event, encrypted to a public key, from now on and back to the log's beginning
+    Init {
+        /// An age public key (`age1...`), made on another machine
+        #[arg(long, value_name = "KEY", required_unless_present = "identity")]
+        recipient: Option<String>,
+        /// Make a key pair and write its private half to this new file; move it to another machine
+        #[arg(long, value_name = "FILE", conflicts_with = "recipient")]
+        identity: Option<PathBuf>,
+    },
+    /// Print sealed files as JSON lines; also `age --decrypt` opens them
+    Open {
+        /// The private key
+        #[arg(long, value_name = "FILE")]
+        identity: PathBuf,
+        /// The files, in order [default: all of the home]
+        #[arg(value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -15,8 +15,10 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// How often the retention of the journal is applied.
-const MAINTAIN_EVERY: Duration = Duration::from_secs(300);
+/// How often new events are copied to the sealed files, when sealed mode is on.
+const SEAL_EVERY: Duration = Duration::from_secs(10);
+/// After how many of these the retention of the journal is applied.
+const MAINTAIN_AFTER: u64 = 30;
 /// What the key for stored results is derived for.
 const RESULT_KEY_PURPOSE: &str = "affiant journal results v1";
 
@@ -152,24 +154,37 @@ impl Server {
             tracing::debug!("the control socket was gone already: {error}");
         }
         self.state.journal.close().await;
+        let journal = self.state.journal.clone();
+        apart("the sealed copy", move || journal.seal()).await;
     }
 }
 
-/// Applies the retention of the journal, now and every few minutes.
+/// Copies events to the sealed files, and now and then applies the retention of the journal.
 async fn maintain(journal: Journal, mut shutdown: watch::Receiver<bool>) {
-    loop {
+    for tick in 0_u64.. {
         let pass = journal.clone();
-        match tokio::task::spawn_blocking(move || pass.maintain()).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => {
-                tracing::warn!("retention of the journal: {:#}", anyhow::Error::new(error));
-            }
-            Err(error) => tracing::error!("retention of the journal ended badly: {error}"),
+        apart("the sealed copy", move || pass.seal()).await;
+        if tick.is_multiple_of(MAINTAIN_AFTER) {
+            let pass = journal.clone();
+            apart("the retention of the journal", move || pass.maintain()).await;
         }
         let over = shutdown.wait_for(|down| *down);
-        if tokio::time::timeout(MAINTAIN_EVERY, over).await.is_ok() {
+        if tokio::time::timeout(SEAL_EVERY, over).await.is_ok() {
             break;
         }
+    }
+}
+
+/// Runs something that blocks, and reports its failure.
+async fn apart<T, E>(what: &str, work: impl FnOnce() -> Result<T, E> + Send + 'static)
+where
+    T: Send + 'static,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::warn!("{what}: {:#}", anyhow::Error::new(error)),
+        Err(error) => tracing::error!("{what} ended badly: {error}"),
     }
 }
 

@@ -209,3 +209,36 @@ async fn rule_6_and_10_a_log_behind_its_index_is_repaired_by_an_operator_alone()
     journal.close().await;
     verify(home.path()).unwrap();
 }
+
+/// J-6: the sealed copy holds every event once, across restarts, and goes on where it ended.
+#[tokio::test]
+async fn j_6_the_sealed_copy_is_the_export() {
+    let home = tempfile::tempdir().unwrap();
+    let identity = journal::seal::Identity::generate().unwrap();
+    let (journal, _) = open(home.path());
+    assert_eq!(journal.seal().unwrap(), None, "sealed mode is off");
+    call(&journal, 1).await;
+    journal::seal::init(home.path(), &identity.recipient()).unwrap();
+    assert_eq!(journal.seal().unwrap(), Some(journal.stats().durable_sequence));
+    call(&journal, 2).await;
+    journal.close().await;
+    journal.seal().unwrap();
+    let (journal, _) = open(home.path());
+    call(&journal, 3).await;
+    journal.close().await;
+    let last = journal.seal().unwrap().unwrap();
+    assert_eq!(journal.seal().unwrap(), Some(last), "nothing is new");
+    let files = journal::seal::files(home.path()).unwrap();
+    assert_eq!(files.len(), 3);
+    assert!(files.windows(2).all(|pair| pair[0].last.0 + 1 == pair[1].first.0));
+    let mut lines = Vec::new();
+    for file in &files {
+        let sealed = std::fs::read(&file.path).unwrap();
+        lines.extend(journal::seal::open(&identity, &sealed).unwrap());
+    }
+    let shown: Vec<String> = exported(home.path(), 0)
+        .iter()
+        .map(|record| serde_json::to_string(record).unwrap())
+        .collect();
+    assert_eq!(String::from_utf8(lines).unwrap().lines().collect::<Vec<_>>(), shown);
+}

@@ -1,4 +1,4 @@
-//! `affiant journal`: verify, checkpoint, export, repair, stats.
+//! `affiant journal`: verify, checkpoint, export, repair, seal, stats.
 
 use super::Context;
 use crate::cli;
@@ -8,9 +8,11 @@ use anyhow::Context as _;
 use journal::Against;
 use journal::checkpoint::{Checkpoint, VerifyingKey};
 use journal::contract::Sequence;
+use journal::seal::{Identity, Recipient};
 use std::io::{BufWriter, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use zeroize::Zeroizing;
 
 pub(super) async fn journal(context: &Context, command: cli::Journal) -> anyhow::Result<ExitCode> {
     context.home.require()?;
@@ -25,6 +27,12 @@ pub(super) async fn journal(context: &Context, command: cli::Journal) -> anyhow:
         }
         cli::Journal::Export { since } => export(context, Sequence(since)),
         cli::Journal::Repair { yes } => repair(context, yes),
+        cli::Journal::Seal(cli::Seal::Init { recipient, identity }) => {
+            seal_init(context, recipient.as_deref(), identity.as_deref())
+        }
+        cli::Journal::Seal(cli::Seal::Open { identity, files }) => {
+            seal_open(context, &identity, &files)
+        }
         cli::Journal::Stats => {
             let stats = Client::connect(&context.home).await?.json("/v1/stats").await?;
             output::json(&stats)?;
@@ -124,6 +132,74 @@ enum ExportError {
     Read(#[from] journal::verify::Error),
     #[error("could not write to stdout")]
     Write(#[from] std::io::Error),
+}
+
+fn seal_init(
+    context: &Context,
+    recipient: Option<&str>,
+    identity: Option<&Path>,
+) -> anyhow::Result<ExitCode> {
+    let made;
+    let to: Recipient = match (recipient, identity) {
+        (Some(recipient), _) => recipient.parse()?,
+        (None, Some(file)) => {
+            made = Identity::generate()?;
+            write_identity(file, &made).with_context(|| format!("write {}", file.display()))?;
+            output::note(&format!(
+                "the private key is in {}: move it to another machine, this one does not need it",
+                file.display()
+            ));
+            made.recipient()
+        }
+        (None, None) => anyhow::bail!("name a public key with --recipient"),
+    };
+    journal::seal::init(&context.home.journal(), &to)?;
+    output::line(&format!("events are copied to journal/sealed/, encrypted to {to}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Never over a file that is there: it may be the only copy of another key.
+fn write_identity(file: &Path, identity: &Identity) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut out =
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+    writeln!(out, "# public key: {}", identity.recipient())?;
+    writeln!(out, "{}", *identity.secret_text())?;
+    out.sync_all()
+}
+
+fn seal_open(context: &Context, identity: &Path, files: &[PathBuf]) -> anyhow::Result<ExitCode> {
+    let text = Zeroizing::new(
+        std::fs::read_to_string(identity)
+            .with_context(|| format!("read {}", identity.display()))?,
+    );
+    let identity: Identity = text.parse()?;
+    let mut missing = false;
+    let files = if files.is_empty() {
+        let all = journal::seal::files(&context.home.journal())?;
+        for pair in all.windows(2) {
+            if let [before, after] = pair
+                && before.last.0 + 1 != after.first.0
+            {
+                missing = true;
+                output::note(&format!(
+                    "missing: sequences {} to {}",
+                    before.last.0 + 1,
+                    after.first.0 - 1
+                ));
+            }
+        }
+        all.into_iter().map(|file| file.path).collect()
+    } else {
+        files.to_vec()
+    };
+    for file in files {
+        let step = || format!("open {}", file.display());
+        let sealed = std::fs::read(&file).with_context(step)?;
+        let plain = journal::seal::open(&identity, &sealed).with_context(step)?;
+        std::io::stdout().lock().write_all(&plain).context("write to stdout")?;
+    }
+    Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn repair(context: &Context, yes: bool) -> anyhow::Result<ExitCode> {
