@@ -1,6 +1,7 @@
 //! The home directory: where everything of one installation lies.
 
 use anyhow::{Context as _, bail};
+use policy::{Policy, Secret};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -77,6 +78,12 @@ impl Home {
             .with_context(|| format!("create the home {}", self.0.display()))
     }
 
+    /// Opens the policy store of a home that is complete.
+    pub(crate) fn open_policy(&self) -> anyhow::Result<Policy> {
+        self.require()?;
+        open_policy(&self.0)
+    }
+
     /// Refuses a home that is missing or that others can enter.
     pub(crate) fn require(&self) -> anyhow::Result<()> {
         let shown = self.0.display();
@@ -92,6 +99,22 @@ impl Home {
         }
         Ok(())
     }
+}
+
+/// The name of the systemd credential that holds the vault's key.
+const VAULT_KEY: &str = "affiant-vault-key";
+
+/// Opens the policy store, with the vault's key that the service manager hands in, if it does.
+fn open_policy(home: &Path) -> anyhow::Result<Policy> {
+    let file = std::env::var_os("CREDENTIALS_DIRECTORY").map(|d| PathBuf::from(d).join(VAULT_KEY));
+    let key = match file.filter(|file| file.exists()) {
+        Some(file) => {
+            let bytes = std::fs::read(&file).with_context(|| format!("read {}", file.display()))?;
+            Some(Secret::new(bytes))
+        }
+        None => None,
+    };
+    Policy::open_with_key(home, key.as_ref()).context("open the policy store")
 }
 
 /// Writes a file as a whole or not at all, with the given mode.

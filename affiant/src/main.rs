@@ -5,17 +5,21 @@ mod cli;
 mod commands;
 mod control;
 mod environment;
+mod hardening;
 mod home;
 mod output;
 mod server;
 
+use anyhow::Context as _;
 use clap::Parser as _;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
-    init_logging(&cli);
+    if let Err(error) = init_logging(&cli) {
+        return output::fail(&error);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return output::fail(&anyhow::Error::new(error).context("start the runtime")),
@@ -30,16 +34,18 @@ fn main() -> ExitCode {
 }
 
 /// Logs go to stderr. russh is capped at `error`: its lower levels describe packets.
-fn init_logging(cli: &cli::Cli) {
+fn init_logging(cli: &cli::Cli) -> anyhow::Result<()> {
     let filter = match &cli.log {
         Some(filter) => format!("{filter},russh=error"),
         None => "warn,affiant=info,russh=error,pingora_core=error".to_owned(),
     };
-    let filter = tracing_subscriber::EnvFilter::try_new(&filter)
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,russh=error"));
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .parse(&filter)
+        .with_context(|| format!("--log {filter:?} is no filter, try `info` or `proxy=debug`"))?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
+    Ok(())
 }

@@ -26,10 +26,19 @@ fn ignore_broken_pipe(result: std::io::Result<()>) {
     }
 }
 
-/// One line that says what failed and why; exit code 2.
+/// The thing asked for is not there: an answer, not a failure.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Negative(pub(crate) String);
+
+/// One line that says what failed and why. Exit code 1 for a negative answer, else 2.
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     note(&format!("affiant: {error:#}"));
-    ExitCode::from(2)
+    let negative = error.is::<Negative>()
+        || matches!(error.downcast_ref(), Some(policy::agent::Error::Unknown(_)))
+        || matches!(error.downcast_ref(), Some(policy::secrets::Error::Unknown))
+        || matches!(error.downcast_ref(), Some(policy::rollback::Error::Unknown(_)));
+    if negative { ExitCode::FAILURE } else { ExitCode::from(2) }
 }
 
 /// Pretty JSON.

@@ -87,7 +87,7 @@ impl Sshd {
 [[credential]]
 id = "deploy"
 secret = "deploy-key"
-inject = "ssh_key"
+inject = "ssh-key"
 
 [[ssh]]
 name = "prod"

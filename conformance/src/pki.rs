@@ -51,12 +51,32 @@ impl Authority {
     /// # Errors
     /// [`Error`] when a name is malformed.
     pub fn leaf(&self, names: &[&str]) -> Result<Leaf, Error> {
+        self.sign(names, |_| ())
+    }
+
+    /// As [`Authority::leaf`], but expired long ago.
+    ///
+    /// # Errors
+    /// [`Error`] when a name is malformed.
+    pub fn expired_leaf(&self, names: &[&str]) -> Result<Leaf, Error> {
+        self.sign(names, |params| {
+            params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+        })
+    }
+
+    fn sign(
+        &self,
+        names: &[&str],
+        adjust: impl FnOnce(&mut CertificateParams),
+    ) -> Result<Leaf, Error> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(names)?;
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+        adjust(&mut params);
         let certificate = params.signed_by(&key, &self.issuer)?;
         Ok(Leaf {
             certificate_pem: certificate.pem(),

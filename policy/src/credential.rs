@@ -1,10 +1,13 @@
 //! Credentials: from a reference in policy to the secret itself.
 
+mod program;
+
 use crate::{Credential, Inject, Policy, Secret, SecretRef, vault};
 use journal::contract::{Code, CredentialUse, Retry, Verdict};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
+use zeroize::Zeroizing;
 
 /// Why a credential could not be had. No variant holds secret bytes or the reference to a secret
 /// (contract I-2, V-3); `id` is the credential's id in policy, for the operator's log.
@@ -95,7 +98,7 @@ impl Policy {
                 Some(Secret::new(value.into_vec())).filter(|s| !s.is_empty()).ok_or(Error::Missing)
             }
             SecretRef::File(path) => from_file(path),
-            SecretRef::Exec(_) => Err(Error::Unsupported("secrets from a program (`exec:`)")),
+            SecretRef::Exec(arguments) => program::run(arguments, program::TIME),
         }
     }
 
@@ -105,6 +108,17 @@ impl Policy {
     }
 
     fn open_in_vault(&self, name: &str, version: u64) -> Result<Secret, Error> {
+        match self.open_now(name, version) {
+            // The master key may have been changed between two looks; then the next one fits.
+            Err(Error::Unreadable(_) | Error::Locked) => {
+                drop(self.state());
+                self.open_now(name, version)
+            }
+            other => other,
+        }
+    }
+
+    fn open_now(&self, name: &str, version: u64) -> Result<Secret, Error> {
         let sealed = self.sealed(name, version).map_err(|error| {
             tracing::error!(%error, "a sealed secret can't be read");
             Error::Unreadable("its record in the store can't be read")
@@ -137,11 +151,16 @@ fn from_file(path: &Path) -> Result<Secret, Error> {
     // Sized at once: growing would leave copies behind.
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0) + 2);
     let read = file.take(LENGTH_BYTES + 1).read_to_end(&mut bytes);
-    let mut secret = zeroize::Zeroizing::new(bytes);
+    let secret = Zeroizing::new(bytes);
     read.map_err(failed)?;
     if u64::try_from(secret.len()).unwrap_or(u64::MAX) > LENGTH_BYTES {
         return Err(Error::Unreadable("its file is longer than 1 MiB"));
     }
+    trimmed(secret)
+}
+
+/// Takes bytes as a secret, without one line end at their end.
+fn trimmed(mut secret: Zeroizing<Vec<u8>>) -> Result<Secret, Error> {
     if secret.last() == Some(&b'\n') {
         secret.pop();
         if secret.last() == Some(&b'\r') {

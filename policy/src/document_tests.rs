@@ -216,7 +216,21 @@ fn secrets_and_modes_are_read() {
         (SecretRef::Env("TOK".into()), header)
     );
     assert_eq!(of("file:/run/tok", "inject = \"bearer\"").0, SecretRef::File("/run/tok".into()));
-    assert_eq!(of("exec:pass x", "inject = \"oauth2\"").0, SecretRef::Exec("pass x".into()));
+    assert_eq!(
+        of("exec:pass x", "inject = \"oauth2\"").0,
+        SecretRef::Exec(vec!["pass".into(), "x".into()])
+    );
+    let program = |secret: &str| {
+        let text = format!("[[credential]]\nid = \"c\"\nsecret = {secret}\ninject = \"bearer\"\n");
+        format!("{text}{ROUTE}credential = \"c\"\n")
+    };
+    let snapshot = Snapshot::compile(&program("{ exec = [\"op\", \"My item\"] }"), "p", 0);
+    assert!(snapshot.is_ok_and(|s| s.warnings().is_empty()));
+    check(&program("{ exec = [] }"), 3, 19, &["empty list"]);
+    check(&program("{ exec = [\"\"] }"), 3, 19, &["no name"]);
+    check(&program("{}"), 3, 10, &["`exec` of `secret`", "is missing"]);
+    check(&program("\"exec:op 'My item'\""), 3, 10, &["words without quotes"]);
+    check(&program("\"exec: \""), 3, 10, &["name a program"]);
     let with = |rest: &str| format!("[[credential]]\nid = \"c\"\nsecret = \"s\"\n{rest}\n");
     check(&with("inject = \"header\""), 1, 1, &["lacks `name`"]);
     check(&with("inject = \"header\"\nname = \"a b\""), 5, 8, &["header field"]);

@@ -119,8 +119,8 @@ pub enum SecretRef {
     Env(String),
     /// A file that the broker can read (`file:PATH`), without one trailing line end.
     File(PathBuf),
-    /// A program's output (`exec:COMMAND`); known, not supported by this build.
-    Exec(String),
+    /// A program's output (`exec:WORDS`, or the list `exec`): the program and its arguments.
+    Exec(Vec<String>),
 }
 
 impl SecretRef {
@@ -133,6 +133,12 @@ impl SecretRef {
             Self::File(_) => "file",
             Self::Exec(_) => "exec",
         }
+    }
+
+    /// Whether getting the secret can take long enough to matter to other calls of a thread.
+    #[must_use]
+    pub const fn is_slow(&self) -> bool {
+        matches!(self, Self::Exec(_))
     }
 }
 

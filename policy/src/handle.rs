@@ -1,7 +1,7 @@
 //! The handle on a home's policy: newest snapshot, history, agents, secrets, vault.
 
 use crate::store::{self, Store, number_key};
-use crate::{Diagnostic, Secret, Snapshot, Vault, agent, secrets};
+use crate::{Diagnostic, Secret, Snapshot, Vault, agent, secrets, vault};
 use arc_swap::ArcSwap;
 use journal::contract::Digest;
 use std::collections::HashMap;
@@ -34,6 +34,8 @@ pub(crate) struct State {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) agents: agent::Book,
     pub(crate) secrets: HashMap<String, secrets::Newest>,
+    /// What the store keeps of the vault; another process may have changed its key.
+    header: Option<vault::Header>,
 }
 
 /// One version in the history.
@@ -121,6 +123,14 @@ impl Policy {
     /// # Errors
     /// [`open::Error`].
     pub fn open(home: &Path) -> Result<Self, open::Error> {
+        Self::open_with_key(home, None)
+    }
+
+    /// As [`Policy::open`], with the text of the vault's key for a vault that takes one.
+    ///
+    /// # Errors
+    /// [`open::Error`].
+    pub fn open_with_key(home: &Path, key: Option<&Secret>) -> Result<Self, open::Error> {
         let directory = home.join(DIRECTORY);
         if !directory.join("data.mdb").is_file() {
             return Err(open::Error::NotInitialised(home.to_owned()));
@@ -131,7 +141,7 @@ impl Policy {
             store.record(&store.meta, &txn, "vault", "the vault")?
         };
         let header = header.ok_or_else(|| open::Error::NotInitialised(home.to_owned()))?;
-        let vault = Vault::open(home, header)?;
+        let vault = Vault::open(home, header, key)?;
         let state = State::load(&store, None)?;
         let state = ArcSwap::from_pointee(state);
         Ok(Self { store, vault, state, reload: Mutex::new(()) })
@@ -183,6 +193,9 @@ impl Policy {
         }
         match State::load(&self.store, Some(&state)) {
             Ok(fresh) => {
+                if let Some(header) = fresh.header.clone() {
+                    self.vault.adopt(header);
+                }
                 let fresh = Arc::new(fresh);
                 self.state.store(Arc::clone(&fresh));
                 fresh
@@ -291,7 +304,8 @@ impl State {
         };
         let agents = agent::Book::load(store, &txn)?;
         let secrets = store.records(&store.names, &txn, "a secret's name")?.into_iter().collect();
-        Ok(Self { change, snapshot, agents, secrets })
+        let header = store.record(&store.meta, &txn, "vault", "the vault")?;
+        Ok(Self { change, snapshot, agents, secrets, header })
     }
 }
 

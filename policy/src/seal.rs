@@ -104,6 +104,23 @@ pub(crate) fn open_envelope(
     open(&data, &bound_to("value", name, version), &decode(&envelope.sealed)?)
 }
 
+/// Moves an envelope to another wrapping key; the secret itself is not opened. None if the old
+/// key, name or version is not the envelope's.
+pub(crate) fn rewrap(
+    old: &Key,
+    new: &Key,
+    name: &str,
+    version: u64,
+    envelope: &Sealed,
+) -> Result<Option<Sealed>, &'static str> {
+    let aad = bound_to("key", name, version);
+    let Some(data) = decode(&envelope.wrapped).and_then(|wrapped| open(old, &aad, &wrapped)) else {
+        return Ok(None);
+    };
+    let wrapped = encode(&seal(new, &aad, data.expose())?);
+    Ok(Some(Sealed { wrapped, sealed: envelope.sealed.clone() }))
+}
+
 /// Base64 for records.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)

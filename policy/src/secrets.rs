@@ -134,6 +134,12 @@ impl Policy {
     }
 }
 
+/// Name and version of a sealed record's key.
+pub(crate) fn sealed_parts(key: &str) -> Option<(&str, u64)> {
+    let (name, version) = key.split_once('\0')?;
+    Some((name, version.parse().ok()?))
+}
+
 fn sealed_key(name: &str, version: u64) -> String {
     format!("{name}\0{}", number_key(version))
 }

@@ -1,24 +1,25 @@
 //! Tests of the vault's own files; what users see of it is tested in `tests/store.rs`.
 
 use super::*;
+use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 #[test]
 fn damaged_key_files_are_refused_without_panic() {
     let dir = tempfile::TempDir::new().unwrap();
     let header = Vault::create(dir.path(), None).unwrap();
-    let path = dir.path().join(KEY_FILE);
+    let path = file::path(dir.path());
     let good = fs::read(&path).unwrap();
     for bad in
         [&b""[..], b"\xff\xfe", b"affiant-vault-key-1 ", b"affiant-vault-key-1 AAAA\n", &good[..40]]
     {
         fs::write(&path, bad).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        let error = Vault::open(dir.path(), header.clone()).unwrap_err();
+        let error = Vault::open(dir.path(), header.clone(), None).unwrap_err();
         assert!(matches!(error, Error::WrongKeyFile { .. } | Error::KeyFile { .. }), "{error}");
     }
     fs::write(&path, good).unwrap();
-    assert_eq!(Vault::open(dir.path(), header).unwrap().status(), Status::Unlocked);
+    assert_eq!(Vault::open(dir.path(), header, None).unwrap().status(), Status::Unlocked);
 }
 
 #[test]
@@ -35,7 +36,7 @@ fn damaged_headers_are_refused_without_cost() {
     ] {
         let changed = text.replace(from, to);
         assert_ne!(changed, text);
-        let vault = Vault::open(dir.path(), serde_json::from_str(&changed).unwrap()).unwrap();
+        let vault = Vault::open(dir.path(), serde_json::from_str(&changed).unwrap(), None).unwrap();
         let error = vault.unlock(Some(&Secret::from("pass"))).unwrap_err();
         assert!(matches!(error, Error::Damaged), "{error}");
     }
@@ -46,6 +47,6 @@ fn damaged_headers_are_refused_without_cost() {
 fn i_2_debug_shows_no_key() {
     let dir = tempfile::TempDir::new().unwrap();
     let header = Vault::create(dir.path(), None).unwrap();
-    let shown = format!("{:?}", Vault::open(dir.path(), header).unwrap());
+    let shown = format!("{:?}", Vault::open(dir.path(), header, None).unwrap());
     assert_eq!(shown, "Vault { mode: KeyFile, status: Unlocked, .. }");
 }

@@ -211,6 +211,107 @@ fn key_file_is_private_or_refused() {
     assert!(!path.exists());
 }
 
+/// I-1: after a change of the master key secrets open under the new one, derived keys stay, and a
+/// process that was open all along follows.
+#[test]
+fn i_1_the_master_key_changes_in_one_step() {
+    let (dir, policy) = home();
+    let home = dir.path().join("home");
+    let credential = canary_credential(&policy);
+    policy.set_secret("tok", &Secret::from("one")).unwrap();
+    policy.set_secret("tok", &Secret::from("two")).unwrap();
+    policy.set_secret("other", &Secret::from("three")).unwrap();
+    let results = policy.vault().derive("results").unwrap();
+    let beside = Policy::open(&home).unwrap();
+    let bound = beside.bind(&credential);
+    let before = fs::read(home.join("vault.key")).unwrap();
+    for round in 0..3 {
+        let rotated = policy.rotate_vault(vault::Protection::KeyFile).unwrap();
+        assert_eq!(rotated.secrets, 3, "round {round}");
+    }
+    assert_ne!(fs::read(home.join("vault.key")).unwrap(), before);
+    assert!(!home.join("vault.key.next").exists());
+    for one in [&policy, &beside, &Policy::open(&home).unwrap()] {
+        assert_eq!(one.credential(&credential).unwrap().0.expose(), b"two");
+        assert_eq!(one.credential_bound(&credential, &bound).unwrap().expose(), b"two");
+        assert_eq!(*one.vault().derive("results").unwrap(), *results);
+    }
+    fs::write(home.join("vault.key"), before).unwrap();
+    let error = Policy::open(&home).unwrap_err().to_string();
+    assert!(error.contains("does not hold the key of this vault"), "{error}");
+}
+
+/// A change that is cut off at any step leaves the old key or the new one in force, never neither.
+#[test]
+fn a_change_of_the_key_file_survives_a_crash() {
+    let (dir, policy) = home();
+    let home = dir.path().join("home");
+    let credential = canary_credential(&policy);
+    policy.set_secret("tok", &Secret::from("one")).unwrap();
+    let (key, next) = (home.join("vault.key"), home.join("vault.key.next"));
+    let old = fs::read(&key).unwrap();
+    let opens = || Policy::open(&home).unwrap().credential(&credential).unwrap();
+    // Before the commit: a next key that nothing refers to.
+    fs::write(&next, &old[..]).unwrap();
+    fs::set_permissions(&next, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(opens().0.expose(), b"one");
+    policy.rotate_vault(vault::Protection::KeyFile).unwrap();
+    // Behind the commit: the new key is still called next.
+    fs::rename(&key, &next).unwrap();
+    fs::write(&key, &old[..]).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(opens().0.expose(), b"one");
+    assert!(!next.exists());
+    assert_ne!(fs::read(&key).unwrap(), old);
+    fs::rename(&key, &next).unwrap();
+    assert_eq!(opens().0.expose(), b"one");
+    assert!(key.exists());
+}
+
+/// I-1: from a key file to a passphrase, to a key that is handed in, and back.
+#[test]
+fn i_1_the_protection_of_the_vault_changes() {
+    let (dir, policy) = home();
+    let home = dir.path().join("home");
+    let credential = canary_credential(&policy);
+    policy.set_secret("tok", &Secret::from("one")).unwrap();
+    let results = policy.vault().derive("results").unwrap();
+    let beside = Policy::open(&home).unwrap();
+    let empty = policy.rotate_vault(vault::Protection::Passphrase(&Secret::default()));
+    assert_eq!(empty.unwrap_err().to_string(), "the passphrase is empty");
+    let pass = Secret::from("right horse");
+    policy.rotate_vault(vault::Protection::Passphrase(&pass)).unwrap();
+    assert!(!home.join("vault.key").exists());
+    assert_eq!(policy.credential(&credential).unwrap().0.expose(), b"one");
+    assert_eq!(beside.credential(&credential).unwrap_err().code(), Code::VaultLocked);
+    beside.vault().unlock(Some(&pass)).unwrap();
+    assert_eq!(beside.credential(&credential).unwrap().0.expose(), b"one");
+
+    let fail = |_: &Secret| Err(std::io::Error::other("no room"));
+    assert!(policy.rotate_vault(vault::Protection::Given(&fail)).is_err());
+    assert_eq!(policy.vault().mode(), vault::Mode::Passphrase, "a key that is lost is not used");
+    let kept = std::cell::RefCell::new(Secret::default());
+    let keep = |key: &Secret| {
+        *kept.borrow_mut() = key.clone();
+        Ok(())
+    };
+    policy.rotate_vault(vault::Protection::Given(&keep)).unwrap();
+    let key = kept.into_inner();
+    assert!(key.expose().starts_with(b"affiant-vault-key-1 "));
+    let locked = Policy::open(&home).unwrap();
+    assert_eq!(locked.vault().mode(), vault::Mode::Given);
+    assert_eq!(locked.credential(&credential).unwrap_err().code(), Code::VaultLocked);
+    assert!(locked.rotate_vault(vault::Protection::KeyFile).is_err());
+    assert!(matches!(locked.vault().unlock(Some(&pass)), Err(vault::Error::WrongKey)));
+    assert!(Policy::open_with_key(&home, Some(&pass)).is_err());
+    let opened = Policy::open_with_key(&home, Some(&key)).unwrap();
+    assert_eq!(opened.credential(&credential).unwrap().0.expose(), b"one");
+    opened.rotate_vault(vault::Protection::KeyFile).unwrap();
+    let back = Policy::open(&home).unwrap();
+    assert_eq!(back.credential(&credential).unwrap().0.expose(), b"one");
+    assert_eq!(*back.vault().derive("results").unwrap(), *results);
+}
+
 #[test]
 fn files_are_private() {
     let (dir, policy) = home();
@@ -286,8 +387,11 @@ fn other_sources_have_their_codes() {
     assert_eq!(policy.credential(&env).unwrap().0.expose(), env!("CARGO_MANIFEST_DIR").as_bytes());
     let absent = of("env:AFFIANT_TEST_NEVER_SET", "bearer");
     assert_eq!(policy.credential(&absent).unwrap_err().code(), Code::SecretMissing);
-    let exec = of("exec:pass show x", "bearer");
-    assert_eq!(policy.credential(&exec).unwrap_err().code(), Code::InjectionUnsupported);
+    let exec = of("exec:printf tok", "bearer");
+    assert_eq!(policy.credential(&exec).unwrap().0.expose(), b"tok");
+    assert!(exec.secret.is_slow());
+    let failing = of("exec:false", "bearer");
+    assert_eq!(policy.credential(&failing).unwrap_err().code(), Code::SecretSourceFailed);
     let later = of("tok", "sigv4");
     assert_eq!(policy.credential(&later).unwrap_err().code(), Code::InjectionUnsupported);
 }

@@ -8,7 +8,7 @@
 
 use crate::answer::{Finished, Pending};
 use crate::deliver::Outbound;
-use crate::fingerprint::fingerprint;
+use crate::fingerprint::{Content, WHOLE_BYTES, fingerprint};
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
 use crate::proxy::Shared;
@@ -27,17 +27,14 @@ use journal::contract::{
     Observation, Operation, Preflight, RemoteContract,
 };
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
-use policy::{Details, HttpAction, HttpGrant, Secret, Snapshot};
+use policy::{Credential, Details, HttpAction, HttpGrant, Policy, Secret, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-/// Content read before dispatch, so that the fingerprint covers it, at most.
-const READ_AHEAD_BYTES: u64 = 1 << 20;
-/// A pause in the caller's content that ends reading ahead.
-const READ_AHEAD_PAUSE: Duration = Duration::from_secs(2);
+/// How long a caller is asked to wait where nothing else says so.
+pub(crate) const BACKOFF_MS: u64 = 1000;
 
 /// How often, and at what distance, an unconfirmed delivery is looked at again.
 const DELIVERY_TRIES: u32 = 10;
@@ -79,6 +76,8 @@ pub(crate) struct Prepared {
     pub(crate) grant: HttpGrant,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) fingerprint: Fingerprint,
+    /// Whether the fingerprint covers the beginning of the content only.
+    pub(crate) partial: bool,
     pub(crate) operation: Operation,
     /// Content read ahead.
     pub(crate) ahead: Vec<Bytes>,
@@ -107,14 +106,17 @@ impl Job<'_> {
         };
         let mut call = match self.admit_when_delivered(&prepared).await {
             Ok(Admission::New(call)) => call,
-            Ok(Admission::SameRequest(earlier)) => return self.replay(earlier, true).await,
-            Ok(Admission::Settled(earlier)) => return self.replay(earlier, false).await,
+            Ok(Admission::SameRequest(earlier)) => {
+                return self.repeat(&prepared, earlier, true).await;
+            }
+            Ok(Admission::Settled(earlier)) => return self.repeat(&prepared, earlier, false).await,
             Ok(Admission::Mismatch) => return self.refuse(None, &Refusal::Mismatch).await,
             Ok(Admission::InDoubt(earlier)) => {
                 return self.refuse(None, &Refusal::InDoubt(earlier)).await;
             }
             Err(refusal) => return self.refuse(None, &refusal).await,
         };
+        self.note_encoding(&mut call, &prepared.grant);
         let ready = match self.connect(&mut call, &prepared).await {
             Ok(ready) => ready,
             Err(refusal) => return self.refuse(Some(call), &refusal).await,
@@ -140,13 +142,16 @@ impl Job<'_> {
         let asked = self.ask_for_content().await;
         let next_hop = ready.idle.peer().address.to_string();
         let (mut sender, mut receiver) = ready.idle.dispatch(proof);
-        let limit_bytes = prepared.grant.limits.request_bytes;
+        let bounds = relay::Bounds {
+            limit_bytes: prepared.grant.limits.request_bytes,
+            injected: prepared.grant.credential.as_ref().and_then(|c| c.inject.header_name()),
+        };
         let progress = AtomicU64::new(0);
         let ended = {
             let head = ready.head;
             let incoming = &mut self.incoming;
             let upload =
-                upload(&mut sender, incoming, head, self.framing, ahead, limit_bytes, &progress);
+                upload(&mut sender, incoming, head, self.framing, ahead, &bounds, &progress);
             tokio::pin!(upload);
             let mut relay = Relay::new(Parts {
                 call: &mut call,
@@ -223,22 +228,26 @@ impl Job<'_> {
             return Err(Refusal::VaultLocked);
         }
         let mut operation = self.operation(&grant);
-        let guarded = !operation.idempotent
+        self.incoming.set_idle(grant.limits.idle_timeout);
+        let guarded = (grant.repeat_window.is_some() && !operation.idempotent)
             || operation.idempotency.is_some()
             || self.known.caller_id.is_some();
         let ahead = if guarded { self.read_ahead(limit_bytes).await? } else { Vec::new() };
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
-        let length = if self.incoming.is_ended() {
-            Some(self.incoming.length())
+        let content = if self.incoming.is_ended() {
+            Content::Whole(&ahead, self.incoming.trailers())
+        } else if guarded {
+            Content::Partial(&ahead, self.incoming.declared())
         } else {
-            self.incoming.declared()
+            Content::Unread(self.incoming.declared())
         };
-        let fingerprint = fingerprint(&self.head, &target, replaced, &ahead, length);
+        let partial = matches!(content, Content::Partial(..));
+        let fingerprint = fingerprint(&self.head, &target, replaced, &content);
         if let Some(key) = &mut operation.idempotency {
             key.fingerprint = fingerprint;
         }
         self.known.fingerprint = Some(fingerprint);
-        Ok(Prepared { target, grant, snapshot, fingerprint, operation, ahead })
+        Ok(Prepared { target, grant, snapshot, fingerprint, partial, operation, ahead })
     }
 
     /// What policy and method say of repeating (contract S-4, K-1); the fingerprint follows later.
@@ -269,22 +278,31 @@ impl Job<'_> {
         Ok(())
     }
 
+    /// Reads the content to its end, or beyond what a fingerprint covers. How it is paced and cut
+    /// makes no difference to what follows; a pause of the route's idle time ends the call.
     async fn read_ahead(&mut self, limit_bytes: u64) -> Result<Vec<Bytes>, Refusal> {
         self.ask_for_content().await?;
         let mut ahead = Vec::new();
-        while self.incoming.length() < READ_AHEAD_BYTES {
-            match timeout(READ_AHEAD_PAUSE, self.incoming.next()).await {
-                Err(_) => break,
-                Ok(piece) => match piece.map_err(Refusal::Content)? {
-                    None => break,
-                    Some(piece) => ahead.push(piece),
-                },
-            }
+        while self.incoming.length() <= WHOLE_BYTES {
+            let Some(piece) = self.incoming.next().await.map_err(Refusal::Content)? else { break };
+            ahead.push(piece);
             if self.incoming.length() > limit_bytes {
                 return Err(Refusal::PayloadLimit { limit_bytes });
             }
         }
         Ok(ahead)
+    }
+
+    /// Says in the record that the caller's choice of encodings did not go on.
+    fn note_encoding(&self, call: &mut Call, grant: &HttpGrant) {
+        let asked = self
+            .head
+            .fields
+            .members("accept-encoding")
+            .any(|member| !member.eq_ignore_ascii_case(b"identity"));
+        if asked && grant.credential.is_some() {
+            call.note("encoding_not_asked_for", "only what is not encoded can be redacted");
+        }
     }
 
     /// Takes the call on record, unless an earlier one answers (contract K-3, K-10, K-11).
@@ -354,7 +372,7 @@ impl Job<'_> {
             keep_seconds: grant.keep_for.as_secs(),
         })
         .map_err(Refusal::Journal)?;
-        let injected = self.injected(grant, bound.as_ref())?;
+        let injected = self.injected(grant, bound.as_ref()).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
         let redactor = injected.as_ref().map_or_else(Redactor::default, |injected| {
             Redactor::new(&injected.secret, &injected.field.1)
@@ -372,7 +390,7 @@ impl Job<'_> {
         Ok(Ready { idle, key, head, redactor })
     }
 
-    fn injected(
+    async fn injected(
         &self,
         grant: &HttpGrant,
         bound: Option<&CredentialUse>,
@@ -380,7 +398,7 @@ impl Job<'_> {
         let Some((credential, bound)) = grant.credential.as_ref().zip(bound) else {
             return Ok(None);
         };
-        let secret = self.shared.policy.credential_bound(credential, bound);
+        let secret = secret_of(&self.shared.policy, credential, bound).await;
         let secret = secret.map_err(Refusal::Credential)?;
         let field = credential.inject.header(&secret).map_err(Refusal::Credential)?;
         Ok(Some(Injected { secret, field }))
@@ -417,6 +435,21 @@ impl Job<'_> {
             None => dialled.map_err(Refusal::Dial),
         }
     }
+}
+
+/// The secret of a credential; a slow source is asked off the threads that serve other calls.
+async fn secret_of(
+    policy: &Arc<Policy>,
+    credential: &Credential,
+    bound: &CredentialUse,
+) -> Result<Secret, policy::credential::Error> {
+    if !credential.secret.is_slow() {
+        return policy.credential_bound(credential, bound);
+    }
+    let (policy, credential, bound) = (Arc::clone(policy), credential.clone(), bound.clone());
+    tokio::task::spawn_blocking(move || policy.credential_bound(&credential, &bound))
+        .await
+        .unwrap_or(Err(policy::credential::Error::SourceFailed("the broker is stopping")))
 }
 
 /// The record of crossing the boundary.

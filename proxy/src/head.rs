@@ -124,9 +124,19 @@ impl Fields {
     pub(crate) fn has_member(&self, name: &str, token: &str) -> bool {
         self.members(name).any(|member| member.eq_ignore_ascii_case(token.as_bytes()))
     }
+}
 
-    pub(crate) fn len(&self) -> usize {
-        self.spans.len()
+/// From names and values that are well-formed already.
+impl FromIterator<(Vec<u8>, Vec<u8>)> for Fields {
+    fn from_iter<I: IntoIterator<Item = (Vec<u8>, Vec<u8>)>>(lines: I) -> Self {
+        let mut buffer = Vec::new();
+        let mut put = |bytes: &[u8]| {
+            let from = buffer.len();
+            buffer.extend_from_slice(bytes);
+            from..buffer.len()
+        };
+        let spans = lines.into_iter().map(|(name, value)| (put(&name), put(&value))).collect();
+        Self { buffer: buffer.into(), spans }
     }
 }
 

@@ -12,14 +12,15 @@
 //! all the same (contract D-4).
 
 use crate::deliver::{self, Delivery, Ours, Outbound};
-use crate::engine::now_ms;
+use crate::engine::{BACKOFF_MS, now_ms};
 use crate::head::{Fields, Framing, Response, Version};
 use crate::incoming::{self, Incoming};
+use crate::outgoing;
 use crate::record::{is_event_stream, remote_request_id, retry_after, stored_head};
 use crate::redact::Redactor;
 use crate::render::Status;
 use crate::respond::Broken;
-use crate::upstream::exchange::{self, Piece, Receiver, Sender};
+use crate::upstream::exchange::{self, Piece, Received, Receiver, Sender};
 use bytes::Bytes;
 use journal::contract::{
     Completion, Digest, KeepResult, Operation, RequestSent, ResponseComplete, ResponseStarted,
@@ -47,27 +48,36 @@ pub(crate) enum Unsent {
     Limit,
 }
 
-/// Sends head and content.
+/// What the request may not exceed.
+pub(crate) struct Bounds<'a> {
+    /// Content bytes at most.
+    pub(crate) limit_bytes: u64,
+    /// The name of the field that injection sets.
+    pub(crate) injected: Option<&'a str>,
+}
+
+/// Sends head, content and trailers.
 pub(crate) async fn upload(
     sender: &mut Sender,
     incoming: &mut Incoming,
     head: Zeroizing<Vec<u8>>,
     framing: Framing,
     ahead: Vec<Bytes>,
-    limit_bytes: u64,
+    bounds: &Bounds<'_>,
     progress: &AtomicU64,
 ) -> Result<RequestSent, Unsent> {
     sender.head(head, framing, &ahead).await.map_err(Unsent::Origin)?;
     drop(ahead);
     progress.fetch_add(1, Ordering::Relaxed);
     while let Some(piece) = incoming.next().await.map_err(Unsent::Caller)? {
-        if incoming.length() > limit_bytes {
+        if incoming.length() > bounds.limit_bytes {
             return Err(Unsent::Limit);
         }
         sender.content(&piece).await.map_err(Unsent::Origin)?;
         progress.fetch_add(1, Ordering::Relaxed);
     }
-    sender.finish().await.map_err(Unsent::Origin)?;
+    let trailers = outgoing::trailers(incoming.trailers(), bounds.injected);
+    sender.finish(&trailers).await.map_err(Unsent::Origin)?;
     let (length_bytes, digest) = incoming.so_far();
     Ok(RequestSent { length_bytes, digest })
 }
@@ -145,8 +155,9 @@ impl<'a> Relay<'a> {
         mut upload: Pin<&mut impl Future<Output = Result<RequestSent, Unsent>>>,
         receiver: &mut Receiver,
     ) -> Ended {
+        // Nothing that was not redacted goes on from here, to the record either (contract I-4).
         let head = match self.head(upload.as_mut(), receiver).await {
-            Ok(head) => head,
+            Ok(head) => self.parts.redactor.head(head),
             Err(error) => return self.broken(error),
         };
         let started = ResponseStarted {
@@ -157,10 +168,6 @@ impl<'a> Relay<'a> {
             return self.broken(Broken::NotStored(error));
         }
         self.note_encoding(&head.fields);
-        // Found here, so that the record says so before it is closed.
-        for (_, value) in head.fields.iter() {
-            drop(self.parts.redactor.text(value));
-        }
         match self.content(&head, upload, receiver).await {
             Ok((completion, trailers)) => self.settle(&head, completion, &trailers).await,
             Err(error) => self.broken(error),
@@ -193,12 +200,16 @@ impl<'a> Relay<'a> {
                         unsent = Some(error);
                     }
                 }
-                head = receiver.head(self.parts.method) => {
-                    return head.map_err(|error| match unsent {
-                        Some(unsent) => Broken::Send(unsent),
-                        None => Broken::Receive { error, begun: receiver.has_bytes() },
-                    });
-                }
+                head = receiver.head(self.parts.method) => match head {
+                    Ok(Received::Final(head)) => return Ok(head),
+                    Ok(Received::Interim(head)) => self.interim(head).await,
+                    Err(error) => {
+                        return Err(match unsent {
+                            Some(unsent) => Broken::Send(unsent),
+                            None => Broken::Receive { error, begun: receiver.has_bytes() },
+                        });
+                    }
+                },
                 () = &mut deadline => {
                     if unsent.is_none() && self.has_progressed() {
                         deadline.as_mut().reset(Instant::now() + self.parts.grant.limits.response_timeout);
@@ -207,6 +218,19 @@ impl<'a> Relay<'a> {
                     return Err(unsent.map_or(Broken::ResponseTimeout, Broken::Send));
                 }
             }
+        }
+    }
+
+    /// Passes an interim response on; it settles nothing (contract S-5). A 100 answers what this
+    /// proxy asked or answered itself, and stays.
+    async fn interim(&mut self, head: Response) {
+        let head = self.parts.redactor.head(head);
+        if head.status != 100
+            && self.parts.version == Version::Http11
+            && matches!(self.down, Down::Untouched)
+            && self.parts.out.send(&deliver::interim(&head)).await.is_err()
+        {
+            self.down = Down::Gone;
         }
     }
 
@@ -265,7 +289,7 @@ impl<'a> Relay<'a> {
                 Piece::End(completion, trailers) => {
                     let rest = self.parts.redactor.rest();
                     self.pass(head, rest).await?;
-                    return Ok((completion, trailers));
+                    return Ok((completion, self.parts.redactor.fields(trailers)));
                 }
                 Piece::Data(data) => {
                     self.received += data.len() as u64;
@@ -340,7 +364,7 @@ impl<'a> Relay<'a> {
         if self.parts.grant.keep != KeepResult::Full {
             return;
         }
-        let text = stored_head(head, &mut self.parts.redactor);
+        let text = stored_head(head);
         if let Err(error) = self.parts.call.store(Stream::Head, &text).await {
             tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
         }
@@ -388,7 +412,7 @@ impl<'a> Relay<'a> {
             redacted: self.parts.redactor.found(),
         };
         let backoff = verdict.retry() == journal::contract::Retry::Backoff;
-        let not_before = not_before.filter(|_| backoff);
+        let not_before = backoff.then(|| not_before.unwrap_or(at_ms + BACKOFF_MS));
         let settled = match self.parts.call.commit(complete, verdict, not_before).await {
             Ok(settled) => settled,
             Err(error) => {
@@ -397,7 +421,9 @@ impl<'a> Relay<'a> {
             }
         };
         let delivered = match self.down {
-            Down::Untouched => self.deliver_held(settled, head, &held, trailers).await,
+            Down::Untouched => {
+                self.deliver_held(settled, head, &held, (completion, trailers)).await
+            }
             Down::Streaming(Delivery::Chunked) => {
                 let last = self.last_chunk(head, settled.verdict(), trailers);
                 self.parts.out.send(&last).await.is_ok()
@@ -414,22 +440,22 @@ impl<'a> Relay<'a> {
         settled: Settled,
         head: &Response,
         held: &[Bytes],
-        trailers: &Fields,
+        (completion, trailers): (Completion, &Fields),
     ) -> bool {
         let verdict = settled.verdict();
         let length = held.iter().map(Bytes::len).sum::<usize>();
         let bodiless = self.parts.method == "HEAD" || matches!(head.status, 204 | 304);
         let delivery = if bodiless || head.fields.has("content-length") {
             Delivery::AsDeclared
-        } else if trailers.len() > 0 && self.parts.version == Version::Http11 {
-            Delivery::Chunked
+        } else if completion == Completion::Chunked && self.parts.version == Version::Http11 {
+            Delivery::HeldChunks
         } else {
             Delivery::Length(length as u64)
         };
         let mut bytes = self.response_head(head, verdict, delivery);
-        if delivery == Delivery::Chunked {
+        if delivery == Delivery::HeldChunks {
             held.iter().for_each(|piece| bytes.extend_from_slice(&deliver::chunk(piece)));
-            bytes.extend_from_slice(&self.last_chunk(head, verdict, trailers));
+            bytes.extend_from_slice(&deliver::last_chunk(trailers, None));
         } else {
             bytes.reserve_exact(length);
             held.iter().for_each(|piece| bytes.extend_from_slice(piece));
@@ -437,20 +463,13 @@ impl<'a> Relay<'a> {
         self.parts.out.send(&bytes).await.is_ok()
     }
 
-    fn response_head(&mut self, head: &Response, verdict: Verdict, delivery: Delivery) -> Vec<u8> {
-        let mut redactor = std::mem::take(&mut self.parts.redactor);
+    fn response_head(&self, head: &Response, verdict: Verdict, delivery: Delivery) -> Vec<u8> {
         let ours = self.ours(verdict, head.status);
-        let bytes = deliver::head(head, self.parts.version, delivery, &ours, &mut redactor);
-        self.parts.redactor = redactor;
-        bytes
+        deliver::head(head, self.parts.version, delivery, &ours)
     }
 
-    fn last_chunk(&mut self, head: &Response, verdict: Verdict, trailers: &Fields) -> Vec<u8> {
-        let mut redactor = std::mem::take(&mut self.parts.redactor);
-        let ours = self.ours(verdict, head.status);
-        let bytes = deliver::last_chunk(trailers, &ours, &mut redactor);
-        self.parts.redactor = redactor;
-        bytes
+    fn last_chunk(&self, head: &Response, verdict: Verdict, trailers: &Fields) -> Vec<u8> {
+        deliver::last_chunk(trailers, Some(&self.ours(verdict, head.status)))
     }
 
     fn ours(&self, verdict: Verdict, status: u16) -> Ours<'a> {
@@ -469,12 +488,12 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Says in the record that compressed content is not searched for the credential.
+    /// Says in the record that encoded content is not searched for the credential.
     fn note_encoding(&mut self, fields: &Fields) {
         let encoded =
             fields.members("content-encoding").any(|m| !m.eq_ignore_ascii_case(b"identity"));
         if encoded && self.parts.redactor.is_active() {
-            self.parts.call.note("content_not_searched", "the content is encoded");
+            self.parts.call.note("redaction_skipped", "the origin encoded the content unasked");
         }
     }
 }

@@ -18,7 +18,7 @@ use journal::contract::{
     Outcome, Preflight, Retry, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation};
-use policy::{Credential, Denial, Inject, Secret, SshGrant};
+use policy::{Credential, Denial, Inject, Policy, Secret, SshGrant};
 use russh::keys::decode_secret_key;
 use std::sync::Arc;
 
@@ -239,7 +239,7 @@ async fn carry_out(
 ) {
     let prepared = async {
         let grant = decision.map_err(Refusal::from)?;
-        let (login, needles) = authorize(&job, &mut call, &grant, policy_version)?;
+        let (login, needles) = authorize(&job, &mut call, &grant, policy_version).await?;
         let ready = connect(&job, &mut call, &grant, &login).await?;
         Ok((grant, needles, ready))
     };
@@ -302,7 +302,7 @@ async fn end_refused(mut call: Call, downstream: Downstream, refusal: Refusal) {
 }
 
 /// Binds the call to what policy says (contract V-5) and gets the credential.
-fn authorize(
+async fn authorize(
     job: &Job,
     call: &mut Call,
     grant: &SshGrant,
@@ -322,37 +322,51 @@ fn authorize(
     call.preflight(preflight).map_err(|error| not_recorded(&error))?;
     let (login, needles) = match grant.credential.as_ref().zip(bound.as_ref()) {
         None => (Login::None, Needles::default()),
-        Some((credential, bound)) => secret_login(job, credential, bound)?,
+        Some((credential, bound)) => {
+            let secret = secret_of(&job.shared.policy, credential, bound).await;
+            login(credential, secret.map_err(unusable)?)?
+        }
     };
     call.authorize(bound).map_err(|error| not_recorded(&error))?;
     Ok((login, needles))
 }
 
-fn secret_login(
-    job: &Job,
+/// The secret of a credential; a slow source is asked off the threads that serve other calls.
+async fn secret_of(
+    policy: &Arc<Policy>,
     credential: &Credential,
     bound: &CredentialUse,
-) -> Result<(Login, Needles), Refusal> {
-    let refused = |error: policy::credential::Error| {
-        Refusal::new(error.verdict(), sentence(&error.to_string()), Some("target.credential"))
-    };
-    let secret = job.shared.policy.credential_bound(credential, bound).map_err(refused)?;
+) -> Result<Secret, policy::credential::Error> {
+    if !credential.secret.is_slow() {
+        return policy.credential_bound(credential, bound);
+    }
+    let (policy, credential, bound) = (Arc::clone(policy), credential.clone(), bound.clone());
+    tokio::task::spawn_blocking(move || policy.credential_bound(&credential, &bound))
+        .await
+        .unwrap_or(Err(policy::credential::Error::SourceFailed("the broker is stopping")))
+}
+
+fn unusable(error: policy::credential::Error) -> Refusal {
+    Refusal::new(error.verdict(), sentence(&error.to_string()), Some("target.credential"))
+}
+
+fn login(credential: &Credential, secret: Secret) -> Result<(Login, Needles), Refusal> {
     match &credential.inject {
         Inject::Password => {
             if secret.expose_text().is_none() {
                 let why = "a password has to be UTF-8 text";
-                return Err(refused(policy::credential::Error::Unreadable(why)));
+                return Err(unusable(policy::credential::Error::Unreadable(why)));
             }
             let needles = Needles::password(&secret);
             Ok((Login::Password(secret), needles))
         }
         Inject::SshKey => {
-            let key = private_key(&secret).map_err(refused)?;
+            let key = private_key(&secret).map_err(unusable)?;
             Ok((Login::Key(Arc::new(key)), Needles::key(&secret)))
         }
         Inject::Bearer | Inject::Basic | Inject::Header { .. } | Inject::Unsupported(_) => {
             let why = "this mode of injection for SSH; use `password` or `ssh-key`";
-            Err(refused(policy::credential::Error::Unsupported(why)))
+            Err(unusable(policy::credential::Error::Unsupported(why)))
         }
     }
 }

@@ -27,6 +27,12 @@ pub(super) async fn doctor(context: &Context) -> anyhow::Result<ExitCode> {
     let mut checks = vec![home(context)];
     if checks.iter().all(|check| check.state == State::Ok) {
         checks.extend([private_files(context), store(context), ca(context), socket(context).await]);
+        checks.push(Check {
+            check: "journal",
+            state: State::Note,
+            says: "`affiant journal verify` walks all of it; a start checks its end only"
+                .to_owned(),
+        });
         checks.push(program("curl", "HTTP examples"));
         checks.push(program("ssh", "SSH through the gateway"));
     }

@@ -2,9 +2,9 @@
 
 use super::Context;
 use crate::cli::Inv;
-use crate::control::client::{Client, problem};
+use crate::control::client::{Client, refusal};
 use crate::output;
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use bytes::Bytes;
 use http::Method;
 use serde_json::Value;
@@ -113,7 +113,8 @@ async fn list(
     Ok(ExitCode::SUCCESS)
 }
 
-fn encode(value: &str) -> String {
+/// Percent-encodes for a path segment or a query value.
+pub(super) fn encode(value: &str) -> String {
     let mut encoded = String::with_capacity(value.len());
     for byte in value.bytes() {
         match byte {
@@ -179,7 +180,7 @@ fn print_events(events: &Value) {
 async fn result(client: &Client, id: &str, file: Option<&Path>) -> anyhow::Result<ExitCode> {
     let response = client.call(Method::GET, &path(id, "/result")?, Bytes::new()).await?;
     let Some(outcome) = response.headers().get("affiant-result") else {
-        bail!("{}", problem(response.status(), response.body()));
+        return Err(refusal(response.status(), response.body()));
     };
     let over_ssh = outcome.as_bytes() == b"ssh";
     output::note(&match response.headers().get("affiant-exit") {

@@ -1,15 +1,25 @@
-//! `affiant vault`: status, unlock, lock of the running server's vault.
+//! `affiant vault`: status, unlock, lock of the running server's vault; change of the master key.
 
 use super::Context;
 use crate::cli;
 use crate::control::client::Client;
 use crate::output;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
+use policy::Secret;
+use policy::vault::{Mode, Protection, Status};
+use std::fs::OpenOptions;
+use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::process::ExitCode;
+use zeroize::Zeroizing;
 
 pub(super) async fn vault(context: &Context, command: cli::Vault) -> anyhow::Result<ExitCode> {
+    if let cli::Vault::Rotate(arguments) = command {
+        return rotate(context, &arguments);
+    }
     let client = Client::connect(&context.home).await?;
     let answer = match command {
         cli::Vault::Status => client.json("/v1/vault").await?,
@@ -25,6 +35,7 @@ pub(super) async fn vault(context: &Context, command: cli::Vault) -> anyhow::Res
             let response = client.expect(Method::POST, "/v1/vault/lock", Bytes::new()).await?;
             serde_json::from_slice(response.body())?
         }
+        cli::Vault::Rotate(_) => bail!("the change of the key was not started"),
     };
     if context.json {
         output::json(&answer)?;
@@ -33,6 +44,84 @@ pub(super) async fn vault(context: &Context, command: cli::Vault) -> anyhow::Res
         output::line(&format!("the vault is {status}"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Changes the master key in the store itself; a running server follows at its next call.
+fn rotate(context: &Context, arguments: &cli::VaultRotate) -> anyhow::Result<ExitCode> {
+    let store = context.home.open_policy()?;
+    let mut answers = Answers::new()?;
+    if store.vault().status() == Status::Locked {
+        let given = answers.next("present passphrase or key of the vault", false)?;
+        store.vault().unlock(Some(&given)).context("unlock the vault")?;
+    }
+    let mode = store.vault().mode();
+    let chosen = arguments.key_file || arguments.passphrase || arguments.hand_out.is_some();
+    let (passphrase, protection);
+    let file = arguments.hand_out.clone();
+    let keep = |key: &Secret| match &file {
+        Some(file) => write_new(file, key),
+        None => Err(std::io::Error::other("no file is named")),
+    };
+    if arguments.passphrase || (!chosen && mode == Mode::Passphrase) {
+        passphrase = answers.next("new passphrase of the vault", true)?;
+        protection = Protection::Passphrase(&passphrase);
+    } else if file.is_some() {
+        protection = Protection::Given(&keep);
+    } else if !chosen && mode == Mode::Given {
+        bail!("name the file for the new key: --hand-out FILE");
+    } else {
+        protection = Protection::KeyFile;
+    }
+    let secrets = store.rotate_vault(protection).context("change the vault's key")?.secrets;
+    let mode = store.vault().mode();
+    if context.json {
+        output::json(&serde_json::json!({ "mode": mode, "moved": secrets }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line(&format!("the vault has a new key; {secrets} secret versions were moved to it"));
+    match mode {
+        Mode::KeyFile => {}
+        Mode::Passphrase => output::line("next: affiant vault unlock, if a server runs"),
+        Mode::Given => output::line(
+            "next: systemd-creds encrypt --name=affiant-vault-key FILE, LoadCredentialEncrypted= in \
+             the unit, and remove FILE",
+        ),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a file that was not there, for its owner alone.
+fn write_new(file: &Path, key: &Secret) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+    file.write_all(key.expose())?;
+    file.sync_all()
+}
+
+/// What is asked for: on the terminal, or the lines of stdin.
+enum Answers {
+    Terminal,
+    Lines(Vec<Secret>),
+}
+
+impl Answers {
+    fn new() -> anyhow::Result<Self> {
+        if std::io::stdin().is_terminal() {
+            return Ok(Self::Terminal);
+        }
+        let mut text = Zeroizing::new(String::with_capacity(4096));
+        std::io::stdin().lock().take(4096).read_to_string(&mut text).context("read stdin")?;
+        Ok(Self::Lines(text.lines().rev().map(Secret::from).collect()))
+    }
+
+    fn next(&mut self, what: &str, twice: bool) -> anyhow::Result<Secret> {
+        match self {
+            Self::Terminal => super::secret::read_value(what, twice),
+            Self::Lines(lines) => {
+                let line = lines.pop().filter(|line| !line.is_empty());
+                line.with_context(|| format!("stdin lacks a line with the {what}"))
+            }
+        }
+    }
 }
 
 fn require_server(client: &Client) -> anyhow::Result<()> {

@@ -2,7 +2,8 @@
 
 use super::{Caller, router};
 use crate::home::Home;
-use anyhow::{Context as _, bail};
+use crate::output::Negative;
+use anyhow::Context as _;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -23,11 +24,16 @@ impl Client {
     /// Connects to the server of the home, or opens the home.
     pub(crate) async fn connect(home: &Home) -> anyhow::Result<Self> {
         home.require()?;
-        if UnixStream::connect(home.socket()).await.is_ok() {
-            return Ok(Self::Socket(home.socket()));
+        if let Some(running) = Self::running(home).await {
+            return Ok(running);
         }
-        let state = crate::server::open_state(home, true)?;
+        let state = crate::server::open_state(home, journal::Retention::default(), true)?;
         Ok(Self::Local(router(state)))
+    }
+
+    /// The server of the home, if one runs.
+    pub(crate) async fn running(home: &Home) -> Option<Self> {
+        UnixStream::connect(home.socket()).await.ok().map(|_| Self::Socket(home.socket()))
     }
 
     /// Calls the API as an operator.
@@ -65,7 +71,7 @@ impl Client {
         if response.status().is_success() {
             return Ok(response);
         }
-        bail!("{}", problem(response.status(), response.body()))
+        Err(refusal(response.status(), response.body()))
     }
 
     /// Reads JSON.
@@ -75,8 +81,19 @@ impl Client {
     }
 }
 
+/// A refusal of the API as an error: what is not there, or not yet, is a negative answer.
+pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> anyhow::Error {
+    let words = problem(status, body);
+    match status {
+        StatusCode::NOT_FOUND | StatusCode::CONFLICT | StatusCode::GONE => {
+            anyhow::Error::new(Negative(words))
+        }
+        _ => anyhow::Error::msg(words),
+    }
+}
+
 /// The words of a problem document.
-pub(crate) fn problem(status: StatusCode, body: &[u8]) -> String {
+fn problem(status: StatusCode, body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let text = |name: &str| {
         parsed.as_ref().and_then(|v| v.get(name)).and_then(|v| v.as_str()).map(str::to_owned)

@@ -129,8 +129,13 @@ impl Server {
     }
 
     /// SIGTERM, and its exit code.
-    pub fn terminate(mut self) -> Option<i32> {
+    pub fn terminate(self) -> Option<i32> {
         signal(&self.child, rustix::process::Signal::TERM);
+        self.exit_code()
+    }
+
+    /// Waits for its end.
+    pub fn exit_code(mut self) -> Option<i32> {
         wait(&mut self.child, PATIENCE).code()
     }
 

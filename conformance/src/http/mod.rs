@@ -1,7 +1,9 @@
-//! HTTP/1.1 origins that follow a script per path.
+//! HTTP/1.1 origins that follow a script per path, and a caller that reads by the letter.
 
+mod caller;
 mod origin;
 mod script;
 
+pub use caller::{Answer, Caller, End, Received, Request};
 pub use origin::{Origin, Seen};
-pub use script::{Script, Step};
+pub use script::{Opening, Script, Step};

@@ -1,6 +1,6 @@
 //! The scripted origin: listens on loopback, reads HTTP/1.1 strictly, and keeps the ledger.
 
-use super::{Script, Step};
+use super::{Opening, Script, Step};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,9 +43,12 @@ struct Ledger {
     seen: Vec<Seen>,
     effects: Vec<String>,
     connections: u32,
+    /// Bytes of heads that were never completed.
+    stray_bytes: u64,
 }
 
 struct Shared {
+    opening: Opening,
     scripts: Vec<Script>,
     ledger: Mutex<Ledger>,
     changed: Notify,
@@ -54,7 +57,8 @@ struct Shared {
     done: watch::Sender<bool>,
 }
 
-/// A running origin, on a thread and a runtime of its own. Ends when it is dropped.
+/// A running origin, on a thread and a runtime of its own or as a task of a runtime that is there.
+/// Ends when it is dropped.
 pub struct Origin {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -67,22 +71,41 @@ impl Origin {
     /// # Errors
     /// What the operating system says of the socket or the thread.
     pub fn start(scripts: Vec<Script>, tls: Option<Arc<rustls::ServerConfig>>) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
-            scripts,
-            ledger: Mutex::default(),
-            changed: Notify::new(),
-            released: watch::Sender::new(false),
-            tls: tls.map(tokio_rustls::TlsAcceptor::from),
-            done: watch::Sender::new(false),
-        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        listener.set_nonblocking(true)?;
+        let listener = {
+            let _entered = runtime.enter();
+            TcpListener::from_std(listener)?
+        };
+        let shared = Arc::new(Shared::new(Opening::Serve, scripts, tls));
         let serving = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("origin".to_owned()).spawn(move || {
             runtime.block_on(serve(listener, serving));
         })?;
         Ok(Self { address, shared, thread: Some(thread) })
+    }
+
+    /// Starts an origin as a task of the current runtime, on a socket that listens already.
+    ///
+    /// # Errors
+    /// What the operating system says of the socket.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn spawn(
+        listener: std::net::TcpListener,
+        opening: Opening,
+        scripts: Vec<Script>,
+        tls: Option<Arc<rustls::ServerConfig>>,
+    ) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
+        let shared = Arc::new(Shared::new(opening, scripts, tls));
+        tokio::spawn(serve(listener, Arc::clone(&shared)));
+        Ok(Self { address, shared, thread: None })
     }
 
     /// Where it listens.
@@ -95,6 +118,12 @@ impl Origin {
     #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.ledger().seen.clone()
+    }
+
+    /// Bytes that arrived and never became a request.
+    #[must_use]
+    pub fn stray_bytes(&self) -> u64 {
+        self.shared.ledger().stray_bytes
     }
 
     /// How many effects were applied at a path.
@@ -134,6 +163,18 @@ impl Drop for Origin {
 }
 
 impl Shared {
+    fn new(opening: Opening, scripts: Vec<Script>, tls: Option<Arc<rustls::ServerConfig>>) -> Self {
+        Self {
+            opening,
+            scripts,
+            ledger: Mutex::default(),
+            changed: Notify::new(),
+            released: watch::Sender::new(false),
+            tls: tls.map(tokio_rustls::TlsAcceptor::from),
+            done: watch::Sender::new(false),
+        }
+    }
+
     fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,11 +210,38 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn connection(stream: TcpStream, number: u32, shared: &Shared) -> io::Result<()> {
+async fn connection(mut stream: TcpStream, number: u32, shared: &Shared) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    match shared.opening {
+        Opening::Serve => {}
+        Opening::Close => return stream.shutdown().await,
+        Opening::Reset => return stream.set_zero_linger(),
+        Opening::CloseAfterHello | Opening::ClearText | Opening::Silent => {
+            return unserved(stream, shared).await;
+        }
+    }
     match &shared.tls {
         None => requests(stream, number, shared).await,
         Some(acceptor) => requests(acceptor.accept(stream).await?, number, shared).await,
+    }
+}
+
+/// Reads the first bytes and does not serve them.
+async fn unserved(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
+    let mut first = [0; 1024];
+    let read = stream.read(&mut first).await?;
+    if shared.tls.is_none() {
+        shared.ledger().stray_bytes += read as u64;
+    }
+    match shared.opening {
+        Opening::ClearText => {
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await?;
+            stream.shutdown().await
+        }
+        Opening::Silent => stall(shared).await,
+        Opening::Serve | Opening::Close | Opening::Reset | Opening::CloseAfterHello => {
+            stream.shutdown().await
+        }
     }
 }
 
@@ -194,9 +262,16 @@ impl Transport for tokio_rustls::server::TlsStream<TcpStream> {
     }
 }
 
+/// What a script leaves of its connection.
+#[derive(PartialEq, Eq)]
+enum After {
+    Next,
+    Ended,
+}
+
 async fn requests<S: Transport>(stream: S, number: u32, shared: &Shared) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
-    while let Some(head) = read_head(&mut stream).await? {
+    while let Some(head) = read_head(&mut stream, shared).await? {
         let index = {
             let mut ledger = shared.ledger();
             ledger.seen.push(Seen { head: head.clone(), body: Vec::new(), connection: number });
@@ -210,30 +285,61 @@ async fn requests<S: Transport>(stream: S, number: u32, shared: &Shared) -> io::
             continue;
         };
         for step in &script.steps {
-            match step {
-                Step::ReadBody => {
-                    let body = read_body(&mut stream, &head).await?;
-                    if let Some(seen) = shared.ledger().seen.get_mut(index) {
-                        seen.body = body;
-                    }
-                }
-                Step::Apply => {
-                    let path = target.split('?').next().unwrap_or_default().to_owned();
-                    shared.ledger().effects.push(path);
-                }
-                Step::Send(bytes) => {
-                    stream.write_all(bytes).await?;
-                    stream.flush().await?;
-                }
-                Step::Hold => hold(shared).await,
-                Step::Close => return stream.shutdown().await,
-                Step::CutTls => return Ok(()),
-                Step::Reset => return stream.get_ref().socket().set_zero_linger(),
-                Step::Stall => return stall(shared).await,
+            if take(&mut stream, step, &head, index, shared).await? == After::Ended {
+                return Ok(());
             }
         }
     }
     Ok(())
+}
+
+/// Takes one step of a script.
+async fn take<S: Transport>(
+    stream: &mut BufReader<S>,
+    step: &Step,
+    head: &[u8],
+    index: usize,
+    shared: &Shared,
+) -> io::Result<After> {
+    match step {
+        Step::ReadBody => {
+            let body = read_body(stream, head).await?;
+            if let Some(seen) = shared.ledger().seen.get_mut(index) {
+                seen.body = body;
+            }
+        }
+        Step::ReadBytes(count) => {
+            stream.read_exact(&mut vec![0; *count]).await?;
+        }
+        Step::Apply => {
+            let mut ledger = shared.ledger();
+            let target = ledger.seen.get(index).map(|seen| seen.target().to_owned());
+            let path = target.unwrap_or_default();
+            ledger.effects.push(path.split('?').next().unwrap_or_default().to_owned());
+        }
+        Step::Send(bytes) => {
+            stream.write_all(bytes).await?;
+            stream.flush().await?;
+        }
+        Step::Drip(bytes) => {
+            for byte in bytes.iter() {
+                stream.write_all(&[*byte]).await?;
+                stream.flush().await?;
+                tokio::task::yield_now().await;
+            }
+        }
+        Step::Hold => hold(shared).await,
+        Step::Linger => {
+            stream.shutdown().await?;
+            tokio::io::copy(stream, &mut tokio::io::sink()).await?;
+            return Ok(After::Ended);
+        }
+        Step::Close => return stream.shutdown().await.map(|()| After::Ended),
+        Step::CutTls => return Ok(After::Ended),
+        Step::Reset => return stream.get_ref().socket().set_zero_linger().map(|()| After::Ended),
+        Step::Stall => return stall(shared).await.map(|()| After::Ended),
+    }
+    Ok(After::Next)
 }
 
 async fn hold(shared: &Shared) {
@@ -251,7 +357,10 @@ async fn stall(shared: &Shared) -> io::Result<()> {
     done.wait_for(|done| *done).await.map(drop).map_err(io::Error::other)
 }
 
-async fn read_head<S: Transport>(stream: &mut BufReader<S>) -> io::Result<Option<Vec<u8>>> {
+async fn read_head<S: Transport>(
+    stream: &mut BufReader<S>,
+    shared: &Shared,
+) -> io::Result<Option<Vec<u8>>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read_u8().await {
@@ -259,7 +368,10 @@ async fn read_head<S: Transport>(stream: &mut BufReader<S>) -> io::Result<Option
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && head.is_empty() => {
                 return Ok(None);
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                shared.ledger().stray_bytes += head.len() as u64;
+                return Err(error);
+            }
         }
         if head.len() > HEAD_LIMIT {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the head is too long"));

@@ -7,20 +7,44 @@ use bytes::Bytes;
 pub enum Step {
     /// Reads the content to its end.
     ReadBody,
+    /// Reads so many bytes of the content, undecoded.
+    ReadBytes(usize),
     /// Applies the effect: the ledger counts it.
     Apply,
     /// Sends bytes as they are.
     Send(Bytes),
+    /// Sends bytes one at a time, each in a write of its own.
+    Drip(Bytes),
     /// Waits until [`super::Origin::release`] lets it go on.
     Hold,
     /// Closes the connection in order (over TLS with close_notify).
     Close,
+    /// Ends the sending direction in order, then reads until the other side closes.
+    Linger,
     /// Closes the transport without the close_notify of TLS.
     CutTls,
     /// Resets the connection.
     Reset,
     /// Sends nothing more and keeps the connection open.
     Stall,
+}
+
+/// What an origin does with a new connection, before any request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Opening {
+    /// Serves it.
+    #[default]
+    Serve,
+    /// Closes it at once, unread.
+    Close,
+    /// Resets it at once, unread.
+    Reset,
+    /// Reads the first bytes (of TLS: the ClientHello), then closes.
+    CloseAfterHello,
+    /// Reads the first bytes, then answers in clear text.
+    ClearText,
+    /// Reads and never answers.
+    Silent,
 }
 
 /// What happens at one path.

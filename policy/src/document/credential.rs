@@ -24,6 +24,8 @@ pub(super) const LATER: [&str; 13] = [
     "ssh-agent",
 ];
 
+pub(super) const PROGRAM: &[&str] = &["exec"];
+
 pub(super) const KNOWN: &[&str] = &["id", "secret", "preset", "inject", "name", "format"];
 
 /// All credentials, by id.
@@ -74,6 +76,9 @@ pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>) -> Read {
 
 /// Reads the reference to a secret. Messages do not repeat it: people paste secrets here (V-3).
 fn read_secret(fields: &Fields<'_, '_>) -> Option<SecretRef> {
+    if fields.is_table("secret") {
+        return read_program(fields);
+    }
     let text = fields.required("secret", "\"NAME\"")?.value;
     let source = |text: &str, kind: &str| text.strip_prefix(kind).map(str::to_owned);
     let reference = if let Some(name) = source(text, "env:") {
@@ -85,9 +90,14 @@ fn read_secret(fields: &Fields<'_, '_>) -> Option<SecretRef> {
         let good = path.is_absolute();
         good.then_some(SecretRef::File(path)).ok_or("`file:` is to name an absolute path")
     } else if let Some(command) = source(text, "exec:") {
-        fields.doubtful("secret", "`exec:` is not supported yet; calls will be refused", None);
-        let good = !command.trim().is_empty();
-        good.then_some(SecretRef::Exec(command)).ok_or("`exec:` is to name a command")
+        // Without a shell a quote would be part of a word, which nobody means.
+        if command.contains(['"', '\'', '\\']) {
+            Err("`exec:` takes words without quotes; write secret = { exec = [\"...\", \"...\"] }")
+        } else {
+            let words: Vec<_> = command.split_ascii_whitespace().map(str::to_owned).collect();
+            let good = !words.is_empty();
+            good.then_some(SecretRef::Exec(words)).ok_or("`exec:` is to name a program")
+        }
     } else if value::is_name(text, 128, b"/") {
         Ok(SecretRef::Vault(text.to_owned()))
     } else {
@@ -102,6 +112,24 @@ fn read_secret(fields: &Fields<'_, '_>) -> Option<SecretRef> {
         .ok()
 }
 
+/// The list form of a program: `secret = { exec = ["program", "argument"] }`.
+fn read_program(fields: &Fields<'_, '_>) -> Option<SecretRef> {
+    let table = fields.table("secret", PROGRAM)?;
+    if !table.has("exec") {
+        table.wrong("exec", "is missing", Some("write { exec = [\"program\"] }".to_owned()));
+    }
+    let words = table.texts("exec")?;
+    if let Some(bad) = words.iter().find(|w| w.value.contains('\0')) {
+        table.wrong_at(bad.offset, "exec", "an argument can't hold NUL");
+        return None;
+    }
+    if words.first().is_some_and(|program| program.value.is_empty()) {
+        table.wrong("exec", "the program has no name", None);
+        return None;
+    }
+    Some(SecretRef::Exec(words.iter().map(|w| w.value.to_owned()).collect()))
+}
+
 fn read_inject(fields: &Fields<'_, '_>) -> Option<Inject> {
     let text = fields.required("inject", "\"bearer\"")?.value;
     let inject = match text {
@@ -109,9 +137,9 @@ fn read_inject(fields: &Fields<'_, '_>) -> Option<Inject> {
         "basic" => Inject::Basic,
         "header" => return read_header(fields),
         "password" => Inject::Password,
-        "ssh-key" | "ssh_key" => Inject::SshKey,
-        "keyboard-interactive" | "keyboard_interactive" => Inject::KeyboardInteractive,
-        "ssh-certificate" | "ssh_certificate" => Inject::SshCertificate,
+        "ssh-key" => Inject::SshKey,
+        "keyboard-interactive" => Inject::KeyboardInteractive,
+        "ssh-certificate" => Inject::SshCertificate,
         later if LATER.contains(&later) => {
             let message = format!("{later:?} is not supported yet; calls will be refused");
             fields.doubtful("inject", message, None);

@@ -252,6 +252,11 @@ impl<'r, 't> Fields<'r, 't> {
         value::size(text.value).map_err(|e| self.wrong(key, e, None)).ok()
     }
 
+    /// Whether the key holds a table.
+    pub(crate) fn is_table(&self, key: &str) -> bool {
+        self.find(key).is_some_and(|value| value.get_ref().is_table())
+    }
+
     /// A list of texts with at least one member.
     pub(crate) fn texts(&self, key: &str) -> Option<Vec<At<&'r str>>> {
         let value = self.find(key)?;

@@ -71,7 +71,7 @@ fn takes(text: &str) -> bool {
 #[test]
 fn the_schema_has_the_keys_of_the_parser() {
     let limits: Vec<_> = super::terms::HTTP_LIMITS.to_vec();
-    let tables: [(&str, &[&str]); 15] = [
+    let tables: [(&str, &[&str]); 16] = [
         ("", super::ROOT),
         ("/properties/defaults", super::DEFAULTS),
         ("/$defs/credential", super::credential::KNOWN),
@@ -82,6 +82,7 @@ fn the_schema_has_the_keys_of_the_parser() {
         ("/$defs/ssh", super::ssh::KNOWN),
         ("/$defs/ssh/properties/match", super::ssh::MATCH),
         ("/$defs/trust", super::TRUST),
+        ("/$defs/program", super::credential::PROGRAM),
         ("/$defs/result", super::terms::RESULT),
         ("/$defs/limits", &limits),
         ("/$defs/ssh_limits", super::terms::SSH_LIMITS),

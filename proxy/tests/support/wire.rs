@@ -25,6 +25,8 @@ pub struct Response {
     pub head: String,
     pub content: Vec<u8>,
     pub trailers: String,
+    /// Heads of interim responses before it.
+    pub interim: Vec<String>,
     /// Whether the framing proved the end.
     pub complete: bool,
 }
@@ -91,6 +93,21 @@ impl Client {
     pub async fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.expect("write");
         self.stream.flush().await.expect("flush");
+    }
+
+    /// Ends the writing direction; answers are still read.
+    pub async fn finish(&mut self) {
+        self.stream.shutdown().await.expect("shutdown");
+    }
+
+    /// Says goodbye and closes, without waiting for the other side to do so.
+    pub async fn close(mut self) {
+        self.finish().await;
+    }
+
+    /// Sends, unless the other side takes no more.
+    pub async fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).await.is_ok() && self.stream.flush().await.is_ok()
     }
 
     pub fn was_reset(&self) -> bool {
@@ -190,15 +207,28 @@ impl Client {
     }
 
     pub async fn response(&mut self, method: &str) -> Response {
-        let head = self.head().await;
-        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
-        let mut response =
-            Response { status, head, content: Vec::new(), trailers: String::new(), complete: true };
+        let mut interim = Vec::new();
+        let (head, status) = loop {
+            let head = self.head().await;
+            let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+            if !matches!(status, 102..=199) {
+                break (head, status);
+            }
+            interim.push(head);
+        };
+        let mut response = Response {
+            status,
+            head,
+            content: Vec::new(),
+            trailers: String::new(),
+            interim,
+            complete: true,
+        };
         let mut content = Vec::new();
         if status == 0 {
             response.complete = false;
         } else if method == "HEAD"
-            || matches!(status, 100 | 204 | 304)
+            || matches!(status, 100 | 101 | 204 | 304)
             || (method == "CONNECT" && status == 200)
         {
         } else if response.field("transfer-encoding") == "chunked" {

@@ -1,5 +1,7 @@
 //! A stock sshd, and stock clients in front of a gateway.
 
+#![allow(clippy::print_stderr, reason = "a skipped test says why")]
+
 use super::{AGENT, Home, policy_text, secret_file, within};
 use ssh_gateway::{ClientConfig, Options, client_config};
 use std::net::SocketAddr;

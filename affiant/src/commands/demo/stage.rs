@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use journal::contract::InvocationId;
+use journal::projection::Delivery;
 use policy::{Policy, Secret};
 use ssh_gateway::demo::{Client, Login, Target};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -51,7 +52,7 @@ impl Stage {
         policy.apply(&text, "demo.toml", "affiant demo").context("apply the demo's policy")?;
 
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listen = Listen { http: any, ssh: any, console: None, unsafe_no_sync: false };
+        let listen = Listen::on(any);
         let server = Server::start(&home, &listen).await?;
         let caller = Caller::new(server.listening.http, AGENT, &token, &server.ca_pem)?;
         let identity = ssh_gateway::Identity::open(&home.ssh())?;
@@ -78,6 +79,20 @@ impl Stage {
             user: "deploy",
         };
         Ok(Client::connect(&self.identity, &login).await?)
+    }
+
+    /// Waits until the hand-over of a result is on record.
+    pub(super) async fn settled_delivery(&self, id: &str) -> anyhow::Result<()> {
+        let id: InvocationId = id.parse()?;
+        let journal = &self.server.state().journal;
+        for _ in 0..500 {
+            let invocation = journal.invocation(id)?.context("the invocation is not on record")?;
+            if matches!(invocation.delivery(), Delivery::Delivered(_)) {
+                return Ok(());
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        anyhow::bail!("the hand-over of {id} was not confirmed")
     }
 
     /// Stops the server and removes the home.
@@ -117,7 +132,7 @@ inject = "bearer"
 [[credential]]
 id = "deploy"
 secret = "deploy-key"
-inject = "ssh_key"
+inject = "ssh-key"
 
 [[route]]
 name = "pay"

@@ -1,0 +1,227 @@
+//! The command line as a user meets it: exit codes, files and their modes, what is printed.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
+mod support;
+
+use conformance::http::Script;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use support::*;
+
+fn files(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { files(&path, found) } else { found.push(path) }
+    }
+}
+
+/// `init` twice changes nothing; nobody but the owner reads what is private.
+#[test]
+fn init_is_safe_to_run_twice_and_keeps_files_private() {
+    let home = Home::new();
+    home.serve().terminate();
+    let mut before = Vec::new();
+    files(home.path(), &mut before);
+    let content = |path: &PathBuf| std::fs::read(path).unwrap();
+    let keys: Vec<_> = before.iter().filter(|p| p.ends_with("ca-key.pem")).map(content).collect();
+    assert_eq!(keys.len(), 1);
+    assert!(home.ok(&["init"]).contains("nothing was changed"));
+    let after: Vec<_> = before.iter().filter(|p| p.ends_with("ca-key.pem")).map(content).collect();
+    assert_eq!(keys, after);
+
+    let public = ["bundle.pem", "ca-cert.pem", "known_hosts", "host_ca.pub", "host_key.pub"];
+    for path in before {
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let expected = if public.contains(&name) || name.ends_with(".pub") { 0o644 } else { 0o600 };
+        assert_eq!(mode, expected, "{}", path.display());
+    }
+    assert!(home.ok(&["doctor"]).lines().all(|line| !line.starts_with("FAULT")));
+    std::fs::set_permissions(home.path().join("vault.key"), std::fs::Permissions::from_mode(0o644))
+        .unwrap();
+    let refused = home.run(&["secret", "list"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("chmod 600"), "{}", text(&refused.stderr));
+}
+
+/// 0: done. 1: so, but negative. 2: wrong usage.
+#[test]
+fn exit_codes_tell_negative_from_wrong() {
+    let home = Home::new();
+    let absent = "act_01ARZ3NDEKTSV4RRFFQ69G5FAV";
+    for (arguments, code) in [
+        (&["inv", "show", absent][..], 1),
+        (&["inv", "result", absent], 1),
+        (&["inv", "show", "not-an-id"], 2),
+        (&["inv", "list", "--cursor", "abc"], 2),
+        (&["inv", "list", "--outcome", "maybe"], 2),
+        (&["agent", "rm", "ghost"], 1),
+        (&["secret", "rm", "ghost"], 1),
+        (&["secret", "rotate", "ghost"], 1),
+        (&["policy", "rollback", "99"], 1),
+        (&["policy", "show", "99"], 1),
+        (&["policy", "show"], 0),
+        (&["policy", "explain", "--agent", "coder", "GET", "https://a.example/"], 1),
+        (&["policy", "explain", "--agent", "coder", "GET", "a.example"], 2),
+        (&["vault", "status"], 0),
+        (&["vault", "unlock"], 2),
+        (&["journal", "verify"], 0),
+        (&["journal", "stats"], 0),
+        (&["frobnicate"], 2),
+        (&["--log", "a=b=c", "vault", "status"], 2),
+    ] {
+        let output = home.run(arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {}{}",
+            text(&output.stdout),
+            text(&output.stderr)
+        );
+        if code == 2 {
+            assert!(!output.stderr.is_empty(), "{arguments:?} says nothing");
+        }
+    }
+    let nowhere = std::process::Command::new(BINARY)
+        .args(["--home", "/no/such/home", "inv", "list"])
+        .output()
+        .unwrap();
+    assert_eq!(nowhere.status.code(), Some(2));
+    assert!(text(&nowhere.stderr).contains("affiant init"), "{}", text(&nowhere.stderr));
+}
+
+/// Policy versions: history, show, rollback, explain.
+#[test]
+fn v_5_policy_is_versioned_and_explained() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "ok")]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let server = home.serve();
+    let url = origin.url("/x");
+    let explain = ["policy", "explain", "--agent", "coder", "POST", &url];
+    let said = home.ok(&explain);
+    assert!(said.contains("origin") && said.contains("pay"), "{said}");
+    let first = server.curl(&["-d", "a", &url]);
+    assert_eq!(first.status, 200);
+    let version = |id: &str| server.control(&format!("invocations/{id}"))["policy_version"].clone();
+    assert_eq!(version(&first.invocation()), 2);
+
+    // A new version is in force for the next request on the running server.
+    home.policy("[defaults]\negress = \"deny\"\n");
+    assert_eq!(home.run(&explain).status.code(), Some(1));
+    let denied = server.curl(&["-d", "a", &url]);
+    assert_eq!((denied.exit, denied.status), (Some(56), 403), "{denied:?}");
+    assert!(home.ok(&["policy", "rollback", "2"]).contains("version 4"));
+    assert_eq!(home.ok(&["policy", "show"]), home.ok(&["policy", "show", "2"]));
+    let again = server.curl(&["-d", "b", &url]);
+    assert_eq!(again.status, 200);
+    assert_eq!(version(&again.invocation()), 4);
+    assert_eq!(version(&first.invocation()), 2, "the old record was altered");
+    assert_eq!(home.json(&["policy", "history"]).as_array().unwrap().len(), 4);
+}
+
+/// I-2: after calls of every kind, the secret is in no file of the home, no output, no log.
+#[test]
+fn i_2_the_secret_is_nowhere() {
+    let home = Home::new();
+    let echo = format!("you sent Bearer {SECRET} to me");
+    let origin = TlsOrigin::start(vec![
+        Script::answer("/echo", 200, &[("X-Echo", SECRET)], &echo),
+        Script::answer("/fails", 500, &[], &echo),
+        Script::apply_and_close("/lost"),
+    ]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let log = home.path().join("server.log");
+    let script = format!("exec \"$@\" --log trace 2>{}", log.display());
+    let server = Server::start_by(&home, &["sh", "-c", &script, "sh"]);
+    let mut printed = String::new();
+    for path in ["/echo", "/fails", "/lost"] {
+        let response = server.curl(&["-d", path, &origin.url(path)]);
+        printed.push_str(&response.head);
+        printed.push_str(&text(&response.body));
+        let id = response.invocation();
+        for verb in ["show", "events", "result"] {
+            let output = home.run(&["inv", verb, &id, "--json"]);
+            printed.push_str(&text(&output.stdout));
+            printed.push_str(&text(&output.stderr));
+        }
+    }
+    let seen = origin.origin.seen();
+    assert!(seen.iter().all(|s| s.field("authorization") == Some(format!("Bearer {SECRET}"))));
+    server.terminate();
+    printed.push_str(&home.ok(&["secret", "list"]));
+    assert!(!printed.contains(SECRET), "{printed}");
+    assert!(printed.contains("you sent "), "the echo is missing altogether: {printed}");
+    let mut all = Vec::new();
+    files(home.path(), &mut all);
+    for path in all {
+        let bytes = std::fs::read(&path).unwrap();
+        let found = bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes());
+        assert!(!found, "{} holds the secret", path.display());
+    }
+    assert!(std::fs::metadata(&log).unwrap().len() > 0);
+}
+
+/// `ca env` prints exports that a shell takes; the agent's token is shown once.
+#[test]
+fn ca_env_and_tokens() {
+    let home = Home::new();
+    let exports = home.ok(&["ca", "env"]);
+    let script = format!("{exports}\nprintf %s \"$SSL_CERT_FILE\"");
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &script]);
+    assert_eq!(succeed(shell), home.path().join("bundle.pem").display().to_string());
+    let bundle = std::fs::read_to_string(home.path().join("bundle.pem")).unwrap();
+    assert!(bundle.starts_with(&home.ok(&["ca", "cert"])));
+
+    let listed = home.ok(&["agent", "list"]);
+    assert!(listed.contains("coder") && !listed.contains(&home.token));
+    let rotated = home.json(&["agent", "rotate", "coder"]);
+    let server = home.serve();
+    let old = server.curl(&["http://affiant.internal/v1/health"]);
+    assert_eq!(old.status, 407, "the old token still works");
+    let proxy = format!("http://coder:{}@{}", rotated["token"].as_str().unwrap(), server.http);
+    assert_eq!(server.curl(&["-x", &proxy, "http://affiant.internal/v1/health"]).status, 200);
+}
+
+/// SIGTERM lets a call under way end.
+#[test]
+fn sigterm_drains() {
+    let home = Home::new();
+    let steps = vec![
+        conformance::http::Step::ReadBody,
+        conformance::http::Step::Hold,
+        conformance::http::Step::Send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone".into()),
+    ];
+    let origin = TlsOrigin::start(vec![Script::new("*", steps)]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let server = home.serve();
+    let (url, proxy, bundle) =
+        (origin.url("/slow"), server.proxy(), home.path().join("bundle.pem"));
+    let caller = std::thread::spawn(move || {
+        let mut curl = std::process::Command::new("curl");
+        curl.args(["-sS", "-i", "--max-time", "30", "-x", &proxy, "-d", "a=1", &url]);
+        curl.arg("--cacert").arg(bundle);
+        clean(&mut curl);
+        Response::parse(&finish(curl, b""))
+    });
+    assert!(origin.origin.wait_for(1, PATIENCE));
+    signal(&server.child, rustix::process::Signal::TERM);
+    eventually("the listener's end", || std::net::TcpStream::connect(server.http).is_err());
+    origin.origin.release();
+    let response = caller.join().unwrap();
+    assert_eq!((response.status, response.outcome()), (200, "committed"));
+    assert_eq!(server.exit_code(), Some(0));
+    home.ok(&["journal", "verify"]);
+}

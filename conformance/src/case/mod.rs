@@ -1,0 +1,206 @@
+//! The case language: what a peer does, what that makes true, and which rule says so.
+//!
+//! A [`Case`] is written once for all methods and transports. With a [`Shape`] it gives the peer's
+//! script and the [`Truth`]: what an honest broker can know at the end. From truth, method and the
+//! route's contract [`expect`] derives outcome, instruction and evidence, in code that shares
+//! nothing with the broker's.
+
+mod expect;
+mod http1;
+mod table;
+
+pub use expect::{Expected, expect};
+pub use http1::cases;
+
+use crate::http::{Opening, Step};
+use journal::contract::Code;
+use std::sync::Arc;
+
+/// A field that every scripted response carries, so that a relayed response is told from one that
+/// the broker made.
+pub const MARK: &str = "Conformance-Origin";
+
+/// How caller and broker, and broker and origin, speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pairing {
+    /// HTTP/1.1 on both sides.
+    Http1,
+}
+
+/// The method of the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Method {
+    /// GET
+    Get,
+    /// HEAD
+    Head,
+    /// PUT
+    Put,
+    /// POST
+    Post,
+    /// DELETE
+    Delete,
+}
+
+impl Method {
+    /// Every method of the matrix.
+    pub const ALL: [Self; 5] = [Self::Get, Self::Head, Self::Put, Self::Post, Self::Delete];
+
+    /// As it stands in a request.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Put => "PUT",
+            Self::Post => "POST",
+            Self::Delete => "DELETE",
+        }
+    }
+
+    /// Whether its requests carry content here.
+    #[must_use]
+    pub const fn has_content(self) -> bool {
+        matches!(self, Self::Put | Self::Post)
+    }
+}
+
+/// What the route declares of repeating.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Contract {
+    /// Nothing: the method decides.
+    Plain,
+    /// `idempotent = true`.
+    Idempotent,
+    /// `idempotent = false`.
+    Once,
+    /// A verified idempotency key, and the request carries one.
+    Key,
+}
+
+impl Contract {
+    /// The name in ids of rows.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Idempotent => "idempotent",
+            Self::Once => "once",
+            Self::Key => "key",
+        }
+    }
+}
+
+/// What a case is played with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Shape {
+    /// The protocols.
+    pub pairing: Pairing,
+    /// The method.
+    pub method: Method,
+    /// Whether both sides use TLS.
+    pub tls: bool,
+    /// Whether the connection to the origin served a request before.
+    pub reused: bool,
+    /// Whether the response is an event stream, which has to be passed on as it comes.
+    pub streamed: bool,
+}
+
+impl Shape {
+    /// Whether a response with content has it on the wire.
+    #[must_use]
+    pub const fn bodied(&self) -> bool {
+        !matches!(self.method, Method::Head)
+    }
+}
+
+/// The identity that the origin shows over TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// A certificate of the trusted authority for the right name.
+    Trusted,
+    /// A certificate of another authority.
+    Stranger,
+    /// A certificate for another name.
+    WrongName,
+    /// A certificate that expired.
+    Expired,
+}
+
+/// What stands at the other end.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Whether anything listens.
+    pub listens: bool,
+    /// What it does with connections.
+    pub opening: Opening,
+    /// What it shows over TLS.
+    pub identity: Identity,
+    /// What it does with the request.
+    pub steps: Vec<Step>,
+    /// Whether it closes the connection after the request before this one, which makes it stale.
+    pub closes_when_idle: bool,
+}
+
+/// What a perfect observer at the broker's place can know at the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Truth {
+    /// Nothing of the request was handed to a transport that leads to the origin.
+    Untouched(&'static [Code]),
+    /// The origin may have acted, and no complete, deciding answer exists.
+    Open {
+        /// The codes that say so rightly.
+        codes: &'static [Code],
+        /// Whether a complete response head was there.
+        head: bool,
+    },
+    /// A complete answer exists.
+    Settled {
+        /// Its status.
+        status: u16,
+        /// Whether it names a time for a repeat.
+        retry_after: bool,
+        /// Its content.
+        content: String,
+    },
+    /// The specification or a race leaves more than one honest answer.
+    Either(Vec<Truth>),
+}
+
+type Script = Arc<dyn Fn(&Shape) -> Peer + Send + Sync>;
+type Oracle = Arc<dyn Fn(&Shape) -> Truth + Send + Sync>;
+type Filter = Arc<dyn Fn(&Shape) -> bool + Send + Sync>;
+
+/// One case.
+#[derive(Clone)]
+pub struct Case {
+    /// Its name, unique.
+    pub name: String,
+    /// The contract rules and RFC sections that it holds.
+    pub rule: &'static str,
+    /// Bytes of request content, for methods that have any.
+    pub request_bytes: usize,
+    script: Script,
+    truth: Oracle,
+    applies: Filter,
+}
+
+impl Case {
+    /// The peer of this case.
+    #[must_use]
+    pub fn peer(&self, shape: &Shape) -> Peer {
+        (self.script)(shape)
+    }
+
+    /// What is true at the end.
+    #[must_use]
+    pub fn truth(&self, shape: &Shape) -> Truth {
+        (self.truth)(shape)
+    }
+
+    /// Whether the case means anything in this shape.
+    #[must_use]
+    pub fn applies(&self, shape: &Shape) -> bool {
+        (self.applies)(shape)
+    }
+}

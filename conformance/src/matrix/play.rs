@@ -1,0 +1,207 @@
+//! Plays rows: starts the origin, makes the call, gathers what both sides saw.
+
+use super::judge::{Finding, judge};
+use super::plan::{Item, Plan, Row, Socket};
+use super::{Broker, Dialect, Report};
+use crate::case::{Contract, MARK, Shape};
+use crate::http::{Answer, End, Origin, Request, Script, Step};
+use serde_json::Value;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// Tries to get a reused connection.
+const TRIES: u32 = 8;
+
+/// What both sides saw of one row.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// What came back to the caller.
+    pub answer: Answer,
+    /// How often the request arrived.
+    pub dispatches: usize,
+    /// How often its effect was applied.
+    pub effects: usize,
+    /// Bytes at the origin that never became a request.
+    pub stray_bytes: u64,
+    /// Whether it came on the connection of the request before it.
+    pub reused: bool,
+    /// The broker's record, if it has any.
+    pub record: Option<Value>,
+}
+
+/// A row that was played.
+pub struct Played {
+    /// The row.
+    pub row: Row,
+    /// How long it took.
+    pub took: Duration,
+    /// What both sides saw.
+    pub observed: Observed,
+    /// Lies and shrugs.
+    pub findings: Vec<Finding>,
+    /// Keeps the port from serving another row under this one's contract.
+    _kept: Option<Held>,
+}
+
+/// What holds a port.
+struct Held {
+    _origin: Option<Origin>,
+    _refusing: Option<tokio::net::TcpSocket>,
+}
+
+impl Plan {
+    /// Plays every row that the broker can be asked, so many at a time.
+    ///
+    /// # Errors
+    /// What the operating system says of sockets.
+    pub async fn play(self, broker: &Broker, at_a_time: usize) -> io::Result<Report> {
+        let started = Instant::now();
+        let seats = Arc::new(Semaphore::new(at_a_time));
+        let identities = self.identities;
+        let mut tasks = JoinSet::new();
+        let mut skipped = 0;
+        for (number, item) in self.items.into_iter().enumerate() {
+            let without_trust = item.row.shape.tls && broker.caller.trust.is_none();
+            let undeclared = item.row.contract != Contract::Plain && !broker.contracts;
+            if without_trust || undeclared {
+                skipped += 1;
+                continue;
+            }
+            let (seats, identities) = (Arc::clone(&seats), Arc::clone(&identities));
+            let broker = broker.clone();
+            tasks.spawn(async move {
+                let _seat = seats.acquire_owned().await.map_err(io::Error::other)?;
+                let tls = |row: &Row| {
+                    let identity = row.case.peer(&row.shape).identity;
+                    row.shape.tls.then(|| identities.of(identity))
+                };
+                play(number, item, &broker, tls).await
+            });
+        }
+        let mut played = Vec::new();
+        while let Some(done) = tasks.join_next().await {
+            played.push(done.map_err(io::Error::other)??);
+        }
+        played.sort_by_key(|played: &Played| played.row.id());
+        Ok(Report { broker: broker.name.clone(), played, skipped, took: started.elapsed() })
+    }
+}
+
+async fn play(
+    number: usize,
+    item: Item,
+    broker: &Broker,
+    tls: impl Fn(&Row) -> Option<Arc<rustls::ServerConfig>>,
+) -> io::Result<Played> {
+    let started = Instant::now();
+    let Item { row, mut socket } = item;
+    let peer = row.case.peer(&row.shape);
+    let mut tries = 0;
+    let (observed, held) = loop {
+        tries += 1;
+        let socket = match socket.take() {
+            Some(socket) => socket,
+            None => Socket::new(peer.listens)?,
+        };
+        let (observed, held) = once(number, &row, socket, broker, tls(&row)).await?;
+        let missed = row.shape.reused && !observed.reused && !peer.closes_when_idle;
+        // A broker without a pool never gets there.
+        let hopeless = broker.dialect == Dialect::Plain;
+        if !missed || tries == TRIES || hopeless {
+            break (observed, held);
+        }
+    };
+    let findings = judge(&row, &observed, broker.dialect);
+    let _kept = (row.contract != Contract::Plain).then_some(held);
+    Ok(Played { row, took: started.elapsed(), observed, findings, _kept })
+}
+
+async fn once(
+    number: usize,
+    row: &Row,
+    socket: Socket,
+    broker: &Broker,
+    tls: Option<Arc<rustls::ServerConfig>>,
+) -> io::Result<(Observed, Held)> {
+    let authority = format!("127.0.0.1:{}", socket.port()?);
+    let peer = row.case.peer(&row.shape);
+    let path = format!("/{number}/{}", row.case.name);
+    let mut warm = format!("HTTP/1.1 200 OK\r\n{MARK}: 1\r\nContent-Length: 2\r\n\r\nok");
+    if row.shape.method == crate::case::Method::Head {
+        warm.truncate(warm.len() - 2);
+    }
+    let mut warming = vec![Step::ReadBody, Step::Send(warm.into())];
+    if peer.closes_when_idle {
+        warming.push(Step::Close);
+    }
+    let scripts = vec![Script::new("/warm", warming), Script::new(&path, peer.steps.clone())];
+    // Kept to the end: a port without a listener refuses only while it is bound.
+    let (origin, refusing) = match socket {
+        Socket::Listening(listener) => {
+            (Some(Origin::spawn(listener, peer.opening, scripts, tls)?), None)
+        }
+        Socket::Refusing(socket) => (None, Some(socket)),
+    };
+    if row.shape.reused {
+        let warm = request(&row.shape, &authority, "/warm".to_owned(), None);
+        broker.caller.call(&warm).await;
+    }
+    let content = row.shape.method.has_content().then(|| vec![b'a'; row.case.request_bytes]);
+    let mut asked = request(&row.shape, &authority, path.clone(), content);
+    if row.contract == Contract::Key {
+        asked.fields.push(("Idempotency-Key".to_owned(), format!("key-{number}")));
+    }
+    let answer = broker.caller.call(&asked).await;
+    let record = match broker.dialect {
+        Dialect::Affiant => record(broker, &answer).await,
+        Dialect::Plain => None,
+    };
+    let mut observed =
+        Observed { answer, dispatches: 0, effects: 0, stray_bytes: 0, reused: false, record };
+    if let Some(origin) = &origin {
+        let seen = origin.seen();
+        let of_path: Vec<_> = seen.iter().filter(|seen| seen.target().ends_with(&path)).collect();
+        let warmed = seen.iter().find(|seen| seen.target().ends_with("/warm"));
+        observed.reused = warmed
+            .zip(of_path.first())
+            .is_some_and(|(warmed, first)| warmed.connection == first.connection);
+        observed.dispatches = of_path.len();
+        observed.effects = origin.effects(&path);
+        observed.stray_bytes = origin.stray_bytes();
+    }
+    Ok((observed, Held { _origin: origin, _refusing: refusing }))
+}
+
+fn request(shape: &Shape, authority: &str, path: String, content: Option<Vec<u8>>) -> Request {
+    Request {
+        method: shape.method.as_str(),
+        tls: shape.tls,
+        authority: authority.to_owned(),
+        path,
+        fields: Vec::new(),
+        content,
+    }
+}
+
+/// The record of the invocation that the answer names, read through the broker itself.
+async fn record(broker: &Broker, answer: &Answer) -> Option<Value> {
+    let Answer::Response(received) = answer else { return None };
+    let outcome = crate::fields::outcome(received.field("affiant-outcome")?).ok()?;
+    let request = Request {
+        method: "GET",
+        tls: false,
+        authority: "affiant.internal".to_owned(),
+        path: format!("/v1/invocations/{}?wait=5s", outcome.invocation?),
+        fields: Vec::new(),
+        content: None,
+    };
+    match broker.caller.call(&request).await {
+        Answer::Response(got) if got.status == 200 && got.end == End::Whole => {
+            serde_json::from_slice(&got.content).ok()
+        }
+        Answer::Response(_) | Answer::Nothing(_) => None,
+    }
+}

@@ -1,0 +1,124 @@
+//! Changing the master key, and where it comes from.
+
+use super::{Error, Header, Mode, Passphrase, Vault, file, wrapping_of};
+use crate::seal::{self, Sealed};
+use crate::secrets::sealed_parts;
+use crate::store::Store;
+use crate::{Policy, Secret};
+use std::io;
+use std::sync::PoisonError;
+
+/// Where the new master key is to come from.
+#[derive(Clone, Copy)]
+pub enum Protection<'a> {
+    /// A key file in the home.
+    KeyFile,
+    /// A passphrase.
+    Passphrase(&'a Secret),
+    /// Whoever starts the process. The text of the new key is handed to the function, which keeps
+    /// it; only if it does is the key changed.
+    Given(&'a dyn Fn(&Secret) -> io::Result<()>),
+}
+
+/// What a change did.
+#[derive(Debug)]
+pub struct Rotated {
+    /// How many sealed secret versions were moved to the new key.
+    pub secrets: usize,
+}
+
+/// Changing the master key.
+pub mod rotate {
+    /// Why the master key was not changed. Everything is as it was.
+    #[derive(Debug, thiserror::Error)]
+    pub enum Error {
+        /// The vault refused.
+        #[error(transparent)]
+        Vault(#[from] super::Error),
+        /// The store failed.
+        #[error(transparent)]
+        Store(#[from] crate::store::Error),
+        /// The new key could not be kept.
+        #[error("the new key could not be kept")]
+        NotKept(#[source] std::io::Error),
+        /// A sealed secret does not open under the old key.
+        #[error(
+            "the secret {0:?} can't be opened under the old key; set it anew or remove it, then rotate"
+        )]
+        Unreadable(String),
+    }
+}
+
+impl Policy {
+    /// Changes the vault's master key: every sealed secret is moved to a fresh one, in one step.
+    /// What other parts encrypted stays readable, under a root that the new key seals.
+    ///
+    /// Other processes take the change over at their next look; without a key file they are locked
+    /// until the new passphrase or key is given.
+    ///
+    /// # Errors
+    /// [`rotate::Error`]; then nothing was changed.
+    pub fn rotate_vault(&self, to: Protection<'_>) -> Result<Rotated, rotate::Error> {
+        let vault = self.vault();
+        let store = &self.store;
+        let mut txn = store.write()?;
+        // Within the write transaction no other process changes the key.
+        let header: Option<Header> = store.record(&store.meta, &txn, "vault", "the vault")?;
+        vault.adopt(header.ok_or(Error::Damaged)?);
+        let old = vault.wrapping()?;
+        let root = vault.root()?;
+        let master = seal::random_key().map_err(Error::Crypto)?;
+        let new = wrapping_of(&master)?;
+        let records = store.records::<Sealed>(&store.sealed, &txn, "a sealed secret")?;
+        let secrets = records.len();
+        for (key, sealed) in records {
+            let unreadable =
+                || rotate::Error::Unreadable(key.split('\0').next().unwrap_or_default().to_owned());
+            let (name, version) = sealed_parts(&key).ok_or_else(unreadable)?;
+            let moved = seal::rewrap(&old, &new, name, version, &sealed).map_err(Error::Crypto)?;
+            store.put_record(&store.sealed, &mut txn, &key, &moved.ok_or_else(unreadable)?)?;
+        }
+        let (mode, passphrase) = match to {
+            Protection::KeyFile => (Mode::KeyFile, None),
+            Protection::Passphrase(given) => {
+                (Mode::Passphrase, Some(Passphrase::wrap(given, &master)?))
+            }
+            Protection::Given(keep) => {
+                keep(&file::text(&master)).map_err(rotate::Error::NotKept)?;
+                (Mode::Given, None)
+            }
+        };
+        let header = Header::new(mode, &master, passphrase)?.with_root(&master, &root)?;
+        store.put_record(&store.meta, &mut txn, "vault", &header)?;
+        if mode == Mode::KeyFile {
+            file::prepare(&vault.home, &master)?;
+        }
+        Store::commit(txn)?;
+        vault.take(header, &master, &root);
+        if mode == Mode::KeyFile {
+            file::finish(&vault.home)?;
+        } else {
+            file::remove(&vault.home)?;
+        }
+        Ok(Rotated { secrets })
+    }
+}
+
+impl Vault {
+    /// What keys of other parts are derived from.
+    fn root(&self) -> Result<super::Key, Error> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let root = open.root.as_ref().or(open.master.as_ref()).ok_or(Error::Locked)?;
+        Ok(root.key().clone())
+    }
+
+    /// Goes over to a key that was just made.
+    fn take(&self, header: Header, master: &super::Key, root: &super::Key) {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        *open = super::Open {
+            header: std::sync::Arc::new(header),
+            master: Some(super::Master::new(master)),
+            root: Some(super::Master::new(root)),
+        };
+    }
+}
