@@ -207,7 +207,8 @@ fn glob(pattern: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    const A: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE2h2hmDUO3o+G5OiqVpMTVjIHwuEc0LIVFQmVqJMwZz";
+    const A: &str =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE2h2hmDUO3o+G5OiqVpMTVjIHwuEc0LIVFQmVqJMwZz";
 
     fn found(names: &str, host: &str, port: u16) -> bool {
         let known = KnownHosts::parse(&format!("{names} {A} comment\n")).unwrap();

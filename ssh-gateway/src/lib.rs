@@ -37,6 +37,7 @@ mod inner;
 mod invocation;
 mod known_hosts;
 mod line;
+mod opaque;
 mod options;
 mod outer;
 mod own;

@@ -198,7 +198,7 @@ pub(crate) async fn open(
     };
     let prepared = async {
         let pins = Pins::parse(plan.grant, places(plan))?;
-        let addresses = resolve(plan, deadline).await?;
+        let addresses = resolve(plan.grant, plan.host, plan.port, deadline).await?;
         Ok((pins, addresses))
     };
     let (pins, addresses) = match prepared.await {
@@ -238,6 +238,45 @@ pub(crate) async fn open(
     Err(last.unwrap_or(Error::NotFound))
 }
 
+/// Connects to a target whose session is not looked into; every try goes to `record`.
+///
+/// # Errors
+/// [`Error`] with the stage that failed.
+pub(crate) async fn dial(
+    grant: &SshGrant,
+    host: &str,
+    port: u16,
+    record: &mut (dyn FnMut(SetupAttempt) + Send),
+) -> Result<(TcpStream, SocketAddr), Error> {
+    let deadline = Instant::now() + grant.limits.connect_timeout;
+    let mut n = 0;
+    let mut tell = |stage, code, address: Option<SocketAddr>| {
+        n += 1;
+        record(SetupAttempt { n, stage, code, address: address.map(|a| a.to_string()) });
+    };
+    let addresses = match resolve(grant, host, port, deadline).await {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            tell(error.stage(), error.evidence(), None);
+            return Err(error);
+        }
+    };
+    let mut last = Error::NotFound;
+    for address in addresses {
+        match connect(address, deadline).await {
+            Ok(stream) => {
+                tell(SetupStage::TcpConnect, "ok".to_owned(), Some(address));
+                return Ok((stream, address));
+            }
+            Err(error) => {
+                tell(error.stage(), error.evidence(), Some(address));
+                last = error;
+            }
+        }
+    }
+    Err(last)
+}
+
 /// What the target is called: by the client, and by the route's address.
 fn places(plan: &Plan<'_>) -> Vec<Place> {
     let named = Place::new(plan.host, plan.port);
@@ -249,16 +288,21 @@ fn places(plan: &Plan<'_>) -> Vec<Place> {
 }
 
 /// The addresses that may be dialled.
-async fn resolve(plan: &Plan<'_>, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
+async fn resolve(
+    grant: &SshGrant,
+    host: &str,
+    port: u16,
+    deadline: Instant,
+) -> Result<Vec<SocketAddr>, Error> {
     let named;
-    let authority = match plan.grant.address.as_deref() {
+    let authority = match grant.address.as_deref() {
         Some(address) => address,
-        None if plan.host.contains(':') => {
-            named = format!("[{}]:{}", plan.host, plan.port);
+        None if host.contains(':') => {
+            named = format!("[{host}]:{port}");
             &named
         }
         None => {
-            named = format!("{}:{}", plan.host, plan.port);
+            named = format!("{host}:{port}");
             &named
         }
     };
@@ -267,7 +311,7 @@ async fn resolve(plan: &Plan<'_>, deadline: Instant) -> Result<Vec<SocketAddr>, 
     if found.is_empty() {
         return Err(Error::NotFound);
     }
-    if plan.grant.private_addresses {
+    if grant.private_addresses {
         return Ok(found);
     }
     let public: Vec<_> =
