@@ -277,3 +277,117 @@ async fn s_8_a_mark_of_completion_settles_a_command_without_status() {
     let output = bench.run("echo DONE 2; exit 3").await;
     assert_eq!(output.status.code(), Some(3));
 }
+
+/// A target that asks for a password in its own way, and tells what it was answered.
+mod asker {
+    use russh::keys::{Algorithm, PrivateKey};
+    use russh::server::{Auth, ChannelOpenHandle, Config, Handler, Msg, Response, Session};
+    use russh::{Channel, ChannelId, MethodKind, MethodSet};
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+    use tokio::net::TcpListener;
+
+    struct Asker {
+        secret: &'static str,
+        asked: usize,
+    }
+
+    impl Handler for Asker {
+        type Error = russh::Error;
+
+        async fn auth_password(&mut self, _user: &str, word: &str) -> Result<Auth, russh::Error> {
+            Ok(if word == self.secret { Auth::Accept } else { Auth::reject() })
+        }
+
+        async fn auth_keyboard_interactive<'a>(
+            &'a mut self,
+            _user: &str,
+            _submethods: &str,
+            response: Option<Response<'a>>,
+        ) -> Result<Auth, russh::Error> {
+            let answers: Vec<String> = response
+                .map(|answers| answers.map(|a| String::from_utf8_lossy(&a).into_owned()).collect())
+                .unwrap_or_default();
+            self.asked += 1;
+            let prompts: Vec<(&'static str, bool)> = match self.asked {
+                1 => vec![("Favourite colour: ", true), ("Password: ", false)],
+                // A round without a question, as some targets have.
+                2 if answers == ["", self.secret] => vec![],
+                3 => return Ok(Auth::Accept),
+                _ => return Ok(Auth::reject()),
+            };
+            let prompts: Vec<_> = prompts.into_iter().map(|(p, echo)| (p.into(), echo)).collect();
+            Ok(Auth::Partial { name: "".into(), instructions: "".into(), prompts: prompts.into() })
+        }
+
+        async fn channel_open_session(
+            &mut self,
+            _channel: Channel<Msg>,
+            reply: ChannelOpenHandle,
+            _session: &mut Session,
+        ) -> Result<(), russh::Error> {
+            reply.accept().await;
+            Ok(())
+        }
+
+        async fn exec_request(
+            &mut self,
+            channel: ChannelId,
+            _command: &[u8],
+            session: &mut Session,
+        ) -> Result<(), russh::Error> {
+            session.channel_success(channel)?;
+            session.data(channel, self.secret.as_bytes().to_vec())?;
+            session.exit_status_request(channel, 0)?;
+            session.eof(channel)?;
+            session.close(channel)
+        }
+    }
+
+    /// Starts one that takes the secret by one method; answers where, and its host key.
+    pub(super) async fn start(method: MethodKind, secret: &'static str) -> (SocketAddr, String) {
+        let mut rng = russh::keys::key::safe_rng();
+        let key = PrivateKey::random(&mut rng, Algorithm::Ed25519).unwrap();
+        let public = key.public_key().to_openssh().unwrap();
+        let methods = MethodSet::from(&[method][..]);
+        let config = Arc::new(Config { methods, keys: vec![key], ..Config::default() });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let handler = Asker { secret, asked: 0 };
+                let config = Arc::clone(&config);
+                tokio::spawn(async move {
+                    if let Ok(session) = russh::server::run_stream(config, stream, handler).await {
+                        drop(session.await);
+                    }
+                });
+            }
+        });
+        (address, public)
+    }
+}
+
+/// A password goes in by either method; what it is never comes out (I-4).
+#[tokio::test]
+async fn i_4_a_password_logs_in_by_both_methods() {
+    use russh::MethodKind;
+    let secret = "correct horse";
+    for (method, inject, other) in [
+        (MethodKind::KeyboardInteractive, "keyboard-interactive", "password"),
+        (MethodKind::Password, "password", "keyboard-interactive"),
+    ] {
+        let (address, key) = asker::start(method, secret).await;
+        let route = common::policy_text(address, key.trim(), "repeat_guard = \"off\"");
+        let policy =
+            |inject: &str| route.replace("inject = \"ssh-key\"", &format!("inject = \"{inject}\""));
+        let home = common::Home::start(&policy(inject)).await;
+        home.policy.set_secret("target-key", &policy::Secret::from(secret)).unwrap();
+        let client = home.client().await;
+        let ran = within(client.exec("id", b"", None)).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), "[redacted]", "{ran:?}");
+        home.policy.apply(&policy(other), "policy.toml", "test").unwrap();
+        let ran = within(client.exec("id", b"", None)).await.unwrap();
+        assert_eq!(facts(&envelope(&ran.stderr)).2, Code::RemoteAuthFailed);
+    }
+}
