@@ -171,9 +171,7 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 /// Writes our own fields, the framing and the empty line.
 fn finish(out: &mut Vec<u8>, status: u16, version: Version, delivery: Delivery, ours: &Ours<'_>) {
     line(out, b"Via", format!("1.1 {}", ours.pseudonym).as_bytes());
-    line(out, b"Proxy-Status", render::proxy_status(&ours.status).as_bytes());
-    let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);
-    line(out, b"Affiant-Outcome", outcome.as_bytes());
+    status_lines(out, ours);
     if forbids_retry(status, ours.verdict) {
         line(out, b"x-should-retry", b"false");
     }
@@ -204,6 +202,32 @@ pub(crate) fn chunk(content: &[u8]) -> Vec<u8> {
     out.extend_from_slice(content);
     out.extend_from_slice(b"\r\n");
     out
+}
+
+/// The head that switches the caller's connection to WebSocket: no framing, and no field of a
+/// response that ends.
+pub(crate) fn switching(response: &Response, ours: &Ours<'_>) -> Vec<u8> {
+    let mut out = interim(response);
+    out.truncate(out.len() - 2);
+    line(&mut out, b"Connection", b"Upgrade");
+    line(&mut out, b"Upgrade", b"websocket");
+    status_lines(&mut out, ours);
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+/// The answer to a CONNECT whose tunnel is not looked into.
+pub(crate) fn established(ours: &Ours<'_>) -> Vec<u8> {
+    let mut out = b"HTTP/1.1 200 Connection Established\r\n".to_vec();
+    status_lines(&mut out, ours);
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+fn status_lines(out: &mut Vec<u8>, ours: &Ours<'_>) {
+    line(out, b"Proxy-Status", render::proxy_status(&ours.status).as_bytes());
+    let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);
+    line(out, b"Affiant-Outcome", outcome.as_bytes());
 }
 
 /// An interim response for the caller.

@@ -183,6 +183,14 @@ impl Incoming {
         Ok(())
     }
 
+    /// Takes the connection away, if the content was read to its end. Nothing can be read after that.
+    pub(crate) fn take_inbound(&mut self) -> Option<Inbound> {
+        match std::mem::replace(&mut self.source, Source::Lost) {
+            Source::Ended(inbound) => Some(inbound),
+            Source::Open(_) | Source::Lost => None,
+        }
+    }
+
     /// The connection at the next request, if the content was read to its end.
     pub(crate) fn into_inbound(self) -> Option<Inbound> {
         match self.source {

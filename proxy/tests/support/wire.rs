@@ -180,6 +180,13 @@ impl Client {
         }
     }
 
+    /// Takes exactly so many bytes, or fewer at the end.
+    pub async fn take(&mut self, length: usize) -> Vec<u8> {
+        let mut content = Vec::new();
+        self.exact(length, &mut content).await;
+        content
+    }
+
     async fn exact(&mut self, length: usize, content: &mut Vec<u8>) -> bool {
         while self.buffer.len() < length {
             if !self.fill().await {
