@@ -63,30 +63,45 @@ impl KnownHosts {
         Ok(Self(lines))
     }
 
-    fn of<'a>(&'a self, place: &'a Place, marker: Marker) -> impl Iterator<Item = &'a PublicKey> {
+    /// The lines that name one of the places, without those that exclude another of them: what a
+    /// host is called otherwise is no way around an exclusion.
+    fn vouching<'a>(
+        &'a self,
+        places: &'a [Place],
+        marker: Marker,
+    ) -> impl Iterator<Item = &'a PublicKey> {
+        let excluded = move |line: &Line| {
+            let mut names = places.iter().flat_map(|place| [&place.name, &place.host]);
+            names.any(|name| line.names.exclude(name))
+        };
+        places
+            .iter()
+            .flat_map(move |place| self.lines(place, marker))
+            .filter(move |line| !excluded(line))
+            .map(|line| &line.key)
+    }
+
+    fn lines<'a>(&'a self, place: &'a Place, marker: Marker) -> impl Iterator<Item = &'a Line> {
         let exact = self.0.iter().any(|line| line.names.cover(&place.name));
         // As OpenSSH: a host off port 22 that no line names so is looked for without the port.
         let name = if exact { &place.name } else { &place.host };
-        self.0
-            .iter()
-            .filter(move |line| line.marker == marker && line.names.cover(name))
-            .map(|line| &line.key)
+        self.0.iter().filter(move |line| line.marker == marker && line.names.cover(name))
     }
 
     /// The keys that the host may show.
     pub(crate) fn keys(&self, places: &[Place]) -> Vec<PublicKey> {
-        places.iter().flat_map(|place| self.of(place, Marker::None)).cloned().collect()
+        self.vouching(places, Marker::None).cloned().collect()
     }
 
     /// Whether some authority may vouch for the host.
     pub(crate) fn has_authority(&self, places: &[Place]) -> bool {
-        places.iter().any(|place| self.of(place, Marker::CertAuthority).next().is_some())
+        self.vouching(places, Marker::CertAuthority).next().is_some()
     }
 
     /// Whether the key is revoked for the host.
     pub(crate) fn revokes(&self, places: &[Place], key: &PublicKey) -> bool {
-        let mut revoked = places.iter().flat_map(|place| self.of(place, Marker::Revoked));
-        revoked.any(|revoked| revoked.key_data() == key.key_data())
+        let mut revoked = places.iter().flat_map(|place| self.lines(place, Marker::Revoked));
+        revoked.any(|line| line.key.key_data() == key.key_data())
     }
 
     /// Whether the certificate proves the host: signed by an authority of it, for hosts, for its
@@ -105,8 +120,11 @@ impl KnownHosts {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         places.iter().any(|place| {
             let trusted = self
-                .of(place, Marker::CertAuthority)
-                .any(|authority| authority.key_data() == signer.key_data());
+                .lines(place, Marker::CertAuthority)
+                .any(|line| line.key.key_data() == signer.key_data())
+                && self
+                    .vouching(places, Marker::CertAuthority)
+                    .any(|authority| authority.key_data() == signer.key_data());
             let named = certificate
                 .valid_principals()
                 .iter()
@@ -166,6 +184,15 @@ impl Names {
         patterns.iter().all(is_sound).then_some(Self::Patterns(patterns))
     }
 
+    fn exclude(&self, name: &str) -> bool {
+        match self {
+            Self::Hashed { .. } => false,
+            Self::Patterns(patterns) => {
+                patterns.iter().any(|p| p.strip_prefix('!').is_some_and(|p| glob(p, name)))
+            }
+        }
+    }
+
     fn cover(&self, name: &str) -> bool {
         match self {
             Self::Hashed { salt, hash } => {
@@ -173,9 +200,7 @@ impl Names {
                 hmac::verify(&key, name.as_bytes(), hash).is_ok()
             }
             Self::Patterns(patterns) => {
-                let excluded = |p: &&str| p.strip_prefix('!').is_some_and(|p| glob(p, name));
-                let patterns = || patterns.iter().map(String::as_str);
-                !patterns().any(|p| excluded(&p)) && patterns().any(|p| glob(p, name))
+                !self.exclude(name) && patterns.iter().any(|p| glob(p, name))
             }
         }
     }
