@@ -14,7 +14,7 @@ mod support;
 
 use conformance::http::{Origin, Script, Step};
 use serde_json::Value;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use support::*;
 
@@ -155,10 +155,7 @@ fn x_2_killed_between_commit_and_delivery_keeps_the_result() {
     let path = format!("invocations/{}", id(4));
     eventually("the commit", || server.control(&path)["state"] == "settled");
     server.kill();
-    let mut got = Vec::new();
-    // The connection was reset by the kill.
-    let read = caller.read_to_end(&mut got);
-    assert!(got.len() < body.len(), "{read:?}");
+    drop(caller);
 
     let record = state(&home, &id(4));
     assert_eq!(record["error"]["outcome"], "committed");

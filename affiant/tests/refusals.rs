@@ -348,7 +348,16 @@ fn i_1_a_locked_vault_refuses_until_it_is_unlocked() {
     let right = finish(command(&["vault", "unlock"]), b"correct horse\n");
     assert!(right.status.success(), "{}", text(&right.stderr));
     assert_eq!(call().json()["error"]["code"], "SECRET_MISSING");
+    // The server has the vault open, this command does not: the value goes by the socket.
+    let set = finish(command(&["secret", "set", "pay-token"]), SECRET.as_bytes());
+    assert!(set.status.success(), "{}", text(&set.stderr));
+    assert_eq!(call().status, 200);
     succeed(command(&["vault", "lock"]));
+    let unasked = finish(command(&["secret", "set", "pay-token"]), b"value");
+    assert_eq!(unasked.status.code(), Some(2));
+    assert!(text(&unasked.stderr).contains("affiant vault unlock"), "{}", text(&unasked.stderr));
+    let both = finish(command(&["secret", "set", "pay-token"]), b"correct horse\nother");
+    assert!(both.status.success(), "{}", text(&both.stderr));
     assert_eq!(call().json()["error"]["code"], "VAULT_LOCKED");
     child.kill().unwrap();
     child.wait().unwrap();

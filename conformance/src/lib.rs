@@ -4,9 +4,12 @@
 //! effects it applied. Tests compare the ledger with what the broker's records claim. Nothing in
 //! here knows the broker: it sees sockets, and the contract's types at most.
 
+pub mod baseline;
 pub mod case;
 pub mod fields;
 pub mod http;
+pub mod kill;
 pub mod matrix;
 pub mod pki;
+pub mod rules;
 pub mod subject;

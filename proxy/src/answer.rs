@@ -2,18 +2,18 @@
 //! that are answered from the record.
 
 use crate::deliver::{self, Delivery, Ours};
-use crate::engine::Job;
+use crate::engine::{Job, Prepared};
 use crate::head::{self, Response};
 use crate::record::restore_head;
-use crate::redact::Redactor;
 use crate::render::Status;
 use crate::request;
 use crate::respond::{Refusal, status};
 use journal::contract::{
-    Body, Confirmation, Delivered, Ended, Envelope, Evidence, InvocationId, Observation, Outcome,
-    Problem, RepeatAnswered, Source, Verdict,
+    Body, Confirmation, Delivered, Digest, Ended, Envelope, Evidence, InvocationId, Observation,
+    Outcome, Problem, RepeatAnswered, Source, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation, Journal, State, result};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -32,11 +32,29 @@ pub(crate) struct Pending {
 enum Record {
     Call(Box<Call>),
     Earlier(InvocationId, Journal),
+    /// The embedder wants to know.
+    Told(OnDelivered),
+}
+
+/// What is called once the caller's host acknowledged a whole answer of the control API, and not
+/// otherwise; in the extensions of its `http::Response`.
+#[derive(Clone)]
+pub struct OnDelivered(pub Arc<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for OnDelivered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnDelivered(..)")
+    }
 }
 
 impl Pending {
     pub(crate) fn new(call: Call, sent: u64) -> Self {
         Self { record: Record::Call(Box::new(call)), sent }
+    }
+
+    /// A delivery that the embedder wants to know of.
+    pub(crate) const fn told(told: OnDelivered, sent: u64) -> Self {
+        Self { record: Record::Told(told), sent }
     }
 
     /// The caller has it.
@@ -47,6 +65,7 @@ impl Pending {
                 let body = Body::ResultDelivered(Delivered { confirmation });
                 record(&journal, id, body);
             }
+            Record::Told(OnDelivered(tell)) => tell(),
         }
     }
 
@@ -55,7 +74,7 @@ impl Pending {
         match self.record {
             Record::Call(mut call) => call.delivery_failed(self.sent),
             // The first delivery stands as it is; the repeat can be repeated.
-            Record::Earlier(..) => {}
+            Record::Earlier(..) | Record::Told(_) => {}
         }
     }
 }
@@ -65,6 +84,27 @@ fn record(journal: &Journal, id: InvocationId, body: Body) {
         Ok(ticket) => drop(ticket),
         Err(error) => tracing::debug!(%error, %id, "a late fact was not recorded"),
     }
+}
+
+/// Length and digest of the content that an invocation sent, if it sent all of it.
+fn sent_content(journal: &Journal, id: InvocationId) -> Option<(u64, Digest)> {
+    let events = journal.events(id).ok()?;
+    events.into_iter().find_map(|(_, event)| match event.body {
+        Body::RequestSent(sent) => Some((sent.length_bytes, sent.digest)),
+        Body::ActionAccepted(_)
+        | Body::PreflightValidated(_)
+        | Body::CredentialAuthorized(_)
+        | Body::SetupAttempted(_)
+        | Body::DispatchStarted(_)
+        | Body::RemoteResponseStarted(_)
+        | Body::RemoteResponseComplete(_)
+        | Body::ResultCommitted(_)
+        | Body::InvocationEnded(_)
+        | Body::ResultDelivered(_)
+        | Body::DeliveryFailed(_)
+        | Body::RepeatAnswered(_)
+        | Body::Noted(_) => None,
+    })
 }
 
 /// What an answer leaves behind.
@@ -229,6 +269,44 @@ impl Job<'_> {
         drained.await.unwrap_or(false)
     }
 
+    /// Answers what the journal took for a repeat. Of long content the fingerprint saw only the
+    /// beginning, so the whole is compared with what was sent: nobody is told `committed` of content
+    /// that begins alike (contract K-3, K-10, K-11).
+    pub(crate) async fn repeat(
+        &mut self,
+        prepared: &Prepared,
+        earlier: Box<Invocation>,
+        by_id: bool,
+    ) -> Finished {
+        if !prepared.partial {
+            return self.replay(earlier, by_id).await;
+        }
+        let earlier = self.settled(earlier).await;
+        if earlier.verdict().outcome() == Outcome::NotAttempted {
+            // True of every content: nothing was sent.
+            return self.replay(earlier, by_id).await;
+        }
+        let whole = match self.whole(prepared.grant.limits.request_bytes).await {
+            Ok(whole) => whole,
+            Err(refusal) => return self.refuse(None, &refusal).await,
+        };
+        match sent_content(&self.shared.journal, earlier.id()) {
+            Some(sent) if sent == whole => self.replay(earlier, by_id).await,
+            Some(_) if by_id => self.refuse(None, &Refusal::Mismatch).await,
+            Some(_) | None => self.refuse(None, &Refusal::InDoubtBeginning(earlier)).await,
+        }
+    }
+
+    /// Reads the content to its end; its length and digest.
+    async fn whole(&mut self, limit_bytes: u64) -> Result<(u64, Digest), Refusal> {
+        while self.incoming.next().await.map_err(Refusal::Content)?.is_some() {
+            if self.incoming.length() > limit_bytes {
+                return Err(Refusal::PayloadLimit { limit_bytes });
+            }
+        }
+        Ok(self.incoming.so_far())
+    }
+
     /// Answers a repeat from the record of the earlier invocation; dispatches nothing (contract
     /// K-10, K-11).
     pub(crate) async fn replay(&mut self, earlier: Box<Invocation>, by_id: bool) -> Finished {
@@ -295,8 +373,7 @@ impl Job<'_> {
             keep_alive: keep,
             pseudonym: &self.shared.pseudonym,
         };
-        let none = &mut Redactor::default();
-        let mut bytes = deliver::head(head, self.head.version, delivery, &ours, none);
+        let mut bytes = deliver::head(head, self.head.version, delivery, &ours);
         if !bodiless {
             bytes.extend_from_slice(content);
         }

@@ -1,7 +1,7 @@
 //! `http://affiant.internal/`: the control API, reached through the proxy. Nothing of it is an
 //! invocation, so nothing of it is recorded.
 
-use crate::answer::Finished;
+use crate::answer::{Finished, OnDelivered, Pending};
 use crate::deliver;
 use crate::engine::Job;
 use crate::head::Request;
@@ -43,7 +43,9 @@ pub(crate) async fn answer(job: &mut Job<'_>) -> Finished {
     let bodiless = job.head.method == "HEAD";
     let bytes = deliver::own(&response, job.head.version, job.keep_alive, bodiless);
     let sent = job.out.send(&bytes).await.is_ok();
-    Finished { keep: job.keep_alive && sent, pending: None }
+    let told = response.extensions().get::<OnDelivered>().cloned().filter(|_| sent);
+    let pending = told.map(|told| Pending::told(told, job.out.sent));
+    Finished { keep: job.keep_alive && sent, pending }
 }
 
 async fn content(job: &mut Job<'_>) -> Result<Bytes, Refusal> {

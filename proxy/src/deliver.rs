@@ -2,7 +2,6 @@
 
 use crate::head::{Fields, Response, Version};
 use crate::outgoing::{is_ours, stays};
-use crate::redact::Redactor;
 use crate::render::{self, Status};
 use crate::respond::forbids_retry;
 use crate::stream::{Shared, Wire};
@@ -124,13 +123,11 @@ pub(crate) fn head(
     version: Version,
     delivery: Delivery,
     ours: &Ours<'_>,
-    redactor: &mut Redactor,
 ) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
     start(&mut out, response.status, &response.reason);
     for (name, value) in passing(response, delivery, forbids_retry(response.status, ours.verdict)) {
-        let redacted = redactor.text(value);
-        line(&mut out, name, redacted.as_deref().unwrap_or(value));
+        line(&mut out, name, value);
     }
     finish(&mut out, response.status, version, delivery, ours);
     out
@@ -203,13 +200,12 @@ pub(crate) fn chunk(content: &[u8]) -> Vec<u8> {
 }
 
 /// The last chunk, with the origin's trailers and the final values of our fields.
-pub(crate) fn last_chunk(trailers: &Fields, ours: &Ours<'_>, redactor: &mut Redactor) -> Vec<u8> {
+pub(crate) fn last_chunk(trailers: &Fields, ours: &Ours<'_>) -> Vec<u8> {
     let mut out = b"0\r\n".to_vec();
     for (name, value) in trailers.iter().filter(|(name, _)| !is_ours(name)) {
         let framing = ["content-length", "transfer-encoding", "host", "connection", "trailer"];
         if !framing.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())) {
-            let redacted = redactor.text(value);
-            line(&mut out, name, redacted.as_deref().unwrap_or(value));
+            line(&mut out, name, value);
         }
     }
     let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);
@@ -267,6 +263,9 @@ pub(crate) fn own(
         if name != http::header::CONTENT_LENGTH && name != http::header::CONNECTION {
             line(&mut out, name.as_str().as_bytes(), value.as_bytes());
         }
+    }
+    if !response.headers().contains_key("proxy-status") {
+        line(&mut out, b"Proxy-Status", render::proxy_status(&Status::default()).as_bytes());
     }
     line(&mut out, b"Content-Length", response.body().len().to_string().as_bytes());
     if !keep_alive {

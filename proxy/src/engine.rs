@@ -8,7 +8,7 @@
 
 use crate::answer::{Finished, Pending};
 use crate::deliver::Outbound;
-use crate::fingerprint::fingerprint;
+use crate::fingerprint::{Content, WHOLE_BYTES, fingerprint};
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
 use crate::proxy::Shared;
@@ -31,13 +31,7 @@ use policy::{Credential, Details, HttpAction, HttpGrant, Policy, Secret, Snapsho
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::time::timeout;
 use zeroize::Zeroizing;
-
-/// Content read before dispatch, so that the fingerprint covers it, at most.
-const READ_AHEAD_BYTES: u64 = 1 << 20;
-/// A pause in the caller's content that ends reading ahead.
-const READ_AHEAD_PAUSE: Duration = Duration::from_secs(2);
 
 /// How often, and at what distance, an unconfirmed delivery is looked at again.
 const DELIVERY_TRIES: u32 = 10;
@@ -79,6 +73,8 @@ pub(crate) struct Prepared {
     pub(crate) grant: HttpGrant,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) fingerprint: Fingerprint,
+    /// Whether the fingerprint covers the beginning of the content only.
+    pub(crate) partial: bool,
     pub(crate) operation: Operation,
     /// Content read ahead.
     pub(crate) ahead: Vec<Bytes>,
@@ -107,14 +103,17 @@ impl Job<'_> {
         };
         let mut call = match self.admit_when_delivered(&prepared).await {
             Ok(Admission::New(call)) => call,
-            Ok(Admission::SameRequest(earlier)) => return self.replay(earlier, true).await,
-            Ok(Admission::Settled(earlier)) => return self.replay(earlier, false).await,
+            Ok(Admission::SameRequest(earlier)) => {
+                return self.repeat(&prepared, earlier, true).await;
+            }
+            Ok(Admission::Settled(earlier)) => return self.repeat(&prepared, earlier, false).await,
             Ok(Admission::Mismatch) => return self.refuse(None, &Refusal::Mismatch).await,
             Ok(Admission::InDoubt(earlier)) => {
                 return self.refuse(None, &Refusal::InDoubt(earlier)).await;
             }
             Err(refusal) => return self.refuse(None, &refusal).await,
         };
+        self.note_encoding(&mut call, &prepared.grant);
         let ready = match self.connect(&mut call, &prepared).await {
             Ok(ready) => ready,
             Err(refusal) => return self.refuse(Some(call), &refusal).await,
@@ -223,22 +222,26 @@ impl Job<'_> {
             return Err(Refusal::VaultLocked);
         }
         let mut operation = self.operation(&grant);
-        let guarded = !operation.idempotent
+        self.incoming.set_idle(grant.limits.idle_timeout);
+        let guarded = (grant.repeat_window.is_some() && !operation.idempotent)
             || operation.idempotency.is_some()
             || self.known.caller_id.is_some();
         let ahead = if guarded { self.read_ahead(limit_bytes).await? } else { Vec::new() };
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
-        let length = if self.incoming.is_ended() {
-            Some(self.incoming.length())
+        let content = if self.incoming.is_ended() {
+            Content::Whole(&ahead)
+        } else if guarded {
+            Content::Partial(&ahead, self.incoming.declared())
         } else {
-            self.incoming.declared()
+            Content::Unread(self.incoming.declared())
         };
-        let fingerprint = fingerprint(&self.head, &target, replaced, &ahead, length);
+        let partial = matches!(content, Content::Partial(..));
+        let fingerprint = fingerprint(&self.head, &target, replaced, &content);
         if let Some(key) = &mut operation.idempotency {
             key.fingerprint = fingerprint;
         }
         self.known.fingerprint = Some(fingerprint);
-        Ok(Prepared { target, grant, snapshot, fingerprint, operation, ahead })
+        Ok(Prepared { target, grant, snapshot, fingerprint, partial, operation, ahead })
     }
 
     /// What policy and method say of repeating (contract S-4, K-1); the fingerprint follows later.
@@ -269,22 +272,31 @@ impl Job<'_> {
         Ok(())
     }
 
+    /// Reads the content to its end, or beyond what a fingerprint covers. How it is paced and cut
+    /// makes no difference to what follows; a pause of the route's idle time ends the call.
     async fn read_ahead(&mut self, limit_bytes: u64) -> Result<Vec<Bytes>, Refusal> {
         self.ask_for_content().await?;
         let mut ahead = Vec::new();
-        while self.incoming.length() < READ_AHEAD_BYTES {
-            match timeout(READ_AHEAD_PAUSE, self.incoming.next()).await {
-                Err(_) => break,
-                Ok(piece) => match piece.map_err(Refusal::Content)? {
-                    None => break,
-                    Some(piece) => ahead.push(piece),
-                },
-            }
+        while self.incoming.length() <= WHOLE_BYTES {
+            let Some(piece) = self.incoming.next().await.map_err(Refusal::Content)? else { break };
+            ahead.push(piece);
             if self.incoming.length() > limit_bytes {
                 return Err(Refusal::PayloadLimit { limit_bytes });
             }
         }
         Ok(ahead)
+    }
+
+    /// Says in the record that the caller's choice of encodings did not go on.
+    fn note_encoding(&self, call: &mut Call, grant: &HttpGrant) {
+        let asked = self
+            .head
+            .fields
+            .members("accept-encoding")
+            .any(|member| !member.eq_ignore_ascii_case(b"identity"));
+        if asked && grant.credential.is_some() {
+            call.note("encoding_not_asked_for", "only what is not encoded can be redacted");
+        }
     }
 
     /// Takes the call on record, unless an earlier one answers (contract K-3, K-10, K-11).

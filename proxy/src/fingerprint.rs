@@ -1,4 +1,8 @@
 //! What makes two requests the same request (contract V-5, K-10, K-11).
+//!
+//! The target is taken as it goes to the origin: two spellings of one path (`/a/./b`, `/%61/b`) are
+//! two actions, because only the origin knows whether it takes them for one. Clients that repeat
+//! keep their spelling. How the content arrives, in which pieces and when, has no part in it.
 
 use crate::head::Request;
 use crate::target::Target;
@@ -48,14 +52,27 @@ fn is_meaningful(name: &str, replaced: Option<&str>) -> bool {
         && !VOLATILE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Digests the request: method, target with query, the fields that mean something, and as much of
-/// the content as is known before dispatch. `replaced` is the field that injection sets.
+/// Content up to this length is part of the fingerprint as a whole; of longer content, exactly this
+/// much of its beginning.
+pub(crate) const WHOLE_BYTES: u64 = 1 << 20;
+
+/// As much of the content as a fingerprint covers.
+pub(crate) enum Content<'a> {
+    /// All of it.
+    Whole(&'a [Bytes]),
+    /// It is longer than [`WHOLE_BYTES`]: the pieces hold at least that much of it.
+    Partial(&'a [Bytes], Option<u64>),
+    /// None of it was read: no guard looks at this call.
+    Unread(Option<u64>),
+}
+
+/// Digests the request: method, target with query, the fields that mean something, and the content
+/// as far as it is covered. `replaced` is the field that injection sets.
 pub(crate) fn fingerprint(
     head: &Request,
     target: &Target,
     replaced: Option<&str>,
-    content: &[Bytes],
-    declared: Option<u64>,
+    content: &Content<'_>,
 ) -> Fingerprint {
     let mut digest = Sha256::new();
     let mut part = |bytes: &[u8]| {
@@ -83,15 +100,33 @@ pub(crate) fn fingerprint(
         part(name.as_bytes());
         part(value);
     }
+    let (domain, declared, pieces): (&[u8], _, &[Bytes]) = match content {
+        Content::Whole(pieces) => (b"whole", None, pieces),
+        Content::Partial(pieces, declared) => (b"partial", *declared, pieces),
+        Content::Unread(declared) => (b"unread", *declared, &[]),
+    };
+    part(domain);
     part(&declared.map_or([0xff; 8], u64::to_be_bytes));
-    let mut body = Sha256::new();
-    content.iter().for_each(|piece| body.update(piece));
-    part(&body.finalize());
+    part(&digest_of_beginning(pieces));
     Digest(digest.finalize().into())
+}
+
+/// Digests up to [`WHOLE_BYTES`], however they are cut into pieces.
+fn digest_of_beginning(pieces: &[Bytes]) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    let mut left = usize::try_from(WHOLE_BYTES).unwrap_or(usize::MAX);
+    for piece in pieces {
+        let taken = piece.get(..left.min(piece.len())).unwrap_or_default();
+        digest.update(taken);
+        left -= taken.len();
+    }
+    digest.finalize().into()
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::indexing_slicing, reason = "tests")]
+
     use super::*;
     use crate::head;
 
@@ -99,7 +134,29 @@ mod tests {
         let text = format!("POST http://h/x?q=1 HTTP/1.1\r\n{fields}\r\n");
         let head = head::request(&Bytes::from(text)).expect("head");
         let target = Target::absolute(&head.target).expect("target");
-        fingerprint(&head, &target, None, &[Bytes::from(body)], Some(body.len() as u64))
+        fingerprint(&head, &target, None, &Content::Whole(&[Bytes::from(body)]))
+    }
+
+    /// K-10, K-11: neither read sizes nor what comes after the first MiB change a fingerprint; a
+    /// partial one is never equal to a whole one.
+    #[test]
+    fn k_11_pieces_do_not_matter() {
+        let head = Bytes::from_static(b"POST http://h/x HTTP/1.1\r\n\r\n");
+        let head = head::request(&head).expect("head");
+        let target = Target::absolute(&head.target).expect("target");
+        let of = |content: &Content<'_>| fingerprint(&head, &target, None, content);
+        let text: Bytes = (0..1_500_000_u32).map(|n| u8::try_from(n % 251).unwrap_or(0)).collect();
+        let pieces = |until: usize, size: usize| -> Vec<Bytes> {
+            text[..until].chunks(size).map(Bytes::copy_from_slice).collect()
+        };
+        let (one, two) = (pieces(1 << 20, 1 << 20), pieces(1 << 20, 777));
+        assert_eq!(of(&Content::Whole(&one)), of(&Content::Whole(&two)));
+        let (more, most) = (pieces((1 << 20) + 1, 4096), pieces(1_500_000, 60_001));
+        let partial = of(&Content::Partial(&more, None));
+        assert_eq!(partial, of(&Content::Partial(&most, None)));
+        assert_ne!(partial, of(&Content::Partial(&most, Some(1_500_000))));
+        assert_ne!(partial, of(&Content::Whole(&one)));
+        assert_ne!(of(&Content::Unread(None)), of(&Content::Whole(&[])));
     }
 
     /// K-11: what a client changes per try does not make another request; what means something

@@ -12,6 +12,7 @@ use crate::respond::Refusal;
 use crate::stream::{self, Inbound, Wire};
 use crate::target::{Authority, Error as TargetError, Host, Scheme};
 use journal::contract::Confirmation;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -20,6 +21,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// How long a closing connection waits for the caller to take what was sent.
 const LINGER: Duration = Duration::from_secs(2);
+/// How long the confirmation of a delivery is waited for before the connection is ended.
+const BEFORE_END: Duration = Duration::from_millis(250);
 /// Pause inside a request's content.
 const CONTENT_PAUSE: Duration = Duration::from_secs(60);
 
@@ -40,7 +43,8 @@ struct Connection {
 enum Next {
     Head(Request),
     Fault(head::Fault),
-    Closed,
+    /// The end; whether the caller's side came to it in order.
+    Closed(bool),
 }
 
 /// What becomes of the connection after a request.
@@ -74,10 +78,11 @@ impl Connection {
     async fn requests(&mut self, mut inbound: Inbound) -> Option<(Inbound, Authority, Identity)> {
         loop {
             let then = match self.next_head(&mut inbound).await {
-                Next::Closed => {
-                    // With nothing under way, an orderly end costs nothing.
-                    drop(self.out.finish().await);
-                    self.conclude().await;
+                Next::Closed(orderly) => {
+                    if orderly {
+                        self.close(None).await;
+                    }
+                    self.pending.drain(..).for_each(Pending::fail);
                     return None;
                 }
                 Next::Fault(fault) => {
@@ -106,8 +111,10 @@ impl Connection {
         let mut searched = 0;
         let mut pause = Duration::from_millis(1);
         if *self.shutdown.borrow() && inbound.buffer.is_empty() {
-            return Next::Closed;
+            return Next::Closed(true);
         }
+        // What is buffered was sent before the last response was acknowledged, perhaps.
+        let mut acknowledged = false;
         loop {
             while searched == 0 && inbound.buffer.starts_with(b"\r\n") {
                 drop(inbound.buffer.split_to(2));
@@ -124,74 +131,94 @@ impl Connection {
             let waiting = !self.pending.is_empty();
             tokio::select! {
                 read = inbound.fill() => match read {
-                    Ok(0) | Err(_) => return Next::Closed,
+                    Ok(0) => return Next::Closed(true),
+                    // TLS without close_notify, but not a reset.
+                    Err(error) => {
+                        return Next::Closed(error.kind() == io::ErrorKind::UnexpectedEof);
+                    }
                     Ok(_) => {
                         if partial {
                             deadline = Instant::now() + head_timeout;
                         }
-                        // A next request shows that the last response arrived.
-                        for pending in self.pending.drain(..) {
-                            pending.confirm(Confirmation::Protocol);
-                        }
+                        // A request that came after the acknowledgement shows that the caller has
+                        // the response; one that was on its way before shows nothing.
+                        self.confirm(acknowledged);
                     }
                 },
                 () = sleep(pause), if waiting => {
                     pause = (pause * 2).min(Duration::from_millis(500));
-                    self.confirm();
+                    if acknowledged {
+                        self.confirm(false);
+                    }
+                    acknowledged = self.is_acknowledged();
                 }
-                () = sleep_until(deadline) => return Next::Closed,
-                _ = self.shutdown.changed(), if partial => return Next::Closed,
+                () = sleep_until(deadline) => return Next::Closed(true),
+                _ = self.shutdown.changed(), if partial => return Next::Closed(true),
             }
         }
     }
 
-    /// Asks the transport whether the last response arrived.
-    fn confirm(&mut self) {
+    /// Whether the transport says that every byte arrived. After a reset nothing did.
+    fn is_acknowledged(&mut self) -> bool {
         match self.out.is_acknowledged() {
-            Ok(true) => {
-                for pending in self.pending.drain(..) {
-                    pending.confirm(Confirmation::Transport);
-                }
-            }
-            Ok(false) => {}
+            Ok(acknowledged) => acknowledged,
             Err(_) => {
                 self.pending.drain(..).for_each(Pending::fail);
+                false
             }
         }
     }
 
-    /// Waits a little for the last confirmation; without it, the delivery failed.
-    async fn conclude(&mut self) {
-        let until = Instant::now() + LINGER;
-        while !self.pending.is_empty() && Instant::now() < until {
-            self.confirm();
-            if !self.pending.is_empty() {
-                sleep(Duration::from_millis(10)).await;
-            }
+    /// Records what the transport says of the last response; `asked`: the caller asked for the next
+    /// one after that.
+    fn confirm(&mut self, asked: bool) {
+        if !self.pending.is_empty() && self.is_acknowledged() {
+            let how = if asked { Confirmation::Protocol } else { Confirmation::Transport };
+            self.pending.drain(..).for_each(|pending| pending.confirm(how));
         }
-        self.pending.drain(..).for_each(Pending::fail);
+    }
+
+    /// Waits for the last confirmation.
+    async fn conclude(&mut self, limit: Duration) {
+        let until = Instant::now() + limit;
+        loop {
+            self.confirm(false);
+            if self.pending.is_empty() || Instant::now() >= until {
+                return;
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
     }
 
     /// Ends the connection so that the caller can read what was sent, even while it still sends.
     async fn close(&mut self, rest: Option<Incoming>) {
+        // A caller that has closed already answers anything more with a reset, after which nobody
+        // can tell any more what it read. The end itself may be what it waits for, so not for long.
+        self.conclude(BEFORE_END).await;
         if self.out.finish().await.is_ok()
             && let Some(mut rest) = rest
         {
             // Closing with unread bytes would reset the connection and destroy the answer.
             let read = async {
                 while let Ok(Some(_)) = rest.next().await {}
-                if let Some(mut inbound) = rest.into_inbound() {
-                    while inbound.fill().await.is_ok_and(|length| length > 0) {
-                        inbound.buffer.clear();
-                    }
+                let Some(mut inbound) = rest.into_inbound() else { return Ok(()) };
+                while inbound.fill().await? > 0 {
+                    inbound.buffer.clear();
                 }
+                Ok::<_, io::Error>(())
             };
-            drop(timeout(LINGER, read).await);
+            if let Ok(Err(error)) = timeout(LINGER, read).await
+                && error.kind() == io::ErrorKind::ConnectionReset
+            {
+                self.pending.drain(..).for_each(Pending::fail);
+            }
         }
-        self.conclude().await;
+        self.conclude(LINGER).await;
+        self.pending.drain(..).for_each(Pending::fail);
     }
 
     async fn request(&mut self, head: Request, inbound: Inbound) -> Then {
+        self.confirm(false);
         let framing = match engine::framing(&head) {
             Ok(framing) => framing,
             Err(refusal) => return self.refuse_unread(head, inbound, &refusal).await,
@@ -238,9 +265,6 @@ impl Connection {
 
     fn after(&mut self, finished: Finished, incoming: Incoming) -> Then {
         self.pending.extend(finished.pending);
-        if !self.pending.is_empty() {
-            self.confirm();
-        }
         if finished.keep && incoming.is_ended() {
             return incoming.into_inbound().map_or(Then::Close(None), Then::Go);
         }

@@ -130,6 +130,20 @@ impl Fields {
     }
 }
 
+/// From names and values that are well-formed already.
+impl FromIterator<(Vec<u8>, Vec<u8>)> for Fields {
+    fn from_iter<I: IntoIterator<Item = (Vec<u8>, Vec<u8>)>>(lines: I) -> Self {
+        let mut buffer = Vec::new();
+        let mut put = |bytes: &[u8]| {
+            let from = buffer.len();
+            buffer.extend_from_slice(bytes);
+            from..buffer.len()
+        };
+        let spans = lines.into_iter().map(|(name, value)| (put(&name), put(&value))).collect();
+        Self { buffer: buffer.into(), spans }
+    }
+}
+
 /// The head of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {

@@ -94,6 +94,13 @@ impl Incoming {
         Self { source, declared, length: 0, digest: Sha256::new() }
     }
 
+    /// How long the caller may pause inside its content from now on.
+    pub(crate) fn set_idle(&mut self, idle: Duration) {
+        if let Source::Open(session) = &mut self.source {
+            session.set_read_timeout(Some(idle));
+        }
+    }
+
     /// The declared length; none for chunks.
     pub(crate) const fn declared(&self) -> Option<u64> {
         self.declared

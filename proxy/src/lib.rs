@@ -44,5 +44,6 @@ mod stream;
 mod target;
 mod upstream;
 
+pub use answer::OnDelivered;
 pub use ca::{Ca, Error as CaError};
 pub use proxy::{Control, Error, Options, Proxy};

@@ -61,6 +61,8 @@ pub(crate) fn head(
     put(&[request.method.as_bytes(), b" ", target.path_and_query.as_bytes(), b" HTTP/1.1\r\n"]);
     let mut has_host = false;
     let mut open = injected;
+    // What is encoded can't be searched for an echo of the credential (contract I-4).
+    let mut plain = injected.is_some();
     for (name, value) in fields.iter() {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("host") {
@@ -73,6 +75,10 @@ pub(crate) fn head(
             if let Some((_, secret)) = open.take() {
                 put(&[name, b": ", secret.expose(), b"\r\n"]);
             }
+        } else if injected.is_some() && is("accept-encoding") {
+            if std::mem::take(&mut plain) {
+                put(&[name, b": identity\r\n"]);
+            }
         } else if !stays(name, fields) && !is("expect") {
             put(&[name, b": ", value, b"\r\n"]);
         }
@@ -82,6 +88,9 @@ pub(crate) fn head(
     }
     if let Some((name, secret)) = open {
         put(&[name.as_bytes(), b": ", secret.expose(), b"\r\n"]);
+    }
+    if plain {
+        put(&[b"Accept-Encoding: identity\r\n"]);
     }
     if framing == Framing::Chunked {
         put(&[b"Transfer-Encoding: chunked\r\n"]);
@@ -140,12 +149,13 @@ mod tests {
              Authorization: second\r\nContent-Length: 1\r\nConnection: content-length\r\n\r\n",
             Some(("authorization", "Bearer real")),
             "POST / HTTP/1.1\r\nauthorization: Bearer real\r\nHost: h\r\nContent-Length: 1\r\n\
-             Via: 1.1 p\r\n\r\n",
+             Accept-Encoding: identity\r\nVia: 1.1 p\r\n\r\n",
         );
         check(
-            "POST http://h:81/ HTTP/1.0\r\nX: y\r\n\r\n",
+            "POST http://h:81/ HTTP/1.0\r\naccept-Encoding: gzip\r\nX: y\r\nAccept-Encoding: br\r\n\r\n",
             Some(("x-key", "k")),
-            "POST / HTTP/1.1\r\nX: y\r\nHost: h:81\r\nx-key: k\r\nVia: 1.1 p\r\n\r\n",
+            "POST / HTTP/1.1\r\naccept-Encoding: identity\r\nX: y\r\nHost: h:81\r\nx-key: k\r\n\
+             Via: 1.1 p\r\n\r\n",
         );
     }
 }

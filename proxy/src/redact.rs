@@ -3,6 +3,7 @@
 //! A replacement is as long as what it replaces, so that declared lengths stay true. Only the exact
 //! bytes are found: not encodings of them, and nothing inside compressed content.
 
+use crate::head::{Fields, Response};
 use bytes::{Bytes, BytesMut};
 use policy::Secret;
 use zeroize::Zeroizing;
@@ -70,6 +71,57 @@ impl Redactor {
             }
         }
         replaced
+    }
+
+    /// Replaces in the reason, the names and the values of a response head.
+    pub(crate) fn head(&mut self, mut head: Response) -> Response {
+        if let Some(reason) = self.text(&head.reason) {
+            head.reason = reason;
+        }
+        head.fields = self.fields(head.fields);
+        head
+    }
+
+    /// Replaces in the names and values of a field section. `*` is a byte of tokens, so a name stays
+    /// a name.
+    pub(crate) fn fields(&mut self, fields: Fields) -> Fields {
+        if self.patterns.is_empty() {
+            return fields;
+        }
+        let mut any = false;
+        let lines: Vec<_> = fields
+            .iter()
+            .map(|(name, value)| {
+                // A length that happens to hold the secret's digits is still a length.
+                if name.eq_ignore_ascii_case(b"content-length") {
+                    return (name.to_vec(), value.to_vec());
+                }
+                let (new_name, new_value) = (self.name(name), self.text(value));
+                any |= new_name.is_some() || new_value.is_some();
+                (
+                    new_name.unwrap_or_else(|| name.to_vec()),
+                    new_value.unwrap_or_else(|| value.to_vec()),
+                )
+            })
+            .collect();
+        if any { lines.into_iter().collect() } else { fields }
+    }
+
+    /// As [`Redactor::text`], without regard to case: names lose theirs on the way.
+    fn name(&mut self, name: &[u8]) -> Option<Vec<u8>> {
+        let mut replaced = name.to_vec();
+        let mut found = false;
+        for pattern in &self.patterns {
+            for start in 0..=name.len().saturating_sub(pattern.len()) {
+                let span = replaced.get_mut(start..start + pattern.len());
+                if let Some(span) = span.filter(|span| span.eq_ignore_ascii_case(pattern)) {
+                    span.fill(b'*');
+                    found = true;
+                }
+            }
+        }
+        self.found |= found;
+        found.then_some(replaced)
     }
 
     /// Passes a piece of a stream; what may be the beginning of a secret is held back.

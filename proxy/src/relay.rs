@@ -145,8 +145,9 @@ impl<'a> Relay<'a> {
         mut upload: Pin<&mut impl Future<Output = Result<RequestSent, Unsent>>>,
         receiver: &mut Receiver,
     ) -> Ended {
+        // Nothing that was not redacted goes on from here, to the record either (contract I-4).
         let head = match self.head(upload.as_mut(), receiver).await {
-            Ok(head) => head,
+            Ok(head) => self.parts.redactor.head(head),
             Err(error) => return self.broken(error),
         };
         let started = ResponseStarted {
@@ -157,10 +158,6 @@ impl<'a> Relay<'a> {
             return self.broken(Broken::NotStored(error));
         }
         self.note_encoding(&head.fields);
-        // Found here, so that the record says so before it is closed.
-        for (_, value) in head.fields.iter() {
-            drop(self.parts.redactor.text(value));
-        }
         match self.content(&head, upload, receiver).await {
             Ok((completion, trailers)) => self.settle(&head, completion, &trailers).await,
             Err(error) => self.broken(error),
@@ -265,7 +262,7 @@ impl<'a> Relay<'a> {
                 Piece::End(completion, trailers) => {
                     let rest = self.parts.redactor.rest();
                     self.pass(head, rest).await?;
-                    return Ok((completion, trailers));
+                    return Ok((completion, self.parts.redactor.fields(trailers)));
                 }
                 Piece::Data(data) => {
                     self.received += data.len() as u64;
@@ -340,7 +337,7 @@ impl<'a> Relay<'a> {
         if self.parts.grant.keep != KeepResult::Full {
             return;
         }
-        let text = stored_head(head, &mut self.parts.redactor);
+        let text = stored_head(head);
         if let Err(error) = self.parts.call.store(Stream::Head, &text).await {
             tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
         }
@@ -437,20 +434,13 @@ impl<'a> Relay<'a> {
         self.parts.out.send(&bytes).await.is_ok()
     }
 
-    fn response_head(&mut self, head: &Response, verdict: Verdict, delivery: Delivery) -> Vec<u8> {
-        let mut redactor = std::mem::take(&mut self.parts.redactor);
+    fn response_head(&self, head: &Response, verdict: Verdict, delivery: Delivery) -> Vec<u8> {
         let ours = self.ours(verdict, head.status);
-        let bytes = deliver::head(head, self.parts.version, delivery, &ours, &mut redactor);
-        self.parts.redactor = redactor;
-        bytes
+        deliver::head(head, self.parts.version, delivery, &ours)
     }
 
-    fn last_chunk(&mut self, head: &Response, verdict: Verdict, trailers: &Fields) -> Vec<u8> {
-        let mut redactor = std::mem::take(&mut self.parts.redactor);
-        let ours = self.ours(verdict, head.status);
-        let bytes = deliver::last_chunk(trailers, &ours, &mut redactor);
-        self.parts.redactor = redactor;
-        bytes
+    fn last_chunk(&self, head: &Response, verdict: Verdict, trailers: &Fields) -> Vec<u8> {
+        deliver::last_chunk(trailers, &self.ours(verdict, head.status))
     }
 
     fn ours(&self, verdict: Verdict, status: u16) -> Ours<'a> {
@@ -469,12 +459,12 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Says in the record that compressed content is not searched for the credential.
+    /// Says in the record that encoded content is not searched for the credential.
     fn note_encoding(&mut self, fields: &Fields) {
         let encoded =
             fields.members("content-encoding").any(|m| !m.eq_ignore_ascii_case(b"identity"));
         if encoded && self.parts.redactor.is_active() {
-            self.parts.call.note("content_not_searched", "the content is encoded");
+            self.parts.call.note("redaction_skipped", "the origin encoded the content unasked");
         }
     }
 }

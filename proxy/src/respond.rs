@@ -47,6 +47,12 @@ pub(crate) enum Refusal {
     Mismatch,
     #[error("An equal request, {}, is in flight or in doubt; follow its instruction.", .0.id())]
     InDoubt(Box<Invocation>),
+    #[error(
+        "A request that begins like this one, {}, may or may not be this one; if this is another \
+         action, send it with a new Affiant-Invocation id.",
+        .0.id()
+    )]
+    InDoubtBeginning(Box<Invocation>),
     #[error("The journal can't take this call now, so it was not sent; try again later.")]
     Journal(#[source] append::Error),
     #[error("The vault is locked; an operator unlocks it with `affiant vault unlock`.")]
@@ -88,7 +94,7 @@ impl Refusal {
             Self::Denied(denial) => denial.verdict(),
             Self::PayloadLimit { .. } => correct(Code::PayloadLimit),
             Self::Mismatch => correct(Code::IdempotencyMismatch),
-            Self::InDoubt(earlier) => Verdict::refused(
+            Self::InDoubt(earlier) | Self::InDoubtBeginning(earlier) => Verdict::refused(
                 match earlier.verdict().retry() {
                     // Never a permission to submit again: that is what the guard is for.
                     Retry::Backoff | Retry::AfterCorrection => Retry::Reconcile,
@@ -122,6 +128,7 @@ impl Refusal {
             Self::Denied(denial) => return Some(denial.field.clone()),
             Self::Mismatch => "request",
             Self::VaultLocked | Self::Credential(_) => "credential",
+            Self::InDoubtBeginning(_) => "request.content",
             Self::InDoubt(_)
             | Self::Journal(_)
             | Self::Dial(_)
@@ -133,7 +140,11 @@ impl Refusal {
 
     /// The earlier invocation that this refusal points to.
     pub(crate) fn follow(&self) -> Option<&Invocation> {
-        if let Self::InDoubt(earlier) = self { Some(earlier) } else { None }
+        if let Self::InDoubt(earlier) | Self::InDoubtBeginning(earlier) = self {
+            Some(earlier)
+        } else {
+            None
+        }
     }
 }
 

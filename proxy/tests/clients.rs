@@ -1,28 +1,30 @@
-//! Stock clients through the proxy: curl, Python, Node. A client that is not installed is skipped
-//! with a word on stderr.
+//! Stock clients through the proxy: curl, OpenSSL, Python, Node. A client that is missing fails its
+//! test; `./dev test` installs them.
 
-#![allow(clippy::indexing_slicing, clippy::expect_used, clippy::print_stderr, reason = "tests")]
+#![allow(clippy::indexing_slicing, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
 
 use support::World;
 use tokio::process::Command;
 
-/// Runs a client; its standard output, or none when it is not installed.
-async fn run(command: &mut Command) -> Option<(String, String, bool)> {
+/// Runs a client: its standard output, its standard error, and whether it succeeded.
+async fn run(command: &mut Command) -> (String, String, bool) {
     command.kill_on_drop(true).stdin(std::process::Stdio::null());
-    let output = match tokio::time::timeout(std::time::Duration::from_secs(60), command.output())
-        .await
-        .expect("ends in time")
-    {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("skipped: {:?} is not installed", command.as_std().get_program());
-            return None;
-        }
-        output => output.expect("runs"),
-    };
+    let output = tokio::time::timeout(std::time::Duration::from_secs(60), command.output());
+    let program = command_name(command);
+    let output = output.await.expect("ends in time").unwrap_or_else(|e| panic!("{program}: {e}"));
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Some((text(output.stdout), text(output.stderr), output.status.success()))
+    (text(output.stdout), text(output.stderr), output.status.success())
+}
+
+fn command_name(command: &Command) -> String {
+    command.as_std().get_program().to_string_lossy().into_owned()
+}
+
+/// The Python that has the packages of the tests.
+fn python() -> String {
+    std::env::var("AFFIANT_TEST_PYTHON").expect("run the tests by `./dev test`")
 }
 
 fn curl(world: &World, arguments: &[&str]) -> Command {
@@ -36,18 +38,14 @@ fn curl(world: &World, arguments: &[&str]) -> Command {
 async fn curl_in_clear_text_and_in_a_tunnel() {
     let world = World::new().await;
     for url in [world.plain_url("/echo"), world.secure_url("/echo")] {
-        let Some((out, err, ok)) =
-            run(&mut curl(&world, &["-i", "-d", "some content", &url])).await
-        else {
-            return;
-        };
+        let (out, err, ok) = run(&mut curl(&world, &["-i", "-d", "some content", &url])).await;
         assert!(ok, "{err}");
         assert!(out.ends_with("some content"), "{out}");
         assert!(out.contains("Affiant-Outcome: committed;"), "{out}");
     }
     // Both requests of one curl use one connection.
     let (one, two) = (world.secure_url("/ok"), world.secure_url("/chunked"));
-    let (out, err, ok) = run(&mut curl(&world, &["-v", &one, &two])).await.expect("curl");
+    let (out, err, ok) = run(&mut curl(&world, &["-v", &one, &two])).await;
     assert!(ok, "{err}");
     assert_eq!(out, "okhello");
     assert!(err.contains("Re-using existing connection"), "{err}");
@@ -69,7 +67,7 @@ async fn curl_uploads_with_expect_and_chunks() {
     ] {
         let url = world.secure_url("/status/200");
         let arguments = ["-X", method, "-H", framing, "-T", path, &url];
-        let Some((out, err, ok)) = run(&mut curl(&world, &arguments)).await else { return };
+        let (out, err, ok) = run(&mut curl(&world, &arguments)).await;
         assert!(ok, "{err}");
         assert_eq!(out, "body");
         assert!(world.secure.last_content() == content, "{method} {framing}");
@@ -77,7 +75,7 @@ async fn curl_uploads_with_expect_and_chunks() {
     // Refused without asking for the content.
     let url = world.secure_url("/ok").replace("localhost", "example.com");
     let arguments = ["-H", "Expect: 100-continue", "-T", path, &url];
-    let (_, err, ok) = run(&mut curl(&world, &arguments)).await.expect("curl");
+    let (_, err, ok) = run(&mut curl(&world, &arguments)).await;
     assert!(!ok);
     assert!(err.contains("403"), "{err}");
 }
@@ -118,7 +116,7 @@ print("verified")
     command.args(["-c", script, &world.address.ip().to_string()]);
     command.args([&world.address.port().to_string(), &world.token]);
     command.arg(world.secure.address.port().to_string()).arg(world.ca_file());
-    let Some((out, err, ok)) = run(&mut command).await else { return };
+    let (out, err, ok) = run(&mut command).await;
     assert!(ok, "{err}");
     assert_eq!(out.trim(), "verified");
 }
@@ -136,11 +134,7 @@ async fn the_leaf_has_what_verifiers_ask_for() {
     );
     let mut command = Command::new("sh");
     command.args(["-c", &script]).env("TOKEN", &world.token);
-    let Some((out, err, ok)) = run(&mut command).await else { return };
-    if err.contains("not found") {
-        eprintln!("skipped: openssl is not installed");
-        return;
-    }
+    let (out, err, ok) = run(&mut command).await;
     assert!(ok, "{err}");
     for expected in [
         "Version: 3",
@@ -182,32 +176,31 @@ print(statuses)
     for (path, expected) in [("/close", "[502, 424, 424]"), ("/cut", "[502, 424, 424]")] {
         let mut command = Command::new("python3");
         command.args(["-c", script, &world.url(), &world.plain_url(path)]);
-        let Some((out, err, ok)) = run(&mut command).await else { return };
+        let (out, err, ok) = run(&mut command).await;
         assert!(ok, "{err}");
         assert_eq!(out.trim(), expected, "{path}");
         assert_eq!(world.origin.effects(path), 1, "{path}");
     }
 }
 
-/// Node's own fetch, with the proxy from the environment.
+/// The fetch of Node (the package that its own is made of), with the proxy from the environment.
 #[tokio::test(flavor = "multi_thread")]
 async fn node_fetch() {
     let world = World::new().await;
-    let script = "const r = await fetch(process.argv[1]); \
-         console.log(r.status, await r.text(), r.headers.get('affiant-outcome').split(';')[0])";
-    let Some((version, ..)) = run(Command::new("node").arg("--version")).await else { return };
-    let major = version.trim().trim_start_matches('v').split('.').next().map(str::parse::<u32>);
-    if !matches!(major, Some(Ok(24..))) {
-        eprintln!("skipped: Node {} takes no proxy from the environment", version.trim());
-        return;
-    }
+    let modules =
+        std::env::var("AFFIANT_TEST_NODE_MODULES").expect("run the tests by `./dev test`");
+    let script = format!(
+        "const {{ fetch, EnvHttpProxyAgent, setGlobalDispatcher }} = require('{modules}/undici');\n\
+         setGlobalDispatcher(new EnvHttpProxyAgent());\n\
+         fetch(process.argv[1]).then(async r => console.log(\
+           r.status, await r.text(), r.headers.get('affiant-outcome').split(';')[0]))"
+    );
     for url in [world.secure_url("/chunked"), world.plain_url("/chunked")] {
         let mut command = Command::new("node");
-        command.args(["--input-type=module", "-e", script, &url]);
-        command.env("NODE_USE_ENV_PROXY", "1").env("NO_PROXY", "");
+        command.args(["-e", &script, &url]).env("NO_PROXY", "");
         command.env("HTTPS_PROXY", world.url()).env("HTTP_PROXY", world.url());
         command.env("NODE_EXTRA_CA_CERTS", world.ca_file());
-        let (out, err, ok) = run(&mut command).await.expect("node");
+        let (out, err, ok) = run(&mut command).await;
         assert!(ok, "{err}");
         assert_eq!(out.trim(), "200 hello committed", "{url}");
     }
@@ -221,11 +214,7 @@ async fn x_6_sdks_cause_one_effect() {
     let script = r#"
 import importlib, os, sys
 name, url = sys.argv[1:]
-try:
-    sdk = importlib.import_module(name)
-except ImportError:
-    print("absent")
-    sys.exit(0)
+sdk = importlib.import_module(name)
 messages = [{"role": "user", "content": "hello"}]
 try:
     if name == "openai":
@@ -238,7 +227,7 @@ try:
 except sdk.APIStatusError as error:
     print(error.status_code, error.response.headers.get("x-should-retry"))
 "#;
-    let python = std::env::var("AFFIANT_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let python = python();
     for sdk in ["openai", "anthropic"] {
         for (what, expected) in [
             ("close", "502 false"),
@@ -254,12 +243,8 @@ except sdk.APIStatusError as error:
             let mut command = Command::new(&python);
             command.args(["-c", script, sdk, &base]);
             command.env("HTTP_PROXY", world.url()).env("NO_PROXY", "");
-            let Some((out, err, ok)) = run(&mut command).await else { return };
+            let (out, err, ok) = run(&mut command).await;
             assert!(ok, "{err}");
-            if out.trim() == "absent" {
-                eprintln!("skipped: the Python package {sdk} is not installed");
-                break;
-            }
             assert_eq!(out.trim(), expected, "{sdk} {what}");
             let path = match sdk {
                 "openai" => format!("/sdk/{what}/v1/chat/completions"),
@@ -276,11 +261,7 @@ async fn x_6_boto3_causes_one_effect() {
     let world = World::new().await;
     let script = r#"
 import sys
-try:
-    import boto3, botocore
-except ImportError:
-    print("absent")
-    sys.exit(0)
+import boto3
 client = boto3.client("sqs", region_name="eu-central-1", endpoint_url=sys.argv[1],
     aws_access_key_id="a", aws_secret_access_key="b")
 try:
@@ -289,18 +270,14 @@ try:
 except Exception as error:
     print(type(error).__name__)
 "#;
-    let python = std::env::var("AFFIANT_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let python = python();
     for what in ["close", "cut", "half-head", "status/500", "status/503", "status/504"] {
         let before = world.origin.all_effects();
         let mut command = Command::new(&python);
         command.args(["-c", script, &world.plain_url(&format!("/sdk/{what}/v1/"))]);
         command.env("HTTP_PROXY", world.url()).env("NO_PROXY", "");
-        let Some((out, err, ok)) = run(&mut command).await else { return };
+        let (out, err, ok) = run(&mut command).await;
         assert!(ok, "{err}");
-        if out.trim() == "absent" {
-            eprintln!("skipped: the Python package boto3 is not installed");
-            return;
-        }
         assert_ne!(out.trim(), "answered", "{what}");
         assert_eq!(world.origin.all_effects() - before, 1, "{what} {out} {err}");
     }

@@ -239,3 +239,186 @@ async fn r_4_a_result_over_the_bound_is_not_kept_in_part() {
         assert_eq!(world.journal.result(response.id()).is_ok(), length <= 1024, "{length}");
     }
 }
+
+/// A route that reads nothing ahead, and one that allows only short pauses.
+fn paced(origin: &support::Origin) -> String {
+    let port = origin.address.port();
+    format!(
+        "[[route]]\nname = \"unguarded\"\nagents = [\"coder\"]\n\
+         match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {port}, path = \"/status/201\" }}\n\
+         private_addresses = \"allow\"\nrepeat_guard = \"off\"\n\
+         [[route]]\nname = \"hasty\"\nagents = [\"coder\"]\n\
+         match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {port}, path = \"/status/202\" }}\n\
+         private_addresses = \"allow\"\nlimits = {{ idle_timeout = \"300ms\" }}\n"
+    )
+}
+
+async fn pause() {
+    tokio::time::sleep(std::time::Duration::from_millis(2200)).await;
+}
+
+/// K-11: how the content arrives has no part in the fingerprint.
+#[tokio::test]
+async fn k_11_pauses_in_the_content_do_not_make_another_request() {
+    let world = World::new().await;
+    let request = world.plain_request("POST", "/close", "", &"x".repeat(1000));
+    let mut client = Client::connect(world.address).await;
+    client.send(&request).await;
+    let first = client.response("POST").await;
+    assert_eq!(first.status, 502);
+    let mut client = Client::connect(world.address).await;
+    client.send(&request[..request.len() - 500]).await;
+    pause().await;
+    client.send(&request[request.len() - 500..]).await;
+    let again = client.response("POST").await;
+    assert_eq!((again.status, again.facts()[0].as_str()), (424, "IN_DOUBT_DUPLICATE"));
+    assert_eq!(world.origin.effects("/close"), 1);
+}
+
+/// V-1: a pause of the route's idle time before dispatch: nothing was attempted.
+#[tokio::test]
+async fn k_11_a_stall_before_dispatch_ends_the_call() {
+    let world = World::with(|origin, _| paced(origin), proxy::Options::default()).await;
+    let mut client = Client::connect(world.address).await;
+    let request = world.plain_request("POST", "/status/202", "", "0123456789");
+    client.send(&request[..request.len() - 5]).await;
+    let response = client.response("POST").await;
+    assert_eq!(response.status, 400);
+    assert_eq!(response.facts(), ["CALLER_GONE", "validation", "not_attempted", "backoff"]);
+    assert_eq!(world.origin.all_effects(), 0);
+}
+
+/// Without guard, id and key, content flows at once.
+#[tokio::test]
+async fn an_unguarded_route_streams_at_once() {
+    let world = World::with(|origin, _| paced(origin), proxy::Options::default()).await;
+    let mut client = Client::connect(world.address).await;
+    let request = world.plain_request("POST", "/status/201", "", "0123456789");
+    client.send(&request[..request.len() - 5]).await;
+    let until = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
+    while world.origin.connections() == 0 {
+        assert!(tokio::time::Instant::now() < until, "not dispatched");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    client.send(&request[request.len() - 5..]).await;
+    assert_eq!(client.response("POST").await.status, 201);
+    assert_eq!(world.origin.last_content(), b"0123456789");
+}
+
+/// Content of `length` bytes with another byte at its end.
+fn long(length: usize, last: u8) -> Vec<u8> {
+    let mut content: Vec<u8> = (0..length).map(|n| u8::try_from(n % 251).unwrap_or(0)).collect();
+    content[length - 1] = last;
+    content
+}
+
+/// Sends content in pieces of the size; chunked or with a length.
+async fn send_long(
+    world: &World,
+    path: &str,
+    fields: &str,
+    content: &[u8],
+    size: usize,
+    chunked: bool,
+) -> support::Response {
+    let address = world.origin.address;
+    let framing = if chunked {
+        "Transfer-Encoding: chunked\r\n".to_owned()
+    } else {
+        format!("Content-Length: {}\r\n", content.len())
+    };
+    let mut client = Client::connect(world.address).await;
+    client
+        .send(&format!(
+            "POST http://{address}{path} HTTP/1.1\r\nHost: {address}\r\n{}{fields}{framing}\r\n",
+            world.credentials()
+        ))
+        .await;
+    for piece in content.chunks(size) {
+        if chunked {
+            client.send(&format!("{:x}\r\n", piece.len())).await;
+        }
+        // A refusal may come before everything is sent.
+        if !client.try_send(piece).await {
+            break;
+        }
+        if chunked {
+            client.send("\r\n").await;
+        }
+    }
+    if chunked {
+        client.send("0\r\n\r\n").await;
+    }
+    client.response("POST").await
+}
+
+/// K-11: long content in doubt is never sent again, however it is cut into pieces.
+#[tokio::test]
+async fn k_11_long_content_in_doubt_is_not_sent_again() {
+    let world = World::new().await;
+    for (chunked, seen) in [(false, 1), (true, 2)] {
+        let content = long(3_000_000, 1);
+        for (n, size) in [1 << 20, 65_536, 9_999, 3_000_000].into_iter().enumerate() {
+            let response = send_long(&world, "/close", "", &content, size, chunked).await;
+            let expected = if n == 0 { 502 } else { 424 };
+            assert_eq!(response.status, expected, "{chunked} {size}");
+        }
+        assert_eq!(world.origin.effects("/close"), seen);
+    }
+}
+
+/// K-3, K-10: under one id, content that only begins alike is a mismatch, each time; equal content
+/// is answered from the record.
+#[tokio::test]
+async fn k_10_long_content_is_compared_to_its_end() {
+    let world = World::new().await;
+    for chunked in [false, true] {
+        let path = "/status/200";
+        let id = format!("Affiant-Invocation: {}\r\n", world.journal.new_id());
+        let (one, two) = (long(2_500_000, 1), long(2_500_000, 2));
+        let first = send_long(&world, path, &id, &one, 70_000, chunked).await;
+        assert_eq!(first.status, 200);
+        let before = world.origin.all_effects();
+        for size in [2_500_000, 12_345] {
+            let other = send_long(&world, path, &id, &two, size, chunked).await;
+            assert_eq!((other.status, other.facts()[0].as_str()), (422, "IDEMPOTENCY_MISMATCH"));
+            let equal = send_long(&world, path, &id, &one, size, chunked).await;
+            assert_eq!((equal.status, equal.text().as_str()), (200, "body"));
+            assert!(equal.outcome().ends_with(";replayed"), "{}", equal.outcome());
+        }
+        assert_eq!(world.origin.all_effects(), before);
+    }
+}
+
+/// K-11: content that begins like that of a settled call is neither sent nor told `committed`; its
+/// caller is told how to mean another action.
+#[tokio::test]
+async fn k_11_content_that_begins_alike_is_in_doubt() {
+    let world = World::new().await;
+    let path = "/status/500";
+    let (one, two) = (long(2_000_000, 1), long(2_000_000, 2));
+    let first = send_long(&world, path, "", &one, 50_000, false).await;
+    assert_eq!(first.status, 500);
+    let equal = send_long(&world, path, "", &one, 2_000_000, false).await;
+    assert_eq!(equal.outcome(), format!("{};replayed", first.outcome()));
+    let other = send_long(&world, path, "", &two, 50_000, false).await;
+    assert_eq!((other.status, other.facts()[0].as_str()), (424, "IN_DOUBT_DUPLICATE"));
+    assert_eq!(other.json()["error"]["follow"], first.id().to_string());
+    assert!(other.json()["error"]["message"].to_string().contains("Affiant-Invocation"));
+    assert_eq!(world.origin.effects(path), 1);
+    let own = format!("Affiant-Invocation: {}\r\n", world.journal.new_id());
+    assert_eq!(send_long(&world, path, &own, &two, 50_000, false).await.status, 500);
+    assert_eq!(world.origin.effects(path), 2);
+}
+
+/// K-10: content of exactly the length that a fingerprint covers is covered as a whole.
+#[tokio::test]
+async fn k_10_content_of_exactly_a_mebibyte_is_covered_as_a_whole() {
+    let world = World::new().await;
+    let id = format!("Affiant-Invocation: {}\r\n", world.journal.new_id());
+    let (one, two) = (long(1 << 20, 1), long(1 << 20, 2));
+    assert_eq!(send_long(&world, "/close", &id, &one, 4096, true).await.status, 502);
+    assert_eq!(send_long(&world, "/close", &id, &one, 1 << 20, false).await.status, 502);
+    assert_eq!(send_long(&world, "/close", &id, &two, 4096, true).await.status, 422);
+    assert_eq!(world.origin.effects("/close"), 1);
+}

@@ -5,6 +5,7 @@ use crate::cli::Init;
 use crate::home::{Home, write_file};
 use crate::{bundle, output};
 use anyhow::Context as _;
+use policy::vault::Mode;
 use policy::{Policy, Secret};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::process::ExitCode;
@@ -19,6 +20,15 @@ pub(super) fn init(context: &Context, arguments: &Init) -> anyhow::Result<ExitCo
     } else {
         None
     };
+    if arguments.passphrase
+        && !fresh
+        && context.home.open_policy()?.vault().mode() != Mode::Passphrase
+    {
+        output::note(
+            "this home's vault has no passphrase; `affiant vault rotate --passphrase` gives it one",
+        );
+        return Ok(ExitCode::FAILURE);
+    }
     let created = create(&context.home, passphrase.as_ref())?;
     let home = context.home.path().display();
     if created {

@@ -113,7 +113,8 @@ async fn list(
     Ok(ExitCode::SUCCESS)
 }
 
-fn encode(value: &str) -> String {
+/// Percent-encodes for a path segment or a query value.
+pub(super) fn encode(value: &str) -> String {
     let mut encoded = String::with_capacity(value.len());
     for byte in value.bytes() {
         match byte {

@@ -37,7 +37,7 @@ pub(crate) async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(arguments) => run::run(&context, arguments).await,
         Command::Demo => demo::demo(context.json).await,
         Command::Policy(command) => policy::policy(&context, command),
-        Command::Secret(command) => secret::secret(&context, command),
+        Command::Secret(command) => secret::secret(&context, command).await,
         Command::Vault(command) => vault::vault(&context, command).await,
         Command::Agent(command) => agent::agent(&context, command).await,
         Command::Inv(command) => inv::inv(&context, command).await,

@@ -69,13 +69,29 @@ fn check(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
     let text = read(file)?;
     match Policy::check(&text, &file.display().to_string()) {
         Err(diagnostics) => report(context, &diagnostics),
-        Ok(_) if context.json => {
-            output::line("[]");
+        Ok(snapshot) if context.json => {
+            output::json(&snapshot.warnings())?;
             Ok(ExitCode::SUCCESS)
         }
-        Ok(_) => {
+        Ok(snapshot) => {
+            warn(&snapshot, None);
             output::line(&format!("{} is a valid policy", file.display()));
             Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// What is sound but doubtful, and agents that the store does not know.
+fn warn(snapshot: &Snapshot, store: Option<&[policy::agent::Info]>) {
+    for warning in snapshot.warnings() {
+        output::note(&format!("warning: {warning}"));
+    }
+    for name in snapshot.agents() {
+        if store.is_some_and(|known| known.iter().all(|agent| agent.name != name)) {
+            output::note(&format!(
+                "warning: the policy names agent {name:?}, which does not exist: `affiant agent add \
+                 {name}`"
+            ));
         }
     }
 }
@@ -84,10 +100,12 @@ fn apply(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
     let text = read(file)?;
     let name = file.display().to_string();
     let store = open(context)?;
-    if let Err(diagnostics) = Policy::check(&text, &name) {
-        return report(context, &diagnostics);
-    }
+    let snapshot = match Policy::check(&text, &name) {
+        Ok(snapshot) => snapshot,
+        Err(diagnostics) => return report(context, &diagnostics),
+    };
     let version = store.apply(&text, &name, &who())?;
+    warn(&snapshot, Some(&store.list_agents()?));
     if context.json {
         output::json(&serde_json::json!({ "version": version }))?;
     } else {

@@ -2,8 +2,11 @@
 
 use super::Context;
 use crate::cli;
+use crate::control::client::Client;
 use crate::output::{self, Negative};
 use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http::Method;
 use policy::vault::Status;
 use policy::{Policy, Secret};
 use std::io::{IsTerminal as _, Read as _};
@@ -13,10 +16,10 @@ use zeroize::Zeroizing;
 /// Longest value that is read, in bytes.
 const LIMIT: u64 = 64 * 1024;
 
-pub(super) fn secret(context: &Context, command: cli::Secret) -> anyhow::Result<ExitCode> {
+pub(super) async fn secret(context: &Context, command: cli::Secret) -> anyhow::Result<ExitCode> {
     let store = context.home.open_policy()?;
     match command {
-        cli::Secret::Set { name } => set(&store, &name),
+        cli::Secret::Set { name } => set(context, &store, &name).await,
         cli::Secret::Rotate { name } => {
             if store.list_secrets()?.iter().all(|entry| entry.name != name) {
                 return Err(Negative(format!(
@@ -24,7 +27,7 @@ pub(super) fn secret(context: &Context, command: cli::Secret) -> anyhow::Result<
                 ))
                 .into());
             }
-            set(&store, &name)
+            set(context, &store, &name).await
         }
         cli::Secret::List => list(context, &store),
         cli::Secret::Rm { name } => {
@@ -35,15 +38,55 @@ pub(super) fn secret(context: &Context, command: cli::Secret) -> anyhow::Result<
     }
 }
 
-fn set(store: &Policy, name: &str) -> anyhow::Result<ExitCode> {
-    if store.vault().status() == Status::Locked {
-        let passphrase = prompt("passphrase or key of the vault: ")?;
-        store.vault().unlock(Some(&passphrase)).context("unlock the vault")?;
-    }
-    let value = read_value(&format!("value of {name}"), false)?;
-    let version = store.set_secret(name, &value)?;
+async fn set(context: &Context, store: &Policy, name: &str) -> anyhow::Result<ExitCode> {
+    let what = format!("value of {name}");
+    let version = match store.vault().status() {
+        Status::Unlocked => store.set_secret(name, &read_value(&what, false)?)?,
+        Status::Locked => match unlocked_server(context).await {
+            Some(server) => set_by_server(&server, name, &read_value(&what, false)?).await?,
+            None => {
+                let (passphrase, value) = read_both(&what)?;
+                store.vault().unlock(Some(&passphrase)).context("unlock the vault")?;
+                store.set_secret(name, &value)?
+            }
+        },
+    };
     output::line(&format!("secret {name:?} has version {version}"));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The server of this home, if its vault is open.
+async fn unlocked_server(context: &Context) -> Option<Client> {
+    let server = Client::running(&context.home).await?;
+    let state = server.json("/v1/vault").await.ok()?;
+    (state.get("vault")?.as_str()? == "unlocked").then_some(server)
+}
+
+async fn set_by_server(server: &Client, name: &str, value: &Secret) -> anyhow::Result<u64> {
+    let body = Bytes::copy_from_slice(value.expose());
+    let path = format!("/v1/secrets/{}", super::inv::encode(name));
+    let answer = server.expect(Method::PUT, &path, body).await?;
+    let answer: serde_json::Value = serde_json::from_slice(answer.body())?;
+    answer.get("version").and_then(serde_json::Value::as_u64).context("read the new version")
+}
+
+/// Passphrase and value: two prompts, or the first line of stdin and the rest.
+fn read_both(what: &str) -> anyhow::Result<(Secret, Secret)> {
+    if std::io::stdin().is_terminal() {
+        let passphrase = prompt("passphrase or key of the vault: ")?;
+        return Ok((passphrase, read_value(what, false)?));
+    }
+    let input = read_value("passphrase and value", false)?;
+    let mut parts = input.expose().splitn(2, |byte| *byte == b'\n');
+    match (parts.next(), parts.next()) {
+        (Some(passphrase), Some(value)) if !value.is_empty() => {
+            Ok((Secret::new(passphrase.to_vec()), Secret::new(value.to_vec())))
+        }
+        _ => bail!(
+            "the vault is locked: unlock a running server's (`affiant vault unlock`), or give the \
+             passphrase as the first line of stdin and the value after it"
+        ),
+    }
 }
 
 fn list(context: &Context, store: &Policy) -> anyhow::Result<ExitCode> {

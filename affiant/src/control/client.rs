@@ -24,11 +24,16 @@ impl Client {
     /// Connects to the server of the home, or opens the home.
     pub(crate) async fn connect(home: &Home) -> anyhow::Result<Self> {
         home.require()?;
-        if UnixStream::connect(home.socket()).await.is_ok() {
-            return Ok(Self::Socket(home.socket()));
+        if let Some(running) = Self::running(home).await {
+            return Ok(running);
         }
         let state = crate::server::open_state(home, true)?;
         Ok(Self::Local(router(state)))
+    }
+
+    /// The server of the home, if one runs.
+    pub(crate) async fn running(home: &Home) -> Option<Self> {
+        UnixStream::connect(home.socket()).await.ok().map(|_| Self::Socket(home.socket()))
     }
 
     /// Calls the API as an operator.

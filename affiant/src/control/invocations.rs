@@ -263,8 +263,8 @@ struct StoredHead {
 /// `GET /v1/invocations/{id}/result`: the stored response with its status, its selected headers and
 /// its content; `Range: bytes=N-` resumes. For SSH: stdout, or stderr with `?stream=stderr`.
 ///
-/// A read is a read: nothing is dispatched (contract R-3). It confirms nothing either: that the
-/// answer left this process is no proof that the caller has it; `ack` says so.
+/// A read is a read: nothing is dispatched (contract R-3). A whole result that an agent's host
+/// acknowledged counts as handed over; a part of one, or an answer that was only sent, does not.
 pub(super) async fn result(
     Extract(state): Extract<Arc<State>>,
     Extension(caller): Extension<Caller>,
@@ -290,7 +290,24 @@ pub(super) async fn result(
     let id = invocation.id();
     let read = tokio::task::spawn_blocking(move || read_result(&journal, id, wanted, offset));
     let stored = read.await.map_err(|error| internal(&error))??;
-    render(&invocation, stored, offset)
+    let mut response = render(&invocation, stored, offset)?;
+    let whole = offset.is_none() && wanted != Stream::Stderr;
+    if matches!(caller, Caller::Agent(_)) && whole {
+        let journal = state.journal.clone();
+        response.extensions_mut().insert(proxy::OnDelivered(Arc::new(move || {
+            record_fetched(&journal, invocation.id());
+        })));
+    }
+    Ok(response)
+}
+
+fn record_fetched(journal: &Journal, id: InvocationId) {
+    let body = Body::ResultDelivered(Delivered { confirmation: Confirmation::Fetched });
+    match journal.record(id, Source::TransportObserved, body) {
+        Ok(ticket) => drop(ticket),
+        // It was delivered before: one confirmation is enough.
+        Err(error) => tracing::debug!("the fetch of {id} confirms nothing new: {error}"),
+    }
 }
 
 struct Stored {

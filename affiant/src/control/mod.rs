@@ -10,7 +10,7 @@ pub(crate) use answer::{Problem, ProblemCode};
 
 use axum::Router;
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use journal::Journal;
@@ -55,6 +55,7 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/invocations/{id}/ack", post(invocations::ack))
         .route("/v1/health", get(operator::health))
         .route("/v1/stats", get(operator::stats))
+        .route("/v1/secrets/{name}", put(operator::put_secret))
         .route("/v1/vault", get(operator::vault))
         .route("/v1/vault/unlock", post(operator::unlock))
         .route("/v1/vault/lock", post(operator::lock))

@@ -4,7 +4,7 @@ use super::{Caller, Problem, ProblemCode, State};
 use axum::Extension;
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::State as Extract;
+use axum::extract::{Path, State as Extract};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use policy::Secret;
@@ -112,4 +112,24 @@ pub(super) async fn lock(
     state.policy.vault().lock();
     state.journal.set_result_key(None);
     vault(Extract(state), Extension(caller)).await
+}
+
+/// `PUT /v1/secrets/{name}` with the value as the body: for a vault that only this process has open.
+pub(super) async fn put_secret(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    operators_only(&caller)?;
+    let value = Secret::new(body.to_vec());
+    let version = state.policy.set_secret(&name, &value).map_err(|error| {
+        let code = match &error {
+            policy::secrets::Error::Vault(_) => ProblemCode::VaultLocked,
+            policy::secrets::Error::Store(_) => ProblemCode::Internal,
+            _ => ProblemCode::InvalidParameter,
+        };
+        Problem::new(code, error.to_string())
+    })?;
+    Ok(Json(json!({ "name": name, "version": version })).into_response())
 }

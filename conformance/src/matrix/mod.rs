@@ -12,7 +12,7 @@ mod play;
 mod report;
 
 pub use judge::{Finding, Kind};
-pub use plan::{Plan, Row, rows};
+pub use plan::{Error as PlanError, Plan, Row, rows};
 pub use play::Played;
 pub use report::{Report, Tally};
 

@@ -43,10 +43,13 @@ pub struct World {
     pub token: String,
     pub origin: Origin,
     pub secure: Origin,
+    /// Answers of the control API that were handed over.
+    pub told: Arc<std::sync::atomic::AtomicUsize>,
     shutdown: watch::Sender<bool>,
 }
 
-struct Echo;
+/// Counts the answers that were handed over.
+struct Echo(Arc<std::sync::atomic::AtomicUsize>);
 
 #[async_trait]
 impl Control for Echo {
@@ -56,7 +59,13 @@ impl Control for Echo {
         request: http::Request<bytes::Bytes>,
     ) -> http::Response<bytes::Bytes> {
         let text = format!("{agent} {} {}", request.method(), request.uri());
+        let text = if request.uri() == "/big" { text.repeat(1 << 16) } else { text };
+        let told = Arc::clone(&self.0);
+        let on_delivered = proxy::OnDelivered(Arc::new(move || {
+            told.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }));
         http::Response::builder()
+            .extension(on_delivered)
             .header("content-type", "text/plain")
             .body(text.into())
             .expect("response")
@@ -133,11 +142,12 @@ impl World {
         .await
         .expect("task")
         .expect("journal");
+        let told = Arc::default();
         let proxy = Proxy::new(
             journal.clone(),
             Arc::clone(&policy),
             Arc::clone(&ca),
-            Arc::new(Echo),
+            Arc::new(Echo(Arc::clone(&told))),
             options,
         )
         .expect("proxy");
@@ -145,7 +155,7 @@ impl World {
         let address = listener.local_addr().expect("address");
         let (shutdown, watching) = watch::channel(false);
         tokio::spawn(proxy.serve(listener, watching));
-        Self { home, policy, journal, ca, address, token, origin, secure, shutdown }
+        Self { home, policy, journal, ca, address, token, origin, secure, told, shutdown }
     }
 
     /// `Proxy-Authorization: ...` as a line.
@@ -244,6 +254,28 @@ impl World {
     pub fn newest(&self) -> Invocation {
         let filter = journal::Filter { limit: 1, ..Default::default() };
         self.journal.list(&filter).expect("list").invocations.remove(0)
+    }
+
+    /// Files below the home that hold the text.
+    pub fn files_with(&self, text: &str) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut open = vec![self.home.path().to_owned()];
+        while let Some(directory) = open.pop() {
+            for entry in std::fs::read_dir(directory).expect("directory") {
+                let path = entry.expect("entry").path();
+                if path.is_dir() {
+                    open.push(path);
+                } else if memchr::memmem::find(
+                    &std::fs::read(&path).expect("file"),
+                    text.as_bytes(),
+                )
+                .is_some()
+                {
+                    found.push(path);
+                }
+            }
+        }
+        found
     }
 
     pub fn shut_down(&self) {

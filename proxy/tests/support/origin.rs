@@ -259,6 +259,20 @@ async fn answer(
             }
             (b"0\r\n\r\n".to_vec(), true)
         }
+        "/echo-reason" | "/echo-name" | "/echo-id" | "/echo-trailer" | "/echo-gzip" => {
+            let line = head.lines().find(|l| l.to_ascii_lowercase().starts_with("authorization:"));
+            let token = line.and_then(|line| line.split(' ').nth(2)).unwrap_or("none");
+            let text = match path {
+                "/echo-reason" => format!("HTTP/1.1 200 Bearer {token}\r\nContent-Length: 0\r\n\r\n"),
+                "/echo-name" => format!(
+                    "HTTP/1.1 200 OK\r\nX-{}-a: v\r\nContent-Length: 0\r\n\r\n", token.to_uppercase()),
+                "/echo-id" => format!(
+                    "HTTP/1.1 200 OK\r\nX-Request-Id: Bearer {token}\r\nContent-Length: 0\r\n\r\n"),
+                "/echo-trailer" => format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-{token}: {token}\r\n\r\n"),
+                _ => "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nzz".to_owned(),
+            };
+            (text.into_bytes(), true)
+        }
         "/close" => (Vec::new(), false),
         "/half-head" => (b"HTTP/1.1 200 OK\r\nContent-Le".to_vec(), false),
         "/cut" => (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"plausible\":1}".to_vec(), false),

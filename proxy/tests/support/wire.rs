@@ -93,6 +93,21 @@ impl Client {
         self.stream.flush().await.expect("flush");
     }
 
+    /// Ends the writing direction; answers are still read.
+    pub async fn finish(&mut self) {
+        self.stream.shutdown().await.expect("shutdown");
+    }
+
+    /// Says goodbye and closes, without waiting for the other side to do so.
+    pub async fn close(mut self) {
+        self.finish().await;
+    }
+
+    /// Sends, unless the other side takes no more.
+    pub async fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).await.is_ok() && self.stream.flush().await.is_ok()
+    }
+
     pub fn was_reset(&self) -> bool {
         self.reset
     }

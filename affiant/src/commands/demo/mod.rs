@@ -196,6 +196,8 @@ async fn gone_caller(stage: &Stage) -> anyhow::Result<Row> {
         stored.status,
         stored.body
     );
+    // The fetch is confirmed once our own host has acknowledged it, a moment after it was read.
+    stage.settled_delivery(&id).await?;
     let effects = stage.effects("/slow");
     let expected = Expected { outcome: "committed", code: "OK", effects: 1 };
     row(stage, "POST, caller went away; result fetched by id", &id, effects, &expected).await

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use journal::contract::InvocationId;
+use journal::projection::Delivery;
 use policy::{Policy, Secret};
 use ssh_gateway::demo::{Client, Login, Target};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -78,6 +79,20 @@ impl Stage {
             user: "deploy",
         };
         Ok(Client::connect(&self.identity, &login).await?)
+    }
+
+    /// Waits until the hand-over of a result is on record.
+    pub(super) async fn settled_delivery(&self, id: &str) -> anyhow::Result<()> {
+        let id: InvocationId = id.parse()?;
+        let journal = &self.server.state().journal;
+        for _ in 0..500 {
+            let invocation = journal.invocation(id)?.context("the invocation is not on record")?;
+            if matches!(invocation.delivery(), Delivery::Delivered(_)) {
+                return Ok(());
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        anyhow::bail!("the hand-over of {id} was not confirmed")
     }
 
     /// Stops the server and removes the home.

@@ -1,0 +1,59 @@
+//! The runner's arguments.
+
+use std::path::PathBuf;
+
+/// What is played against.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Proxy(String),
+    Baseline(String),
+    Affiant(PathBuf),
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Arguments {
+    pub(crate) subjects: Vec<Subject>,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) prepare: Option<PathBuf>,
+    pub(crate) hook: Option<String>,
+    pub(crate) rows: Option<String>,
+    pub(crate) at_a_time: Option<usize>,
+    pub(crate) json: Option<PathBuf>,
+    pub(crate) junit: Option<PathBuf>,
+}
+
+/// The arguments make no sense.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}; --help shows the usage")]
+pub(crate) struct Error(String);
+
+pub(crate) fn parse(arguments: &[String]) -> Result<Arguments, crate::run::Error> {
+    let mut parsed = Arguments::default();
+    let mut rest = arguments.iter();
+    while let Some(name) = rest.next() {
+        let value = rest.next().ok_or_else(|| Error(format!("{name} wants a value")))?;
+        match name.as_str() {
+            "--proxy" => parsed.subjects.push(Subject::Proxy(value.clone())),
+            "--baseline" => parsed.subjects.push(Subject::Baseline(value.clone())),
+            "--affiant" => parsed.subjects.push(Subject::Affiant(value.into())),
+            "--ca" => parsed.ca = Some(value.into()),
+            "--prepare" => parsed.prepare = Some(value.into()),
+            "--hook" => parsed.hook = Some(value.clone()),
+            "--rows" => parsed.rows = Some(value.clone()),
+            "--at-a-time" => {
+                let number = value.parse().map_err(|_| Error(format!("{name} wants a number")))?;
+                parsed.at_a_time = Some(number);
+            }
+            "--json" => parsed.json = Some(value.into()),
+            "--junit" => parsed.junit = Some(value.into()),
+            other => return Err(Error(format!("there is no {other}")).into()),
+        }
+    }
+    if parsed.subjects.is_empty() {
+        return Err(
+            Error("nothing to play against: --proxy, --baseline or --affiant".into()).into()
+        );
+    }
+    Ok(parsed)
+}

@@ -1,0 +1,143 @@
+//! Plays the matrix as the arguments say.
+
+use crate::arguments::{Arguments, Error as Usage, Subject};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use conformance::baseline::Baseline;
+use conformance::http::{Answer, Caller, Origin, Request, Script};
+use conformance::matrix::{Broker, Dialect, Plan, PlanError, Report, Row, Tally, rows};
+use conformance::subject::{self, Home, trust};
+use std::io;
+use std::net::ToSocketAddrs as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Rows at the same time.
+const AT_A_TIME: usize = 24;
+/// How long a proxy may take for a response.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The matrix could not be played.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Usage(#[from] Usage),
+    #[error("the rows could not be prepared")]
+    Plan(#[from] PlanError),
+    #[error("the proxy could not be used")]
+    Subject(#[from] subject::Error),
+    #[error("{0}")]
+    Proxy(String),
+    #[error("{}", .0.display())]
+    File(PathBuf, #[source] io::Error),
+    #[error("the machine did not let it")]
+    Io(#[from] io::Error),
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<(String, u8), Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut reports = Vec::new();
+    for subject in &arguments.subjects {
+        reports.push(runtime.block_on(play(subject, &arguments))?);
+    }
+    if let Some(file) = &arguments.json {
+        let all: Vec<_> = reports.iter().map(Report::json).collect();
+        write(file, &format!("{:#}\n", serde_json::Value::from(all)))?;
+    }
+    if let Some(file) = &arguments.junit {
+        let suites: String = reports
+            .iter()
+            .map(|r| r.junit().lines().skip(1).collect::<Vec<_>>().join("\n"))
+            .collect();
+        let head = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>";
+        write(file, &format!("{head}\n<testsuites>\n{suites}\n</testsuites>\n"))?;
+    }
+    let mut text: String = reports.iter().map(|report| report.table() + "\n").collect();
+    text.push_str("| broker | rows | lies | shrugs |\n|---|---|---|---|\n");
+    for report in &reports {
+        let Tally { rows, lies, shrugs } = report.tally();
+        text.push_str(&format!("| {} | {rows} | {lies} | {shrugs} |\n", report.broker));
+    }
+    let lied = reports.iter().any(|report| report.tally().lies > 0);
+    Ok((text, u8::from(lied)))
+}
+
+fn write(file: &Path, text: &str) -> Result<(), Error> {
+    std::fs::write(file, text).map_err(|error| Error::File(file.to_owned(), error))
+}
+
+fn wanted(arguments: &Arguments) -> Vec<Row> {
+    let mut rows = rows();
+    if let Some(text) = &arguments.rows {
+        rows.retain(|row| row.id().contains(text));
+    }
+    rows
+}
+
+async fn play(subject: &Subject, arguments: &Arguments) -> Result<Report, Error> {
+    let plan = Plan::new(wanted(arguments))?;
+    let at_a_time = arguments.at_a_time.unwrap_or(AT_A_TIME);
+    match subject {
+        Subject::Affiant(binary) => Ok(Home::new(binary)?.play(plan, at_a_time).await?),
+        Subject::Baseline(name) => {
+            let baseline = Baseline::start(name, plan.authority_pem())?;
+            Ok(plan.play(&baseline.broker, at_a_time).await?)
+        }
+        Subject::Proxy(url) => {
+            let mut caller = caller(url)?;
+            let prepared = arguments.prepare.is_some();
+            if let Some(directory) = &arguments.prepare {
+                prepare(directory, &plan, arguments.hook.as_deref())?;
+            }
+            if let (Some(file), true) = (&arguments.ca, prepared) {
+                let pem = std::fs::read_to_string(file)
+                    .map_err(|error| Error::File(file.clone(), error))?;
+                caller.trust = Some(trust(&pem)?);
+            }
+            let dialect = dialect(&caller).await?;
+            let contracts = prepared && dialect == Dialect::Affiant;
+            let broker = Broker { name: caller.proxy.to_string(), caller, dialect, contracts };
+            Ok(plan.play(&broker, at_a_time).await?)
+        }
+    }
+}
+
+/// `http://[user:password@]host:port`
+fn caller(url: &str) -> Result<Caller, Error> {
+    let wrong = || Error::Proxy(format!("{url} is not http://[user:password@]host:port"));
+    let rest = url.strip_prefix("http://").ok_or_else(wrong)?.trim_end_matches('/');
+    let (identity, address) =
+        rest.rsplit_once('@').map_or((None, rest), |(identity, at)| (Some(identity), at));
+    let proxy = address.to_socket_addrs().ok().and_then(|mut all| all.next()).ok_or_else(wrong)?;
+    let authorization = identity.map(|identity| format!("Basic {}", STANDARD.encode(identity)));
+    Ok(Caller { proxy, authorization, trust: None, patience: PATIENCE })
+}
+
+fn prepare(directory: &Path, plan: &Plan, hook: Option<&str>) -> Result<(), Error> {
+    std::fs::create_dir_all(directory).map_err(|e| Error::File(directory.to_owned(), e))?;
+    let directory = directory.canonicalize()?;
+    let authority = directory.join("origins.pem");
+    write(&authority, plan.authority_pem())?;
+    write(&directory.join("policy.toml"), &plan.policy(&authority)?)?;
+    let Some(hook) = hook else { return Ok(()) };
+    let status = std::process::Command::new("sh").args(["-c", hook]).status()?;
+    if status.success() { Ok(()) } else { Err(Error::Proxy(format!("{hook}: {status}"))) }
+}
+
+/// Asks once, and looks whether outcomes are told.
+async fn dialect(caller: &Caller) -> Result<Dialect, Error> {
+    let origin = Origin::start(vec![Script::answer("*", 200, &[], "ok")], None)?;
+    let request = Request {
+        method: "GET",
+        tls: false,
+        authority: origin.address().to_string(),
+        path: "/".to_owned(),
+        fields: Vec::new(),
+        content: None,
+    };
+    match caller.call(&request).await {
+        Answer::Nothing(why) => Err(Error::Proxy(format!("the proxy does not answer: {why}"))),
+        Answer::Response(got) if got.field("affiant-outcome").is_some() => Ok(Dialect::Affiant),
+        Answer::Response(_) => Ok(Dialect::Plain),
+    }
+}

@@ -1,0 +1,163 @@
+//! Whether a result reached its caller (contract R-5): what proves it, and what does not.
+
+#![allow(clippy::indexing_slicing, clippy::expect_used, reason = "tests")]
+
+mod support;
+
+use journal::contract::{Body, Confirmation, Event};
+use rustix::net::sockopt;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use support::{Client, World};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+fn confirmations(events: &[Event]) -> Vec<Confirmation> {
+    let one = |event: &Event| {
+        if let Body::ResultDelivered(delivered) = &event.body {
+            Some(delivered.confirmation)
+        } else {
+            None
+        }
+    };
+    events.iter().filter_map(one).collect()
+}
+
+/// R-5, K-11: callers that read their answer inside TLS, say goodbye and close at once have it: each
+/// equal POST after that is a new action.
+#[tokio::test(flavor = "multi_thread")]
+async fn r_5_a_caller_that_closes_after_its_answer_has_it() {
+    let world = World::new().await;
+    for (path, text) in [("/ok", "ok"), ("/chunked", "hello"), ("/trailers", "hello")] {
+        for n in 1..=15 {
+            let mut client = world.tunnel().await;
+            client.send(&world.secure_request("POST", path, "", "same")).await;
+            let response = client.response("POST").await;
+            assert_eq!((response.status, response.text().as_str()), (200, text));
+            assert!(!response.outcome().contains("replayed"), "{path} {n}");
+            client.close().await;
+            let events = world.events(response.id(), "RESULT_DELIVERED").await;
+            assert_eq!(confirmations(&events).len(), 1);
+        }
+        assert_eq!(world.secure.effects(path), 15, "{path}");
+    }
+}
+
+/// the same for stock curl, which closes without waiting for our goodbye.
+#[tokio::test(flavor = "multi_thread")]
+async fn r_5_k_11_equal_posts_of_curl_are_new_actions() {
+    let world = World::new().await;
+    for n in 1..=20 {
+        let output = tokio::process::Command::new("curl")
+            .args(["-sS", "--noproxy", "", "-m", "20", "-x", &world.url(), "--cacert"])
+            .arg(world.ca_file())
+            .args(["-d", "same", &world.secure_url("/ok")])
+            .output()
+            .await
+            .expect("curl");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(world.secure.effects("/ok"), n);
+    }
+}
+
+/// a second request that was sent before the first response was acknowledged proves nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn r_5_pipelined_bytes_confirm_nothing() {
+    let world = World::new().await;
+    let id = world.journal.new_id();
+    let tcp = tokio::net::TcpSocket::new_v4().expect("socket");
+    tcp.set_recv_buffer_size(2048).expect("buffer");
+    let mut tcp = tcp.connect(world.address).await.expect("connect");
+    let fields = format!("Affiant-Invocation: {id}\r\n");
+    let first = world.plain_request("POST", "/big?1000000", &fields, "x");
+    tcp.write_all(first.as_bytes()).await.expect("write");
+    world.origin.reached("/big?1000000", 1).await;
+    world.invocation(id).await;
+    let second = world.plain_request("POST", "/ok", "", "y");
+    tcp.write_all(second.as_bytes()).await.expect("write");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    sockopt::set_socket_linger(&tcp, Some(Duration::ZERO)).expect("linger");
+    drop(tcp);
+    let events = world.events(id, "DELIVERY_FAILED").await;
+    assert_eq!(confirmations(&events), []);
+}
+
+/// a next request that is sent after the answer was read confirms it.
+#[tokio::test(flavor = "multi_thread")]
+async fn r_5_a_next_request_after_the_answer_confirms_it() {
+    let world = World::new().await;
+    let mut client = Client::connect(world.address).await;
+    client.send(&world.plain_request("POST", "/ok", "", "x")).await;
+    let first = client.response("POST").await;
+    client.send(&world.plain_request("POST", "/ok", "", "x")).await;
+    assert_eq!(client.response("POST").await.status, 200);
+    let events = world.events(first.id(), "RESULT_DELIVERED").await;
+    assert_eq!(confirmations(&events).len(), 1);
+    assert_eq!(world.origin.effects("/ok"), 2);
+}
+
+/// Answers of the control API carry `Proxy-Status`, and their embedder hears of the hand-over once.
+#[tokio::test]
+async fn e_4_r_5_the_control_api_hears_of_the_hand_over() {
+    let world = World::new().await;
+    let request = format!(
+        "GET http://affiant.internal/v1/x HTTP/1.1\r\nHost: affiant.internal\r\n{}\r\n",
+        world.credentials()
+    );
+    let mut client = Client::connect(world.address).await;
+    client.send(&request).await;
+    let response = client.response("GET").await;
+    assert_eq!(response.text(), "coder GET /v1/x");
+    assert_eq!(response.field("proxy-status"), "affiant");
+    assert!(told(&world, 1).await);
+    // Of an answer that nobody read, nothing is told.
+    let socket = tokio::net::TcpSocket::new_v4().expect("socket");
+    socket.set_recv_buffer_size(2048).expect("buffer");
+    let mut tcp = socket.connect(world.address).await.expect("connect");
+    tcp.write_all(request.replace("/v1/x", "/big").as_bytes()).await.expect("write");
+    let mut byte = [0; 1];
+    assert_eq!(tcp.read(&mut byte).await.expect("read"), 1);
+    sockopt::set_socket_linger(&tcp, Some(Duration::ZERO)).expect("linger");
+    drop(tcp);
+    client.send(&request).await;
+    assert_eq!(client.response("GET").await.status, 200);
+    assert!(told(&world, 2).await);
+}
+
+/// Whether it was told exactly so often, after what was under way had time to come.
+async fn told(world: &World, times: usize) -> bool {
+    let until = tokio::time::Instant::now() + Duration::from_secs(10);
+    while world.told.load(Ordering::SeqCst) < times {
+        assert!(tokio::time::Instant::now() < until, "never told");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    world.told.load(Ordering::SeqCst) == times
+}
+
+/// A caller inside TLS that ends its direction after the request still gets its answer.
+#[tokio::test]
+async fn half_closed_callers_inside_tls_are_answered() {
+    let world = World::new().await;
+    let mut client = world.tunnel().await;
+    client.send(&world.secure_request("POST", "/gate", "", "x")).await;
+    client.finish().await;
+    world.secure.open_gate();
+    let response = client.response("POST").await;
+    assert_eq!((response.status, response.text().as_str()), (200, "ok"));
+    world.events(response.id(), "RESULT_DELIVERED").await;
+}
+
+/// A caller in clear text that ends its direction while its request is answered piece by piece.
+#[tokio::test]
+async fn half_closed_callers_get_a_stream_to_its_end() {
+    let world = World::new().await;
+    let mut tcp = TcpStream::connect(world.address).await.expect("connect");
+    let request = world.plain_request("POST", "/events", "", "x");
+    tcp.write_all(request.as_bytes()).await.expect("write");
+    tcp.shutdown().await.expect("shutdown");
+    let mut answer = String::new();
+    tcp.read_to_string(&mut answer).await.expect("read");
+    assert!(answer.contains("data: 2\n\n"), "{answer}");
+    assert!(answer.contains("\r\n0\r\nAffiant-Outcome: committed;"), "{answer}");
+}
