@@ -99,6 +99,51 @@ impl Edits {
     }
 }
 
+/// A header field: name and value.
+pub type Field<'a> = (&'a [u8], &'a [u8]);
+
+impl Edits {
+    /// Whether the changes set a field of that name.
+    #[must_use]
+    pub fn sets(&self, name: &[u8]) -> bool {
+        self.set.iter().any(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()))
+    }
+
+    /// The header fields after the changes: those of the view in their order, with our values in the
+    /// place of the agent's, and those that the view has no place for.
+    #[must_use]
+    pub fn fields<'a>(&'a self, headers: &[Field<'a>]) -> (Vec<Field<'a>>, Vec<Field<'a>>) {
+        let mut open: Vec<_> = self.set.iter().map(Some).collect();
+        let mut kept = Vec::with_capacity(headers.len() + self.set.len());
+        for (index, &(name, value)) in headers.iter().enumerate() {
+            let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+            if self.sets(name) {
+                let ours = open.iter_mut().find(|f| f.is_some_and(|(known, _)| is(known)));
+                // The first of its name gives its place, the others go.
+                if let Some((_, ours)) = ours.and_then(Option::take) {
+                    kept.push((name, ours.expose()));
+                }
+            } else if !self.remove.iter().any(|known| is(known)) {
+                let ours = self.values.iter().find(|(changed, _)| *changed == index);
+                kept.push((name, ours.map_or(value, |(_, ours)| ours.expose())));
+            }
+        }
+        let added = open.into_iter().flatten();
+        (kept, added.map(|(name, value)| (name.as_bytes(), value.expose())).collect())
+    }
+}
+
+/// Bytes for one request's nonce.
+///
+/// # Errors
+/// [`Error::SourceFailed`] when the system gives no randomness.
+pub fn nonce() -> Result<[u8; 16], Error> {
+    let mut nonce = [0; 16];
+    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut nonce)
+        .map_err(|_| Error::SourceFailed("the system gives no randomness"))?;
+    Ok(nonce)
+}
+
 impl Inject {
     /// What is changed in a request to inject the secret.
     ///

@@ -67,6 +67,29 @@ fn one_header_is_one_field() {
 }
 
 #[test]
+fn edits_keep_the_order_of_fields() {
+    let edits = Edits {
+        remove: vec!["x-gone"],
+        set: vec![("x-set".to_owned(), Secret::from("1")), ("x-new".to_owned(), Secret::from("2"))],
+        values: vec![(4, Secret::from("3"))],
+        ..Edits::default()
+    };
+    let headers: &[Field<'_>] = &[
+        (b"A", b"a"),
+        (b"X-Set", b"theirs"),
+        (b"X-Gone", b"x"),
+        (b"x-set", b"again"),
+        (b"B", b"b"),
+    ];
+    let (kept, added) = edits.fields(headers);
+    let expected: [Field<'_>; 3] = [(b"A", b"a"), (b"X-Set", b"1"), (b"B", b"3")];
+    assert_eq!(kept, expected);
+    let expected: [Field<'_>; 1] = [(b"x-new", b"2")];
+    assert_eq!(added, expected);
+    assert!(edits.sets(b"X-NEW") && !edits.sets(b"a"));
+}
+
+#[test]
 fn parameters_take_the_place_of_the_agents() {
     let recipe = inject("inject = \"query\"\nname = \"api key\"");
     let to = |target: &str| {

@@ -32,6 +32,7 @@ mod fingerprint;
 mod front;
 mod head;
 mod incoming;
+mod inject;
 mod outgoing;
 mod proxy;
 mod record;
