@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A forward proxy and SSH jump gateway for agents: it injects credentials that the agent never
 /// sees, and reports what its records prove about every call.
@@ -77,9 +78,29 @@ pub(crate) struct Listen {
     /// Serve the control API for operators on this loopback address as well
     #[arg(long, value_name = "ADDR")]
     pub(crate) console: Option<SocketAddr>,
+    /// Drop evidence that is older, in whole segments, for example 90d [default: keep everything]
+    #[arg(long, env = "AFFIANT_JOURNAL_MAX_AGE", value_name = "AGE", value_parser = age)]
+    pub(crate) journal_max_age: Option<Duration>,
+    /// Drop the oldest segments above this size, for example 20GiB [default: keep everything]
+    #[arg(long, env = "AFFIANT_JOURNAL_MAX_SIZE", value_name = "SIZE", value_parser = size)]
+    pub(crate) journal_max_size: Option<u64>,
     /// For benches only: acknowledge journal records before they are on disk
     #[arg(long, hide = true)]
     pub(crate) unsafe_no_sync: bool,
+}
+
+impl Listen {
+    /// Both gateways on an address, everything else as by default.
+    pub(crate) const fn on(address: SocketAddr) -> Self {
+        Self {
+            http: address,
+            ssh: address,
+            console: None,
+            journal_max_age: None,
+            journal_max_size: None,
+            unsafe_no_sync: false,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -283,10 +304,56 @@ pub(crate) enum Inv {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Journal {
-    /// Walk the whole log and check chain, checksums, order and results
-    Verify,
+    /// Walk the whole log and check chain, checksums, order, legality and results
+    Verify {
+        /// A checkpoint that was printed earlier: detects truncation and replacement since then
+        #[arg(long, value_name = "FILE")]
+        checkpoint: Option<PathBuf>,
+        /// The checkpoint's key, when it is not the home's own (`journal/checkpoint.pub`)
+        #[arg(long, value_name = "VKEY", requires = "checkpoint")]
+        key: Option<String>,
+    },
+    /// Print a signed statement of where the log ends now; keep it on another machine
+    Checkpoint,
+    /// Print events as JSON lines, for a SIEM; works beside a running server
+    Export {
+        /// Begin at this sequence
+        #[arg(long, default_value_t = 0, value_name = "SEQ")]
+        since: u64,
+    },
+    /// Cut a damaged log after its last good record; needs the server stopped
+    Repair {
+        /// Do it; without this, say what would be done
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Sealed mode: an audit copy that the server can't read back
+    #[command(subcommand)]
+    Seal(Seal),
     /// Counters of the log
     Stats,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Seal {
+    /// Copy every event, encrypted to a public key, from now on and back to the log's beginning
+    Init {
+        /// An age public key (`age1...`), made on another machine
+        #[arg(long, value_name = "KEY", required_unless_present = "identity")]
+        recipient: Option<String>,
+        /// Make a key pair and write its private half to this new file; move it to another machine
+        #[arg(long, value_name = "FILE", conflicts_with = "recipient")]
+        identity: Option<PathBuf>,
+    },
+    /// Print sealed files as JSON lines; also `age --decrypt` opens them
+    Open {
+        /// The private key
+        #[arg(long, value_name = "FILE")]
+        identity: PathBuf,
+        /// The files, in order [default: all of the home]
+        #[arg(value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -309,8 +376,49 @@ pub(crate) enum Ca {
     Env,
 }
 
+/// A number and a unit: `90d`, `36h`, `15m`, `30s`.
+fn age(text: &str) -> Result<Duration, String> {
+    let wrong = || "a number and s, m, h or d, for example 90d".to_owned();
+    let (number, seconds) = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)]
+        .into_iter()
+        .find_map(|(unit, seconds)| text.strip_suffix(unit).map(|number| (number, seconds)))
+        .ok_or_else(wrong)?;
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// Bytes, also with a unit: `20GiB`, `500MB`.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || "a number and KB, MB, GB, KiB, MiB or GiB, for example 20GiB".to_owned();
+    let units = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("KB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+    ];
+    let (number, unit) = units
+        .into_iter()
+        .find_map(|(name, unit)| text.strip_suffix(name).map(|number| (number, unit)))
+        .unwrap_or((text, 1));
+    let number: u64 = number.trim_end().parse().map_err(|_| wrong())?;
+    number.checked_mul(unit).ok_or_else(wrong)
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn ages_and_sizes_are_read() {
+        assert_eq!(super::age("90d"), Ok(std::time::Duration::from_secs(7_776_000)));
+        assert_eq!(super::size("20GiB"), Ok(20 << 30));
+        assert_eq!(super::size("4096"), Ok(4_096));
+        for wrong in ["", "d", "9w", "-1d"] {
+            assert!(super::age(wrong).is_err(), "{wrong}");
+            assert!(super::size(wrong).is_err(), "{wrong}");
+        }
+    }
+
     #[test]
     fn the_command_line_is_well_formed() {
         <super::Cli as clap::CommandFactory>::command().debug_assert();

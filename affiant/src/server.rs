@@ -10,10 +10,15 @@ use policy::Policy;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+/// How often new events are copied to the sealed files, when sealed mode is on.
+const SEAL_EVERY: Duration = Duration::from_secs(10);
+/// After how many of these the retention of the journal is applied.
+const MAINTAIN_AFTER: u64 = 30;
 /// What the key for stored results is derived for.
 const RESULT_KEY_PURPOSE: &str = "affiant journal results v1";
 
@@ -28,9 +33,13 @@ pub(crate) struct Server {
 }
 
 /// Opens journal and policy of the home. Takes the home's lock.
-pub(crate) fn open_state(home: &Home, durable: bool) -> anyhow::Result<Arc<State>> {
+pub(crate) fn open_state(
+    home: &Home,
+    retention: journal::Retention,
+    durable: bool,
+) -> anyhow::Result<Arc<State>> {
     let policy = Arc::new(home.open_policy()?);
-    let options = journal::Options { durable, ..journal::Options::new(home.journal()) };
+    let options = journal::Options { durable, retention, ..journal::Options::new(home.journal()) };
     let (journal, recovery) = Journal::open(options, None).context("open the journal")?;
     if !recovery.unknown.is_empty() {
         tracing::warn!(
@@ -43,15 +52,20 @@ pub(crate) fn open_state(home: &Home, durable: bool) -> anyhow::Result<Arc<State
     Ok(Arc::new(State { journal, policy, listening: OnceLock::new() }))
 }
 
-/// Gives the journal the key for results, when the vault is unlocked.
-pub(crate) fn hand_result_key(journal: &Journal, policy: &Policy) -> anyhow::Result<()> {
+/// The key for stored results, when the vault is unlocked.
+pub(crate) fn result_key(policy: &Policy) -> anyhow::Result<Option<ResultKey>> {
     match policy.vault().status() {
-        policy::vault::Status::Locked => journal.set_result_key(None),
+        policy::vault::Status::Locked => Ok(None),
         policy::vault::Status::Unlocked => {
             let key = policy.vault().derive(RESULT_KEY_PURPOSE).context("derive the result key")?;
-            journal.set_result_key(Some(ResultKey::new(*key)));
+            Ok(Some(ResultKey::new(*key)))
         }
     }
+}
+
+/// Gives the journal the key for results, when the vault is unlocked.
+pub(crate) fn hand_result_key(journal: &Journal, policy: &Policy) -> anyhow::Result<()> {
+    journal.set_result_key(result_key(policy)?);
     Ok(())
 }
 
@@ -65,7 +79,11 @@ impl Server {
                 home.path().display()
             );
         }
-        let state = open_state(home, !listen.unsafe_no_sync)?;
+        let retention = journal::Retention {
+            max_age: listen.journal_max_age,
+            max_bytes: listen.journal_max_size,
+        };
+        let state = open_state(home, retention, !listen.unsafe_no_sync)?;
         let ca = Arc::new(proxy::Ca::load(&home.ca()).context("read the CA")?);
         let identity =
             Arc::new(ssh_gateway::Identity::open(&home.ssh()).context("read the SSH identity")?);
@@ -108,6 +126,7 @@ impl Server {
         let mut tasks = JoinSet::new();
         tasks.spawn(proxy.serve(http, watched.clone()));
         tasks.spawn(gateway.serve(ssh, watched.clone()));
+        tasks.spawn(maintain(state.journal.clone(), watched.clone()));
         let operators = routes.layer(axum::Extension(Caller::Operator));
         tasks.spawn(serve_control(socket, operators.clone(), watched.clone()));
         if let Some(console) = console {
@@ -135,6 +154,37 @@ impl Server {
             tracing::debug!("the control socket was gone already: {error}");
         }
         self.state.journal.close().await;
+        let journal = self.state.journal.clone();
+        apart("the sealed copy", move || journal.seal()).await;
+    }
+}
+
+/// Copies events to the sealed files, and now and then applies the retention of the journal.
+async fn maintain(journal: Journal, mut shutdown: watch::Receiver<bool>) {
+    for tick in 0_u64.. {
+        let pass = journal.clone();
+        apart("the sealed copy", move || pass.seal()).await;
+        if tick.is_multiple_of(MAINTAIN_AFTER) {
+            let pass = journal.clone();
+            apart("the retention of the journal", move || pass.maintain()).await;
+        }
+        let over = shutdown.wait_for(|down| *down);
+        if tokio::time::timeout(SEAL_EVERY, over).await.is_ok() {
+            break;
+        }
+    }
+}
+
+/// Runs something that blocks, and reports its failure.
+async fn apart<T, E>(what: &str, work: impl FnOnce() -> Result<T, E> + Send + 'static)
+where
+    T: Send + 'static,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::warn!("{what}: {:#}", anyhow::Error::new(error)),
+        Err(error) => tracing::error!("{what} ended badly: {error}"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the handles, the writer and the projector share.
 
 use crate::append::{Error, Reason};
+use crate::checkpoint::Signer;
 use crate::contract::{Body, Event, InvocationId, Sequence, Source};
 use crate::entry::{Entry, settles};
 use crate::guard::Recent;
@@ -11,6 +12,7 @@ use crate::log::read::Segments;
 use crate::log::recover::Watermark;
 use crate::log::spares::Spares;
 use crate::log::{Draft, Kind};
+use crate::options::Retention;
 use crate::projection::Invocation;
 use crate::queue::{self, Item, Outcome, Queue};
 use crate::read;
@@ -18,6 +20,7 @@ use crate::result::ResultKey;
 use dashmap::DashMap;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -78,6 +81,17 @@ pub(crate) struct Core {
     pub(crate) overlay: DashMap<InvocationId, Arc<Entry>>,
     pub(crate) recent: Mutex<Recent>,
     pub(crate) index: RwLock<Option<Index>>,
+    /// Taken for writing while segments leave; before every other lock.
+    pub(crate) retiring: RwLock<()>,
+    /// Held by whoever rewrites or removes files: a pass of maintenance, or recovery.
+    pub(crate) files: Mutex<()>,
+    /// The oldest segment that is there.
+    pub(crate) first_segment: AtomicU64,
+    pub(crate) retention: Retention,
+    pub(crate) guard_horizon_ms: u64,
+    pub(crate) signer: Signer,
+    /// Where keys and sealed copies lie.
+    pub(crate) directory: PathBuf,
     pub(crate) feed: Mutex<Feed>,
     pub(crate) feed_work: Condvar,
     pub(crate) reserved: AtomicU64,
@@ -187,6 +201,39 @@ impl Core {
         drop(state);
         self.queue.wake();
         Ok(result)
+    }
+
+    /// Queues a record of the whole state of an invocation, for when its earlier ones leave.
+    pub(crate) fn carry_forward(&self, entry: &Arc<Entry>) -> Result<Queued, Error> {
+        let state = entry.state.lock();
+        let payload = serde_json::to_vec(&state.live)
+            .ok()
+            .filter(|payload| payload.len() <= MAX_PART)
+            .ok_or(Error::TooLarge { length_bytes: 0, limit_bytes: MAX_PART })?;
+        let draft = Draft {
+            kind: Kind::CarriedForward,
+            invocation: entry.id.to_bytes(),
+            at_ms: now_ms(),
+            payload,
+            attachment: None,
+        };
+        let mut queue = self.queue.lock();
+        queue.check(None)?;
+        let (sender, receiver) = oneshot::channel();
+        let sequence = queue.next();
+        let item = Item {
+            draft,
+            sequence,
+            entry: Some(Arc::clone(entry)),
+            waiter: Some(sender),
+            settles: false,
+            queued: Instant::now(),
+        };
+        self.queue.push(&mut queue, item);
+        drop(queue);
+        drop(state);
+        self.queue.wake();
+        Ok(Queued { sequence, receiver: Some(receiver) })
     }
 
     /// Finds an invocation in memory, or takes it from the index into memory. It counts as used;

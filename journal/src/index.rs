@@ -11,6 +11,7 @@
 //! u  invocation id                   nothing (not settled, or settled and not known delivered)
 //! g  agent and fingerprint, sequence invocation id (may guard an equal request, K-11)
 //! k  scope and key, sequence         invocation id (binds an idempotency key, K-3)
+//! x  end of its retention, id        nothing (holds chunks of a result)
 //! ```
 
 use crate::contract::{InvocationId, Sequence};
@@ -23,7 +24,7 @@ use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn,
 use std::path::Path;
 
 /// Changes with any change of what is stored; another value rebuilds the index.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 /// Address space that the index may grow into.
 const MAP_BYTES: usize = 1 << 36;
 
@@ -68,6 +69,13 @@ fn key<const A: usize>(tag: u8, first: [u8; A], second: Option<Sequence>) -> Vec
     if let Some(sequence) = second {
         key.extend_from_slice(&sequence.0.to_be_bytes());
     }
+    key
+}
+
+fn expiry_key(expiry_ms: u64, id: [u8; 16]) -> Vec<u8> {
+    let mut key = vec![b'x'];
+    key.extend_from_slice(&expiry_ms.to_be_bytes());
+    key.extend_from_slice(&id);
     key
 }
 
@@ -162,6 +170,9 @@ impl Index {
             State::Committed(_) => invocation.delivery() == Delivery::Pending,
         };
         self.toggle(writer, &key(b'u', id, None), open, &[])?;
+        if let Some(expiry) = invocation.result_expires_ms() {
+            self.toggle(writer, &expiry_key(expiry, id), true, &[])?;
+        }
         if let Some(hash) = guard::request_hash(invocation.accepted()) {
             let idempotent = invocation.preflight().is_some_and(|bound| bound.idempotent);
             let guards = !idempotent && guard::may_guard(invocation);
@@ -272,6 +283,80 @@ impl Index {
             found.extend(self.read(&reader, id_of(id)?)?);
         }
         Ok(found)
+    }
+
+    /// Invocations that began at or before a sequence, oldest first.
+    pub(crate) fn begun_by(&self, cut: Sequence) -> Result<Vec<InvocationId>, Error> {
+        let reader = self.env.read_txn()?;
+        let start = key(b'o', [0; 8], None);
+        let end = key(b'o', cut.0.to_be_bytes(), None);
+        let range = (
+            std::ops::Bound::Included(start.as_slice()),
+            std::ops::Bound::Included(end.as_slice()),
+        );
+        let mut ids = Vec::new();
+        for entry in self.table.range(&reader, &range)? {
+            let (_, id) = entry?;
+            ids.push(id_of(id)?);
+        }
+        Ok(ids)
+    }
+
+    /// Removes invocations whose records have left the log.
+    pub(crate) fn remove(&self, invocations: &[Invocation]) -> Result<(), Error> {
+        let mut writer = self.env.write_txn()?;
+        for invocation in invocations {
+            let id = invocation.id().to_bytes();
+            let first = invocation.first_sequence();
+            let mut keys = vec![
+                key(b'i', id, None),
+                key(b'o', first.0.to_be_bytes(), None),
+                key(b'u', id, None),
+            ];
+            for entry in self.table.prefix_iter(&writer, &key(b'r', id, None))? {
+                keys.push(entry?.0.to_vec());
+            }
+            keys.extend(invocation.result_expires_ms().map(|expiry| expiry_key(expiry, id)));
+            let guard = guard::request_hash(invocation.accepted());
+            keys.extend(guard.map(|hash| key(b'g', hash, Some(first))));
+            let bound = invocation.preflight().and_then(|bound| bound.idempotency.as_ref());
+            keys.extend(
+                bound
+                    .map(|bound| key(b'k', guard::key_hash(&bound.scope, &bound.key), Some(first))),
+            );
+            for key in &keys {
+                self.table.delete(&mut writer, key)?;
+            }
+        }
+        writer.commit()?;
+        Ok(())
+    }
+
+    /// Results whose retention ended before a time: its key and the invocation, oldest first.
+    pub(crate) fn expired(&self, now_ms: u64) -> Result<Vec<(u64, InvocationId)>, Error> {
+        let reader = self.env.read_txn()?;
+        let mut found = Vec::new();
+        for entry in self.table.prefix_iter(&reader, b"x")? {
+            let (key, _) = entry?;
+            let rest = key.get(1..).unwrap_or_default();
+            let (expiry, id) = rest.split_first_chunk::<8>().ok_or(Error::Malformed)?;
+            let expiry = u64::from_be_bytes(*expiry);
+            if expiry > now_ms {
+                break;
+            }
+            found.push((expiry, id_of(id)?));
+        }
+        Ok(found)
+    }
+
+    /// Forgets that these hold chunks.
+    pub(crate) fn forget_results(&self, results: &[(u64, InvocationId)]) -> Result<(), Error> {
+        let mut writer = self.env.write_txn()?;
+        for (expiry, id) in results {
+            self.table.delete(&mut writer, &expiry_key(*expiry, id.to_bytes()))?;
+        }
+        writer.commit()?;
+        Ok(())
     }
 
     /// Forgets guards and keys of invocations that were taken before a time.

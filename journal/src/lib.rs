@@ -10,11 +10,16 @@
 //! Nothing in here knows an outside protocol, sends a request or decides a policy.
 
 pub mod append;
+pub mod checkpoint;
 pub mod contract;
+pub mod export;
+pub mod maintain;
 pub mod open;
 pub mod projection;
 pub mod read;
+pub mod repair;
 pub mod result;
+pub mod seal;
 pub mod verify;
 
 mod admission;
@@ -29,6 +34,7 @@ mod log;
 mod options;
 mod projector;
 mod queue;
+mod replay;
 mod startup;
 mod writer;
 
@@ -44,7 +50,7 @@ mod tests;
 pub use call::{Call, Dispatched, Settled};
 pub use guard::{Admission, Guard};
 pub use live::{Journal, Ticket};
-pub use options::{Filter, Options, Page, Recovery, Stats};
+pub use options::{Filter, Maintained, Options, Page, Recovery, Retention, Stats};
 pub use projection::{Delivery, IllegalEvent, Invocation, State};
 pub use result::{ResultKey, StoredResult, Stream};
-pub use verify::{Verified, verify};
+pub use verify::{Against, Verified, verify, verify_against};

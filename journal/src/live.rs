@@ -6,7 +6,7 @@ use crate::contract::{Accepted, Body, Event, InvocationId, Outcome, Sequence, So
 use crate::core::{Core, Part, closed, now_ms};
 use crate::guard::{Admission, Guard};
 use crate::log::{Kind, Position, random};
-use crate::options::{Filter, Options, Page, Recovery, Stats};
+use crate::options::{Filter, Maintained, Options, Page, Recovery, Stats};
 use crate::projection::{IllegalEvent, Invocation, State};
 use crate::queue::Outcome as Told;
 use crate::result::{self, ResultKey, StoredResult};
@@ -141,8 +141,12 @@ impl Journal {
         let held = core.overlay.get(&id).map(|entry| entry.state.lock().durable_events(limit));
         let held = held.unwrap_or_default();
         let mut events = Vec::new();
+        let first = core.first_segment.load(Ordering::Acquire);
         for (sequence, kind, position) in self.indexed_records(id)? {
-            if kind != Kind::Event || held.first().is_some_and(|(first, _)| sequence >= *first) {
+            if kind != Kind::Event
+                || position.segment < first
+                || held.first().is_some_and(|(first, _)| sequence >= *first)
+            {
                 continue;
             }
             let event = core.segments.checked(&position, sequence, |record| {
@@ -188,8 +192,7 @@ impl Journal {
             State::Ended(_) => return Err(Error::NotKept),
             State::Committed(_) => invocation.result().cloned().ok_or(Error::NotKept)?,
         };
-        let kept_ms = invocation.preflight().map_or(0, |bound| bound.keep_seconds) * 1000;
-        if invocation.ended_at_ms().is_some_and(|ended| ended.saturating_add(kept_ms) <= now_ms()) {
+        if invocation.result_expires_ms().is_some_and(|expiry| expiry <= now_ms()) {
             return Err(Error::Expired);
         }
         let key = core.key.read().clone().ok_or(Error::Locked)?;
@@ -201,6 +204,10 @@ impl Journal {
             }
         }
         records.sort_unstable_by_key(|(sequence, _, _)| *sequence);
+        let first = core.first_segment.load(Ordering::Acquire);
+        if records.iter().any(|(_, kind, at)| *kind == Kind::Chunk && at.segment < first) {
+            return Err(Error::Expired);
+        }
         StoredResult::open(Arc::clone(core), id, reference, &records, key)
     }
 
@@ -221,6 +228,8 @@ impl Journal {
         if core.available() < LATE_RESERVE {
             return Err(append::Error::Unavailable(Reason::NoCapacity));
         }
+        // While segments leave, nobody appends to an invocation that may leave with them.
+        let _retiring = core.retiring.read();
         let entry = core
             .entry(id)
             .map_err(|_| admission::index_failed())?
@@ -248,6 +257,28 @@ impl Journal {
             }
             woken.await;
         }
+    }
+
+    /// One pass of retention: segments leave as [`crate::Retention`] says, and results whose route
+    /// keeps them no longer are dropped from the segments.
+    ///
+    /// Blocks; not for an async worker.
+    ///
+    /// # Errors
+    /// [`crate::maintain::Error`]; what was not done is done by a later pass.
+    pub fn maintain(&self) -> Result<Maintained, crate::maintain::Error> {
+        crate::maintain::pass(self.core(), now_ms())
+    }
+
+    /// Copies new events to the sealed files, when sealed mode is on ([`crate::seal`]). Also works
+    /// once the journal is closed. Gives up to where the log is copied.
+    ///
+    /// Blocks; not for an async worker.
+    ///
+    /// # Errors
+    /// [`crate::seal::Error`]; the next pass goes on at the same place.
+    pub fn seal(&self) -> Result<Option<Sequence>, crate::seal::Error> {
+        crate::seal::pass(&self.core().directory, self.core().durable())
     }
 
     /// Counters and gauges.

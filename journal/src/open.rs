@@ -36,6 +36,9 @@ pub enum Error {
     /// Local: a thread could not be started.
     #[error("could not start a thread of the journal")]
     Thread(#[source] io::Error),
+    /// Local: the key that signs checkpoints can't be used, or did not sign the anchor.
+    #[error(transparent)]
+    Checkpoint(#[from] crate::checkpoint::Error),
     /// Local: the calls that the last run left open could not be ended.
     #[error("could not end the interrupted calls")]
     Append(#[from] crate::append::Error),

@@ -16,6 +16,32 @@ pub struct Options {
     pub durable: bool,
     /// How far back an earlier invocation can guard (K-3, K-11). At least the longest window.
     pub guard_horizon: Duration,
+    /// What leaves the log, and when.
+    pub retention: Retention,
+}
+
+/// What leaves the log, segment by segment, oldest first. Nothing by default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Segments whose newest record is older leave.
+    pub max_age: Option<Duration>,
+    /// The oldest segments leave while all of them together are longer.
+    pub max_bytes: Option<u64>,
+}
+
+/// What one pass of [`crate::Journal::maintain`] did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Maintained {
+    /// Segments that left.
+    pub removed_segments: u64,
+    /// Invocations that left with them.
+    pub removed_invocations: u64,
+    /// Invocations that were re-stated in the newest segment first.
+    pub carried_forward: u64,
+    /// Segments that were rewritten without expired results.
+    pub rewritten_segments: u64,
+    /// Chunks of results that were dropped.
+    pub dropped_chunks: u64,
 }
 
 impl Options {
@@ -27,6 +53,7 @@ impl Options {
             segment_bytes: 16 << 20,
             durable: true,
             guard_horizon: Duration::from_secs(24 * 60 * 60),
+            retention: Retention::default(),
         }
     }
 }

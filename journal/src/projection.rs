@@ -375,6 +375,14 @@ impl Invocation {
         self.accepted_at_ms
     }
 
+    /// When its stored result expires, in milliseconds since 1970; `None` when it has none.
+    #[must_use]
+    pub fn result_expires_ms(&self) -> Option<u64> {
+        let ended = self.ended_at_ms.filter(|_| self.result.is_some())?;
+        let kept = self.preflight.as_ref().map_or(0, |bound| bound.keep_seconds);
+        Some(ended.saturating_add(kept.saturating_mul(1000)))
+    }
+
     /// When it was settled, in milliseconds since 1970.
     #[must_use]
     pub const fn ended_at_ms(&self) -> Option<u64> {

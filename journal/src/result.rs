@@ -241,6 +241,31 @@ impl Sealer {
     }
 }
 
+/// A chunk, decrypted.
+pub(crate) struct Opened {
+    pub(crate) stream: Stream,
+    pub(crate) number: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Decrypts one chunk record; `None` when it is not what was stored.
+pub(crate) fn open_chunk(
+    key: &ResultKey,
+    id: InvocationId,
+    payload: &[u8],
+    attachment: &[u8],
+) -> Option<Opened> {
+    let description = Description::decode(payload)?;
+    let key = key.derive(&description.salt, id)?;
+    let mut bytes = attachment.to_vec();
+    let context = Aad::from(description.context(id));
+    let length = key.open_in_place(description.nonce(), context, &mut bytes).ok()?.len();
+    bytes.truncate(length);
+    let whole = length as u64 == u64::from(description.length);
+    let Description { stream, number, .. } = description;
+    whole.then_some(Opened { stream, number, bytes })
+}
+
 /// A complete stored result; chunks are read, verified and decrypted one at a time.
 pub struct StoredResult {
     core: Arc<Core>,
@@ -404,11 +429,15 @@ impl StoredResult {
         (number, sequence, position): (u32, Sequence, Position),
     ) -> Result<(Stream, Vec<u8>), Error> {
         let id = self.id.to_bytes();
-        let (description, mut bytes) = self.core.segments.alone(&position, sequence, |record| {
+        let (description, bytes) = self.core.segments.alone(&position, sequence, |record| {
             let description = Description::decode(record.payload)?;
+            if record.lost_attachment() {
+                return Some((description, None));
+            }
             let attachment = record.sound_attachment()?;
-            (record.invocation == id).then(|| (description, attachment.to_vec()))
+            (record.invocation == id).then(|| (description, Some(attachment.to_vec())))
         })?;
+        let mut bytes = bytes.ok_or(Error::Expired)?;
         if description.number != number {
             return Err(Error::Damaged);
         }

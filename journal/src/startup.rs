@@ -1,26 +1,26 @@
 //! The opening of a journal: lock, recovery, index, threads, interrupted calls.
 
 use crate::append;
-use crate::contract::{Body, DeliveryFailed, Event, InvocationId, Outcome, Sequence, Source};
+use crate::checkpoint::Signer;
+use crate::contract::{Body, DeliveryFailed, InvocationId, Outcome, Sequence, Source};
 use crate::core::{Core, Counters, Feed, Part, now_ms};
 use crate::guard::Recent;
-use crate::index::{self, Index, Update};
+use crate::index::{self, Index};
+use crate::log::BLOCK;
 use crate::log::disk::{Directory, Disk};
 use crate::log::read::Segments;
 use crate::log::recover::{Found, Survey, Watermark, recover, survey};
 use crate::log::spares::Spares;
 use crate::log::tail::{Tail, frame_limit};
-use crate::log::{BLOCK, Kind, Position, RecordView};
 use crate::open::Error;
 use crate::options::{Options, Recovery};
-use crate::projection::{Invocation, State};
+use crate::projection::State;
 use crate::queue::{Mode, Queue};
+use crate::replay::Replay;
 use crate::result::ResultKey;
-use crate::verify::Damage;
 use crate::{projector, writer};
 use dashmap::DashMap;
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,8 +30,6 @@ use tokio::sync::watch;
 
 /// The shortest segment: the longest frame must fit.
 const MIN_SEGMENT: u64 = 256 << 10;
-/// Invocations that a replay holds in memory before it writes them.
-const REPLAY_LIMIT: usize = 20_000;
 
 impl From<index::Error> for Error {
     fn from(source: index::Error) -> Self {
@@ -61,10 +59,13 @@ pub(crate) fn open_on(
         return Err(Error::Options("a segment has at least 256 KiB, in whole blocks of 4 KiB"));
     }
     let survey = survey(&*disk)?;
+    let signer = Signer::open(&options.directory)?;
+    if let Some(anchor) = &survey.anchor {
+        signer.verifying().open(&anchor.note)?;
+    }
     let path = options.directory.join("index");
     let (index, found, mut recovery) = index_and_log(&*disk, &survey, &path, options.durable)?;
     let horizon = u64::try_from(options.guard_horizon.as_millis()).unwrap_or(u64::MAX);
-    index.prune_guards(now_ms().saturating_sub(horizon))?;
     let open = index.open_invocations()?;
     let spares = Arc::new(Spares::new(Arc::clone(&disk), options.segment_bytes, inline));
     let core = Arc::new(Core {
@@ -79,6 +80,13 @@ pub(crate) fn open_on(
         overlay: DashMap::new(),
         recent: Mutex::new(Recent::default()),
         index: RwLock::new(Some(index)),
+        retiring: RwLock::new(()),
+        files: Mutex::new(()),
+        first_segment: AtomicU64::new(survey.headers.first().map_or(1, |first| first.segment)),
+        retention: options.retention,
+        guard_horizon_ms: horizon,
+        signer,
+        directory: options.directory.clone(),
         feed: Mutex::new(Feed::default()),
         feed_work: Condvar::new(),
         reserved: AtomicU64::new(0),
@@ -117,6 +125,8 @@ fn begin(core: &Arc<Core>, survey: &Survey, found: &Found) -> Result<(), Error> 
     let (store, next) = (found.start.store, tail.last_sequence() + 1);
     core.durable.store(tail.last_sequence(), std::sync::atomic::Ordering::Release);
     core.queue.begin(next);
+    // A recovery note needs no place in the index.
+    core.counters.indexed.store(tail.last_sequence(), std::sync::atomic::Ordering::Release);
     let shared = Arc::clone(core);
     spawn("journal-index", move || projector::run(&shared))?;
     let shared = Arc::clone(core);
@@ -172,11 +182,11 @@ fn bring_up(
         index.clear()?;
     }
     let rebuilt = emptied || foreign || watermark.is_none() && store.is_some();
-    let mut replay = Replay { index, store: store.unwrap_or_default(), changed: HashMap::new() };
+    let mut replay = Replay::new(index, survey, store.unwrap_or_default());
     let found = recover(disk, survey, watermark.as_ref(), &mut |position, record| {
         replay.take(position, record)
     })?;
-    replay.flush(&Watermark {
+    replay.finish(&Watermark {
         store: found.start.store,
         sequence: found.start.last_sequence,
         chain: found.start.chain,
@@ -189,77 +199,6 @@ fn bring_up(
         ..Recovery::default()
     };
     Ok((found, recovery))
-}
-
-/// Applies records to the index, as the projector does.
-struct Replay<'a> {
-    index: &'a Index,
-    store: [u8; 16],
-    changed: HashMap<InvocationId, Update>,
-}
-
-impl Replay<'_> {
-    fn take(&mut self, position: Position, record: &RecordView<'_>) -> Result<(), Error> {
-        let damage = |what| Damage {
-            segment: position.segment,
-            offset: position.frame + u64::from(position.offset),
-            frame: 0,
-            sequence: Sequence(record.sequence.saturating_sub(1)),
-            what,
-        };
-        let id = InvocationId::from_bytes(record.invocation);
-        let sequence = Sequence(record.sequence);
-        match record.kind {
-            Kind::RecoveryNote => return Ok(()),
-            Kind::Chunk => {
-                let update = self.update(id)?;
-                let update = update.ok_or_else(|| damage("a chunk belongs to no invocation"))?;
-                update.records.push((sequence, Kind::Chunk, position));
-            }
-            Kind::Event => {
-                let event: Event = serde_json::from_slice(record.payload)
-                    .map_err(|_| damage("an event can't be read"))?;
-                match self.update(id)? {
-                    // The index may hold more of an invocation than its watermark says.
-                    Some(update) if sequence <= update.invocation.last_sequence() => {
-                        update.records.push((sequence, Kind::Event, position));
-                    }
-                    Some(update) => {
-                        let applied = update.invocation.apply(sequence, &event);
-                        applied.map_err(|_| damage("an event is illegal"))?;
-                        update.records.push((sequence, Kind::Event, position));
-                    }
-                    None => {
-                        let invocation = Invocation::start(sequence, &event)
-                            .map_err(|_| damage("an event is illegal"))?;
-                        let records = vec![(sequence, Kind::Event, position)];
-                        self.changed.insert(id, Update { invocation, records });
-                    }
-                }
-            }
-        }
-        if self.changed.len() >= REPLAY_LIMIT {
-            let mark = Watermark { store: self.store, sequence: sequence.0, chain: record.chain };
-            self.flush(&mark)?;
-        }
-        Ok(())
-    }
-
-    fn update(&mut self, id: InvocationId) -> Result<Option<&mut Update>, Error> {
-        use std::collections::hash_map::Entry as Slot;
-        match self.changed.entry(id) {
-            Slot::Occupied(slot) => Ok(Some(slot.into_mut())),
-            Slot::Vacant(slot) => Ok(self
-                .index
-                .invocation(id)?
-                .map(|invocation| slot.insert(Update { invocation, records: Vec::new() }))),
-        }
-    }
-
-    fn flush(&mut self, mark: &Watermark) -> Result<(), Error> {
-        let updates: Vec<Update> = self.changed.drain().map(|(_, update)| update).collect();
-        Ok(self.index.apply(&updates, mark)?)
-    }
 }
 
 /// Ends what the last run left open, and waits until that is durable (contract J-7).

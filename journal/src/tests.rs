@@ -315,3 +315,102 @@ async fn r_6_a_full_disk_refuses_before_dispatch_and_settles_what_is_dispatched(
     bounded(journal.close()).await;
     verify_on(&sim).unwrap();
 }
+
+/// J-7, X-2: a crash at every write, sync, rename and removal of retention; what stays is whole, what
+/// the log proves is the same with and without the index, and a later pass finishes the work.
+#[tokio::test]
+async fn j_7_a_crash_at_every_call_of_retention_keeps_what_stays() {
+    let base = Sim::new();
+    let base_home = tempfile::tempdir().unwrap();
+    let (journal, _) = open_keeping(&base, base_home.path()).unwrap();
+    let mut promises = Promises::default();
+    for _ in 0..2 {
+        bounded(work(&journal, &mut promises)).await.unwrap();
+    }
+    expiring(&journal).await;
+    bounded(journal.close()).await;
+    let (journal, _) = open_keeping(&base, base_home.path()).unwrap();
+    bounded(journal.close()).await;
+    let setup = || {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join("index")).unwrap();
+        for name in ["checkpoint.key", "checkpoint.pub", "index/data.mdb"] {
+            std::fs::copy(base_home.path().join(name), home.path().join(name)).unwrap();
+        }
+        let sim = base.copy();
+        let (journal, _) = open_keeping(&sim, home.path()).unwrap();
+        (sim, home, journal)
+    };
+    let (sim, _home, journal) = setup();
+    let begun = sim.calls();
+    let done = maintain(&journal).await.unwrap();
+    assert!(done.removed_segments > 1 && done.carried_forward > 1, "{done:?}");
+    assert!(done.rewritten_segments > 0, "{done:?}");
+    let calls = sim.calls() - begun;
+    bounded(journal.close()).await;
+    for call in 1..=calls {
+        for variant in 0..2 {
+            let what = format!("call {call}, variant {variant}");
+            let (sim, home, journal) = setup();
+            sim.fault_at(sim.calls() + call, Fault::Crash);
+            drop(maintain(&journal).await);
+            bounded(journal.close()).await;
+            let after = match variant {
+                0 => sim.after_kill(),
+                _ => sim.after_power_cut(&mut Random::new(call * 2 + variant)),
+            };
+            if call % 2 == 0 {
+                std::fs::remove_dir_all(home.path().join("index")).unwrap();
+            }
+            verify_on(&after).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let (journal, _) =
+                open_keeping(&after, home.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
+            // Unknown ones guard, so they stay whatever their age is.
+            for id in &promises.dispatched {
+                let kept = promises.committed.iter().any(|(committed, _)| committed == id);
+                let found = journal.invocation(*id).unwrap();
+                assert!(kept || found.is_some_and(|found| found.is_dispatched()), "{what}: {id}");
+            }
+            let done = maintain(&journal).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(done.removed_segments > 0 || call > 1, "{what}");
+            bounded(journal.close()).await;
+            verify_on(&after).unwrap_or_else(|error| panic!("{what}: {error}"));
+            std::fs::remove_dir_all(home.path().join("index")).unwrap();
+            let (journal, _) =
+                open_keeping(&after, home.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
+            bounded(journal.close()).await;
+        }
+    }
+    println!("{} crash points in retention", calls * 2);
+}
+
+/// A call whose result expires at once.
+async fn expiring(journal: &Journal) {
+    let mut call = admit(journal, "coder", "short");
+    call.preflight(crate::contract::Preflight { keep_seconds: 0, ..preflight() }).unwrap();
+    call.authorize(None).unwrap();
+    drop(call.dispatch(dispatch()).await.unwrap());
+    drop(respond(&mut call, 200, &[9; 20_000]).await);
+}
+
+/// Two segments may stay.
+fn open_keeping(sim: &Sim, index: &Path) -> Result<(Journal, Recovery), open::Error> {
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let retention = crate::Retention { max_age: None, max_bytes: Some(700 << 10) };
+    let options = Options { retention, ..options(index) };
+    let (core, recovery) = startup::open_on(disk, None, &options, Some(key()), true)?;
+    Ok((Journal::from_core(core), recovery))
+}
+
+async fn maintain(journal: &Journal) -> Result<crate::Maintained, crate::maintain::Error> {
+    bounded(async {
+        while journal.stats().healthy
+            && journal.stats().indexed_sequence < journal.stats().durable_sequence
+        {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    let journal = journal.clone();
+    bounded(tokio::task::spawn_blocking(move || journal.maintain())).await.unwrap()
+}

@@ -1,16 +1,20 @@
 //! The offline walk over everything in a journal.
 
+use crate::checkpoint::{Checkpoint, VerifyingKey};
 use crate::contract::{Body, Digest, Event, InvocationId, ResultRef, Sequence};
 use crate::log::disk::{Directory, Disk};
 use crate::log::file_name;
-use crate::log::recover::{check_sealed, survey};
+use crate::log::recover::{Survey, check_sealed, survey};
 use crate::log::walk::{End, walk};
 use crate::log::{Header, Kind, Position, RecordView};
 use crate::projection::Invocation;
+use crate::result::{ResultKey, Stream, open_chunk};
+use sha2::{Digest as _, Sha256};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 
+const NO_BEGINNING: &str = "an invocation has no beginning";
 /// Invocations whose whole state is kept during a walk.
 const KEEP: usize = 100_000;
 /// How often the youngest segment is read again: a running writer may be in the middle of it.
@@ -47,6 +51,41 @@ pub enum Error {
     /// The first bad place.
     #[error(transparent)]
     Damaged(#[from] Damage),
+    /// The log ends before a checkpoint says that it went on.
+    #[error(
+        "the log was truncated: it ends at sequence {last}, and a checkpoint was made at {checkpoint}"
+    )]
+    Truncated {
+        /// The newest sequence.
+        last: Sequence,
+        /// The sequence of the checkpoint.
+        checkpoint: Sequence,
+    },
+    /// The log holds something else than what a checkpoint saw.
+    #[error("the log was replaced: its chain value at sequence {0} is not that of the checkpoint")]
+    Replaced(Sequence),
+    /// The checkpoint is older than everything that retention has kept.
+    #[error(
+        "the checkpoint at sequence {checkpoint} lies before the kept part, which begins behind {kept}"
+    )]
+    Before {
+        /// The sequence of the checkpoint.
+        checkpoint: Sequence,
+        /// The last sequence that left.
+        kept: Sequence,
+    },
+    /// The removed part's anchor or the checkpoint is not signed as it should be.
+    #[error(transparent)]
+    Checkpoint(#[from] Box<crate::checkpoint::Error>),
+}
+
+/// What the log is checked against beside itself.
+#[derive(Clone, Default)]
+pub struct Against {
+    /// The key of results: their content is decrypted and compared with its digest then.
+    pub key: Option<ResultKey>,
+    /// A checkpoint that was made earlier.
+    pub checkpoint: Option<Checkpoint>,
 }
 
 /// What a walk without a finding saw.
@@ -66,6 +105,10 @@ pub struct Verified {
     pub last_sequence: Sequence,
     /// The chain value at that sequence.
     pub chain: Digest,
+    /// Results whose content was decrypted and has the digest on record.
+    pub results: u64,
+    /// The last sequence that retention removed, 0 for none.
+    pub removed_sequence: Sequence,
     /// Bytes after the last good frame that are not zero: a torn last batch, never acknowledged.
     pub torn_bytes: u64,
 }
@@ -76,22 +119,67 @@ pub struct Verified {
 /// # Errors
 /// [`Error::Damaged`] for the first finding.
 pub fn verify(directory: &Path) -> Result<Verified, Error> {
-    verify_on(&Directory::unlocked(directory))
+    verify_against(directory, Against::default())
 }
 
+/// [`verify`], and the log against what it did not make itself.
+///
+/// # Errors
+/// The first finding.
+pub fn verify_against(directory: &Path, against: Against) -> Result<Verified, Error> {
+    let disk = Directory::unlocked(directory);
+    if let Some(anchor) = surveyed(&disk)?.anchor {
+        VerifyingKey::read(directory).and_then(|key| key.open(&anchor.note)).map_err(Box::new)?;
+    }
+    walk_all(&disk, against)
+}
+
+#[cfg(test)]
 pub(crate) fn verify_on(disk: &dyn Disk) -> Result<Verified, Error> {
-    let survey = survey(disk).map_err(|error| match error {
+    walk_all(disk, Against::default())
+}
+
+/// The segments, without what only a writer can meet.
+pub(crate) fn surveyed(disk: &dyn Disk) -> Result<Survey, Error> {
+    let mut found = survey(disk);
+    for _ in 1..TRIES {
+        // A segment can leave, and a spare become one, while they are looked at.
+        if found.is_ok() {
+            break;
+        }
+        found = survey(disk);
+    }
+    found.map_err(from_open)
+}
+
+/// What a reader can meet of what an opening can meet.
+pub(crate) fn from_open(error: crate::open::Error) -> Error {
+    match error {
         crate::open::Error::Damaged(damage) => Error::Damaged(damage),
         crate::open::Error::Io { step, source } => Error::Io { step, source },
         other @ (crate::open::Error::InUse(_)
         | crate::open::Error::Options(_)
         | crate::open::Error::Index { .. }
         | crate::open::Error::Thread(_)
+        | crate::open::Error::Checkpoint(_)
         | crate::open::Error::Append(_)) => {
             Error::Io { step: "read the segments", source: io::Error::other(other) }
         }
-    })?;
-    let mut check = Check::default();
+    }
+}
+
+pub(crate) fn walk_all(disk: &dyn Disk, against: Against) -> Result<Verified, Error> {
+    let survey = surveyed(disk)?;
+    let first = survey.headers.first();
+    let removed = Sequence(first.map_or(0, |first| first.first_sequence.saturating_sub(1)));
+    let mut check = Check { key: against.key, removed, ..Check::default() };
+    check.marks.extend(survey.anchor.iter().map(|anchor| (anchor.sequence, anchor.chain, true)));
+    if let Some(checkpoint) = &against.checkpoint {
+        check.marks.push((checkpoint.sequence.0, checkpoint.chain.0, false));
+    }
+    if let Some(first) = first {
+        check.mark(first.first_sequence.saturating_sub(1), &first.chain_in)?;
+    }
     let mut end = None;
     for (n, header) in survey.headers.iter().enumerate() {
         check.segments += 1;
@@ -108,13 +196,25 @@ pub(crate) fn verify_on(disk: &dyn Disk) -> Result<Verified, Error> {
         check.frames += walked.frames;
         end = Some(walked);
     }
+    check.finish()?;
+    let last = Sequence(end.map_or(0, |end| end.last_sequence));
+    if let Some(checkpoint) = against.checkpoint.map(|checkpoint| checkpoint.sequence) {
+        if checkpoint < removed {
+            return Err(Error::Before { checkpoint, kept: removed });
+        }
+        if checkpoint > last {
+            return Err(Error::Truncated { last, checkpoint });
+        }
+    }
     Ok(Verified {
+        results: check.results,
+        removed_sequence: removed,
         segments: check.segments,
         frames: check.frames,
         events: check.events,
         chunks: check.chunks,
         invocations: check.invocations,
-        last_sequence: Sequence(end.map_or(0, |end| end.last_sequence)),
+        last_sequence: last,
         chain: Digest(end.map_or([0; 32], |end| end.chain)),
         torn_bytes: end.map_or(0, |end| end.torn_bytes),
     })
@@ -141,10 +241,15 @@ fn youngest(disk: &dyn Disk, header: &Header, check: &mut Check) -> Result<End, 
 struct Seen {
     invocation: Invocation,
     chunks: u32,
+    /// Of the content so far; `None` when it can't be known.
+    digest: Option<Sha256>,
+    /// Whether its beginning is in the removed part.
+    is_restated: bool,
 }
 
+/// What a walk over the records knows so far.
 #[derive(Default)]
-struct Check {
+pub(crate) struct Check {
     segments: u64,
     frames: u64,
     events: u64,
@@ -153,38 +258,132 @@ struct Check {
     seen: HashMap<InvocationId, Seen>,
     /// Settled ones whose state was dropped to bound memory.
     settled: HashSet<InvocationId>,
+    /// Begun in the removed part and not re-stated yet, with the place of the first record.
+    orphans: HashMap<InvocationId, Damage>,
+    key: Option<ResultKey>,
+    results: u64,
+    /// The last sequence that left.
+    removed: Sequence,
+    /// Chain values that must hold at their sequence; whether the anchor says so.
+    marks: Vec<(u64, [u8; 32], bool)>,
 }
 
 impl Check {
+    /// Of a log that begins behind this sequence.
+    pub(crate) fn behind(removed: Sequence) -> Self {
+        Self { removed, ..Self::default() }
+    }
+
+    fn mark(&self, sequence: u64, chain: &[u8; 32]) -> Result<(), Error> {
+        for (at, value, is_anchor) in &self.marks {
+            if *at == sequence && value != chain {
+                return if *is_anchor {
+                    let what = "the log does not follow its anchor";
+                    let sequence = Sequence(sequence);
+                    Err(Damage { segment: 0, offset: 0, frame: 0, sequence, what }.into())
+                } else {
+                    Err(Error::Replaced(Sequence(sequence)))
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// What began in the removed part must have been re-stated.
+    fn finish(&self) -> Result<(), Damage> {
+        match self.orphans.values().min_by_key(|damage| damage.sequence) {
+            Some(first) => Err(first.clone()),
+            None => Ok(()),
+        }
+    }
+
     fn segment(&mut self, header: &Header, bytes: &[u8]) -> Result<End, Error> {
         walk(header, bytes, &mut |position, record| self.record(position, record))
     }
 
-    fn record(&mut self, position: Position, record: &RecordView<'_>) -> Result<(), Error> {
+    /// Checks the next record against everything before it.
+    pub(crate) fn record(
+        &mut self,
+        position: Position,
+        record: &RecordView<'_>,
+    ) -> Result<(), Error> {
+        self.mark(record.sequence, &record.chain)?;
+        let place = |what| Damage {
+            segment: position.segment,
+            offset: position.frame + u64::from(position.offset),
+            frame: 0,
+            sequence: Sequence(record.sequence.saturating_sub(1)),
+            what,
+        };
+        let id = InvocationId::from_bytes(record.invocation);
+        let known = self.seen.contains_key(&id) || self.settled.contains(&id);
         let checked = match record.kind {
             Kind::RecoveryNote => Ok(()),
-            Kind::Chunk => self.chunk(record),
-            Kind::Event => self.event(record),
+            Kind::CarriedForward => self.restated(id, record),
+            Kind::Chunk => match self.chunk(id, record) {
+                Err(_) if !known && self.removed.0 > 0 => {
+                    let what = "a result chunk belongs to no open call";
+                    self.orphans.entry(id).or_insert_with(|| place(what));
+                    Ok(())
+                }
+                checked => checked,
+            },
+            Kind::Event => match self.event(record) {
+                Err(what @ NO_BEGINNING) if !known && self.removed.0 > 0 => {
+                    self.orphans.entry(id).or_insert_with(|| place(what));
+                    Ok(())
+                }
+                checked => checked,
+            },
         };
-        checked.map_err(|what| {
-            Error::Damaged(Damage {
-                segment: position.segment,
-                offset: position.frame + u64::from(position.offset),
-                frame: 0,
-                sequence: Sequence(record.sequence.saturating_sub(1)),
-                what,
-            })
-        })
+        checked.map_err(|what| Error::Damaged(place(what)))
     }
 
-    fn chunk(&mut self, record: &RecordView<'_>) -> Result<(), &'static str> {
+    /// A re-statement says what the events before it said; it is the beginning of an invocation
+    /// whose own is gone.
+    fn restated(&mut self, id: InvocationId, record: &RecordView<'_>) -> Result<(), &'static str> {
+        let invocation: Invocation = serde_json::from_slice(record.payload)
+            .map_err(|_| "a re-stated invocation can't be read")?;
+        if invocation.id() != id || invocation.last_sequence().0 >= record.sequence {
+            return Err("a re-stated invocation belongs to another record");
+        }
+        if let Some(seen) = self.seen.get(&id) {
+            return if seen.invocation == invocation {
+                Ok(())
+            } else {
+                Err("a re-stated invocation is not what its events say")
+            };
+        }
+        if self.settled.contains(&id) {
+            return Ok(());
+        }
+        if invocation.first_sequence() > self.removed {
+            return Err("a re-stated invocation has no beginning");
+        }
+        self.orphans.remove(&id);
+        self.invocations += 1;
+        self.seen.insert(id, Seen { invocation, chunks: 0, digest: None, is_restated: true });
+        Ok(())
+    }
+
+    fn chunk(&mut self, id: InvocationId, record: &RecordView<'_>) -> Result<(), &'static str> {
         self.chunks += 1;
         if record.attachment.is_some() && record.sound_attachment().is_none() {
             return Err("a result chunk is not what was written");
         }
-        let id = InvocationId::from_bytes(record.invocation);
         let seen = self.seen.get_mut(&id).ok_or("a result chunk belongs to no open call")?;
+        let number = seen.chunks;
         seen.chunks += 1;
+        let (Some(key), Some(attachment)) = (&self.key, record.attachment) else {
+            seen.digest = None;
+            return Ok(());
+        };
+        let opened = open_chunk(key, id, record.payload, attachment)
+            .filter(|opened| opened.number == number || seen.is_restated)
+            .ok_or("a result chunk can't be decrypted")?;
+        if let Some(digest) = seen.digest.as_mut().filter(|_| opened.stream != Stream::Head) {
+            digest.update(&opened.bytes);
+        }
         Ok(())
     }
 
@@ -197,20 +396,27 @@ impl Check {
         }
         let sequence = Sequence(record.sequence);
         if let Some(seen) = self.seen.get_mut(&event.invocation) {
-            if let Some(reference) = reference(&event.body)
-                && reference.chunks != seen.chunks
-            {
-                return Err("a committed result has not all of its chunks");
+            if let Some(reference) = reference(&event.body) {
+                if reference.chunks != seen.chunks && !seen.is_restated {
+                    return Err("a committed result has not all of its chunks");
+                }
+                if let Some(digest) = seen.digest.take() {
+                    if Digest(digest.finalize().into()) != reference.digest {
+                        return Err("a result has not the digest on record");
+                    }
+                    self.results += 1;
+                }
             }
             return seen.invocation.apply(sequence, &event).map_err(|_| "an event is illegal");
         }
         if self.settled.contains(&event.invocation) {
             return Ok(());
         }
-        let invocation =
-            Invocation::start(sequence, &event).map_err(|_| "an invocation has no beginning")?;
+        let invocation = Invocation::start(sequence, &event).map_err(|_| NO_BEGINNING)?;
         self.invocations += 1;
-        self.seen.insert(event.invocation, Seen { invocation, chunks: 0 });
+        let digest = self.key.as_ref().map(|_| Sha256::new());
+        let seen = Seen { invocation, chunks: 0, digest, is_restated: false };
+        self.seen.insert(event.invocation, seen);
         self.bound();
         Ok(())
     }

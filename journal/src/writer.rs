@@ -140,6 +140,7 @@ fn wait_for_recovery(core: &Arc<Core>, durable: &Watermark) -> Option<Tail> {
 /// The way of a restart, within the process: what is on disk holds, the rest is forgotten, calls
 /// under way are ended.
 fn reopen(core: &Arc<Core>, durable: &Watermark) -> Result<Tail, open::Error> {
+    let _files = core.files.lock();
     core.spares.pause();
     let survey = survey(&*core.disk)?;
     let mut found_records = Vec::new();

@@ -61,7 +61,7 @@ async fn address(context: &Context) -> anyhow::Result<(SocketAddr, Option<Server
         return Ok((listening.http, None));
     }
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let listen = Listen { http: any, ssh: any, console: None, unsafe_no_sync: false };
+    let listen = Listen::on(any);
     let server = Server::start(&context.home, &listen).await?;
     Ok((server.listening.http, Some(server)))
 }

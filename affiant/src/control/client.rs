@@ -27,7 +27,7 @@ impl Client {
         if let Some(running) = Self::running(home).await {
             return Ok(running);
         }
-        let state = crate::server::open_state(home, true)?;
+        let state = crate::server::open_state(home, journal::Retention::default(), true)?;
         Ok(Self::Local(router(state)))
     }
 

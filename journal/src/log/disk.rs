@@ -14,6 +14,8 @@ pub(crate) trait Disk: Send + Sync {
     fn create(&self, name: &str) -> io::Result<Arc<dyn File>>;
     /// Opens a file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
+    /// Gives a file another name, in the place of what had that name.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes creations and removals durable.
@@ -37,6 +39,37 @@ pub(crate) trait File: Send + Sync {
     fn read_stable(&self, limit: u64) -> io::Result<Vec<u8>>;
     /// Cuts it to a length.
     fn truncate(&self, length: u64) -> io::Result<()>;
+}
+
+/// The end of the name of a file that is being written.
+pub(crate) const UNFINISHED: &str = ".new";
+
+/// Writes a file as a whole or not at all, durably. Blocks of zeros become holes.
+pub(crate) fn replace(disk: &dyn Disk, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let temporary = format!("{name}{UNFINISHED}");
+    if disk.list()?.contains(&temporary) {
+        disk.remove(&temporary)?;
+    }
+    let file = disk.create(&temporary)?;
+    file.truncate(bytes.len() as u64)?;
+    let mut begun: Option<usize> = None;
+    let zeros = [0_u8; super::BLOCK];
+    for (n, block) in bytes.chunks(super::BLOCK).enumerate() {
+        let offset = n * super::BLOCK;
+        if zeros.get(..block.len()) != Some(block) {
+            begun.get_or_insert(offset);
+            continue;
+        }
+        if let Some(from) = begun.take() {
+            file.write_at(bytes.get(from..offset).unwrap_or_default(), from as u64)?;
+        }
+    }
+    if let Some(from) = begun {
+        file.write_at(bytes.get(from..).unwrap_or_default(), from as u64)?;
+    }
+    file.sync()?;
+    disk.rename(&temporary, name)?;
+    disk.sync_directory()
 }
 
 /// A directory of the real file system.
@@ -105,6 +138,10 @@ impl Disk for Directory {
         let path = self.path.join(name);
         let file = fs::OpenOptions::new().read(true).write(self.writable).open(&path)?;
         Ok(Arc::new(RealFile { file, path, durable: self.durable }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

@@ -135,6 +135,8 @@ pub(crate) enum Kind {
     Chunk,
     /// What recovery cut off, as JSON.
     RecoveryNote,
+    /// The state of an invocation whose earlier records leave with their segment, as JSON.
+    CarriedForward,
 }
 
 impl Kind {
@@ -144,6 +146,7 @@ impl Kind {
             Self::Event => 1,
             Self::Chunk => 2,
             Self::RecoveryNote => 3,
+            Self::CarriedForward => 4,
         }
     }
 
@@ -153,6 +156,7 @@ impl Kind {
             1 => Some(Self::Event),
             2 => Some(Self::Chunk),
             3 => Some(Self::RecoveryNote),
+            4 => Some(Self::CarriedForward),
             _ => None,
         }
     }
@@ -283,13 +287,14 @@ impl<'a> RecordView<'a> {
         };
         let (chain, body) = body.split_first_chunk::<32>()?;
         let (payload, rest) = body.split_at_checked(payload_length)?;
+        // A removed attachment leaves its place behind, so that no record after it moves.
+        if rest.len() != attachment_length {
+            return None;
+        }
         let attachment = match attachment_hash {
             Some(_) if flags & FLAG_REMOVED == 0 => Some(rest),
             Some(_) | None => None,
         };
-        if rest.len() != attachment.map_or(0, |_| attachment_length) {
-            return None;
-        }
         Some(Self {
             kind: Kind::from_code(kind)?,
             sequence: u64_at(&head, 8)?,
@@ -302,6 +307,11 @@ impl<'a> RecordView<'a> {
             head,
             attachment_hash,
         })
+    }
+
+    /// Whether it had an attachment that was removed.
+    pub(crate) const fn lost_attachment(&self) -> bool {
+        self.attachment.is_none() && self.attachment_hash.is_some()
     }
 
     /// Whether the record follows the chain value.
@@ -378,6 +388,27 @@ pub(crate) fn finish_frame(
     }
     out.resize(padded(length), 0);
     length as u32
+}
+
+/// Removes the attachment of a record inside of a frame: a flag is set, the bytes become zeros. The
+/// frame's checksum has to be made anew: [`reseal_frame`].
+pub(crate) fn remove_attachment(record: &mut [u8]) {
+    let attachment = u32_at(record, 44).unwrap_or_default() as usize;
+    let start = record.len().saturating_sub(attachment);
+    if let Some(place) = record.get_mut(start..) {
+        place.fill(0);
+    }
+    if let Some(flags) = record.get_mut(5) {
+        *flags |= FLAG_REMOVED;
+    }
+}
+
+/// Makes the checksum of a frame anew, after [`remove_attachment`].
+pub(crate) fn reseal_frame(frame: &mut [u8], salt: &[u8; 16], segment: u64, offset: u64) {
+    let crc = frame_crc(salt, segment, offset, frame.get(8..).unwrap_or_default());
+    if let Some(place) = frame.get_mut(4..8) {
+        place.copy_from_slice(&crc.to_le_bytes());
+    }
 }
 
 fn frame_crc(salt: &[u8; 16], segment: u64, offset: u64, rest: &[u8]) -> u32 {

@@ -7,6 +7,7 @@ pub(crate) mod disk;
 pub(crate) mod format;
 pub(crate) mod read;
 pub(crate) mod recover;
+pub(crate) mod rewrite;
 pub(crate) mod spares;
 pub(crate) mod tail;
 pub(crate) mod walk;

@@ -51,6 +51,11 @@ impl Segments {
         Ok(segment)
     }
 
+    /// Closes a segment that was rewritten or removed.
+    pub(crate) fn forget(&self, number: u64) {
+        self.open.lock().remove(&number);
+    }
+
     /// Reads a record with its whole frame and checks the checksum.
     pub(crate) fn checked<T>(
         &self,

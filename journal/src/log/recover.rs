@@ -2,11 +2,12 @@
 //!
 //! Reads only. A damaged log is left as it is.
 
-use super::disk::{Disk, File};
+use super::disk::{Disk, File, UNFINISHED};
 use super::format::{BLOCK, Header, Position, RecordView, genesis, has_frames};
 use super::tail::Start;
 use super::walk::{End, walk};
 use super::{file_name, file_number, random};
+use crate::checkpoint::Checkpoint;
 use crate::contract::Sequence;
 use crate::open::Error;
 use crate::verify::Damage;
@@ -21,9 +22,22 @@ const UNUSED_CHECK: u64 = 2 << 20;
 pub(crate) struct Survey {
     /// Oldest first; every one links to the one before.
     pub(crate) headers: Vec<Header>,
-    /// Files that hold nothing: spares, also torn ones.
+    /// Files that hold nothing: spares, also torn ones, and what was being written.
     pub(crate) unused: Vec<String>,
+    /// Where the part of the log ended that retention has removed.
+    pub(crate) anchor: Option<Anchor>,
 }
+
+/// The end of the removed part of the log. Its signature is checked by who knows the key.
+#[derive(Debug, Clone)]
+pub(crate) struct Anchor {
+    pub(crate) sequence: u64,
+    pub(crate) chain: [u8; 32],
+    pub(crate) note: String,
+}
+
+/// The file with the anchor, a signed checkpoint.
+pub(crate) const ANCHOR_FILE: &str = "anchor";
 
 /// What the index has seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,14 +61,12 @@ fn damage(segment: u64, sequence: u64, what: &'static str) -> Damage {
 /// [`Error::Damaged`] when a header is bad anywhere but behind the youngest segment, or a segment
 /// is missing.
 pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, Error> {
-    let mut numbers: Vec<u64> = disk
-        .list()
-        .map_err(io("list the directory"))?
-        .iter()
-        .filter_map(|name| file_number(name))
-        .collect();
+    let names = disk.list().map_err(io("list the directory"))?;
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| file_number(name)).collect();
     numbers.sort_unstable();
-    let mut survey = Survey { headers: Vec::new(), unused: Vec::new() };
+    let anchor =
+        if names.iter().any(|name| name == ANCHOR_FILE) { Some(read_anchor(disk)?) } else { None };
+    let mut survey = Survey { headers: Vec::new(), unused: Vec::new(), anchor };
     for number in numbers {
         match read_header(disk, number)? {
             Some(header) => {
@@ -65,7 +77,48 @@ pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, Error> {
         }
     }
     drop_phantom(disk, &mut survey)?;
+    check_anchor(&survey)?;
+    survey.unused.extend(names.into_iter().filter(|name| name.ends_with(UNFINISHED)));
     Ok(survey)
+}
+
+fn read_anchor(disk: &dyn Disk) -> Result<Anchor, Error> {
+    let file = disk.open(ANCHOR_FILE).map_err(io("open the anchor"))?;
+    let length = file.length().map_err(io("read the anchor"))?;
+    let mut bytes = vec![0; length.min(BLOCK as u64) as usize];
+    file.read_at(&mut bytes, 0).map_err(io("read the anchor"))?;
+    let bad = damage(0, 0, "the anchor of the removed part can't be read");
+    let note = String::from_utf8(bytes).map_err(|_| bad.clone())?;
+    let checkpoint = Checkpoint::unverified(&note).map_err(|_| bad)?;
+    Ok(Anchor { sequence: checkpoint.sequence.0, chain: checkpoint.chain.0, note })
+}
+
+/// A log that does not begin at its beginning has an anchor that says why, at or behind the place
+/// where it begins (behind: retention stopped between the anchor and the removal).
+fn check_anchor(survey: &Survey) -> Result<(), Damage> {
+    let Some(first) = survey.headers.first() else {
+        return match &survey.anchor {
+            None => Ok(()),
+            Some(anchor) => Err(damage(
+                0,
+                anchor.sequence,
+                "the log is gone, its anchor says that it was there",
+            )),
+        };
+    };
+    let before = first.first_sequence.saturating_sub(1);
+    let bad = |what| Err(damage(first.segment, before, what));
+    match &survey.anchor {
+        None if first.previous == 0 => Ok(()),
+        None => bad("the beginning of the log is missing, and no anchor says that it was removed"),
+        Some(anchor) if anchor.sequence < before => {
+            bad("more of the log is missing than its anchor says")
+        }
+        Some(anchor) if anchor.sequence == before && anchor.chain != first.chain_in => {
+            bad("the log does not follow its anchor")
+        }
+        Some(_) => Ok(()),
+    }
 }
 
 /// Drops a youngest segment whose header the page cache shows and the device does not have: its
@@ -271,7 +324,11 @@ fn read_youngest(disk: &dyn Disk, header: &Header) -> Result<(Vec<u8>, End), Err
     Ok((bytes, end))
 }
 
-fn read_sealed(disk: &dyn Disk, header: &Header, next: &Header) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_sealed(
+    disk: &dyn Disk,
+    header: &Header,
+    next: &Header,
+) -> Result<Vec<u8>, Error> {
     let file = disk.open(&file_name(header.segment)).map_err(io("open a segment"))?;
     let length = file.length().map_err(io("read a segment's length"))?;
     if length < next.previous_length {

@@ -45,6 +45,8 @@ struct Image {
     /// Whether the directory entry is durable.
     linked: bool,
     removed: bool,
+    /// What the rename to this name would be undone to: the earlier name, and who had this one.
+    renamed: Option<(String, Option<Box<Image>>)>,
 }
 
 /// What happens at a call.
@@ -154,6 +156,7 @@ impl Sim {
                 let removed = image.removed && random.below(2) == 0;
                 linked && !removed
             });
+            state.undo_renames(random);
             for image in state.files.values_mut() {
                 image.cut(random);
             }
@@ -188,6 +191,29 @@ impl Sim {
             Some(Fault::Fail) => {
                 on_fault(&mut state);
                 Err(eio())
+            }
+        }
+    }
+}
+
+impl State {
+    /// A rename is durable only after a directory sync: before, it may not have happened.
+    fn undo_renames(&mut self, random: &mut Random) {
+        let renamed: Vec<String> = self
+            .files
+            .iter()
+            .filter(|(_, image)| image.renamed.is_some())
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in renamed {
+            let image = self.files.get_mut(&name).unwrap();
+            let (from, before) = image.renamed.take().unwrap();
+            if random.below(2) == 0 {
+                let image = self.files.remove(&name).unwrap();
+                self.files.insert(from, image);
+                if let Some(before) = before {
+                    self.files.insert(name, *before);
+                }
             }
         }
     }
@@ -270,6 +296,18 @@ impl Disk for Sim {
         Ok(Arc::new(SimFile { sim: self.clone(), name: name.to_owned() }))
     }
 
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.change(|state| {
+            let mut image = state.files.remove(from).ok_or(io::ErrorKind::NotFound)?;
+            let before = state.files.remove(to).map(Box::new);
+            image.renamed = Some((from.to_owned(), before));
+            // The name is there whatever happens: as the old file or as the new one.
+            image.linked = true;
+            state.files.insert(to.to_owned(), image);
+            Ok(())
+        })
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         self.change(|state| {
             let image = state.files.get_mut(name).ok_or(io::ErrorKind::NotFound)?;
@@ -284,7 +322,10 @@ impl Disk for Sim {
                 return Ok(());
             }
             state.files.retain(|_, image| !image.removed);
-            state.files.values_mut().for_each(|image| image.linked = true);
+            for image in state.files.values_mut() {
+                image.linked = true;
+                image.renamed = None;
+            }
             Ok(())
         })
     }

@@ -19,6 +19,19 @@ pub(crate) struct End {
     pub(crate) torn_bytes: u64,
 }
 
+impl End {
+    /// Before the first frame.
+    pub(crate) const fn of_empty(header: &Header) -> Self {
+        Self {
+            length: BLOCK as u64,
+            frames: 0,
+            last_sequence: header.first_sequence.saturating_sub(1),
+            chain: header.chain_in,
+            torn_bytes: 0,
+        }
+    }
+}
+
 /// Walks the frames of a segment and calls `visit` for every record.
 ///
 /// Stops where the checksum of a frame fails. If any block behind that place holds a frame of this
@@ -29,23 +42,8 @@ pub(crate) fn walk<E: From<Damage>>(
     bytes: &[u8],
     visit: &mut dyn FnMut(Position, &RecordView<'_>) -> Result<(), E>,
 ) -> Result<End, E> {
-    let mut end = End {
-        length: BLOCK as u64,
-        frames: 0,
-        last_sequence: header.first_sequence.saturating_sub(1),
-        chain: header.chain_in,
-        torn_bytes: 0,
-    };
-    let mut offset = BLOCK;
-    while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
-        let Some(frame) = FrameView::decode(rest, &header.salt, header.segment, offset as u64)
-        else {
-            break;
-        };
-        walk_frame(header, offset, &frame, &mut end, visit)?;
-        offset += padded(frame.length);
-        end.length = offset as u64;
-    }
+    let mut end = walk_good(header, bytes, visit)?;
+    let offset = usize::try_from(end.length).unwrap_or(usize::MAX);
     let tail = bytes.get(offset..).unwrap_or_default();
     look_ahead(header, offset, tail, &end)?;
     let zeros = [0; BLOCK];
@@ -53,6 +51,40 @@ pub(crate) fn walk<E: From<Damage>>(
     let used = last.map_or(0, |last| (last + 1) * BLOCK);
     end.torn_bytes = used as u64;
     Ok(end)
+}
+
+/// [`walk`] without a look behind the first bad frame: for who reads beside a writer, which may be
+/// in the middle of a frame.
+pub(crate) fn walk_good<E: From<Damage>>(
+    header: &Header,
+    bytes: &[u8],
+    visit: &mut dyn FnMut(Position, &RecordView<'_>) -> Result<(), E>,
+) -> Result<End, E> {
+    let mut end = End::of_empty(header);
+    walk_frames(header, bytes, visit, &mut end)?;
+    Ok(end)
+}
+
+/// Walks until a frame's checksum fails, or anything else does; either way `end` is the end of the
+/// last good frame.
+pub(crate) fn walk_frames<E: From<Damage>>(
+    header: &Header,
+    bytes: &[u8],
+    visit: &mut dyn FnMut(Position, &RecordView<'_>) -> Result<(), E>,
+    end: &mut End,
+) -> Result<(), E> {
+    let mut offset = BLOCK;
+    while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
+        let Some(frame) = FrameView::decode(rest, &header.salt, header.segment, offset as u64)
+        else {
+            break;
+        };
+        let mut next = *end;
+        walk_frame(header, offset, &frame, &mut next, visit)?;
+        offset += padded(frame.length);
+        *end = End { length: offset as u64, ..next };
+    }
+    Ok(())
 }
 
 fn walk_frame<E: From<Damage>>(
@@ -110,7 +142,12 @@ fn walk_frame<E: From<Damage>>(
 }
 
 /// Rule 5: a frame behind the first bad one was written after it, so the bad one was acknowledged.
-fn look_ahead(header: &Header, offset: usize, tail: &[u8], end: &End) -> Result<(), Damage> {
+pub(crate) fn look_ahead(
+    header: &Header,
+    offset: usize,
+    tail: &[u8],
+    end: &End,
+) -> Result<(), Damage> {
     for (n, start) in (0..tail.len()).step_by(BLOCK).enumerate().skip(1) {
         let at = (offset + n * BLOCK) as u64;
         let block = tail.get(start..).unwrap_or_default();

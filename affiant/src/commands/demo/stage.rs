@@ -52,7 +52,7 @@ impl Stage {
         policy.apply(&text, "demo.toml", "affiant demo").context("apply the demo's policy")?;
 
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listen = Listen { http: any, ssh: any, console: None, unsafe_no_sync: false };
+        let listen = Listen::on(any);
         let server = Server::start(&home, &listen).await?;
         let caller = Caller::new(server.listening.http, AGENT, &token, &server.ca_pem)?;
         let identity = ssh_gateway::Identity::open(&home.ssh())?;
