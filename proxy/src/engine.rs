@@ -12,6 +12,7 @@ use crate::fingerprint::{Content, WHOLE_BYTES, fingerprint};
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
 use crate::inject::{Before, Injected};
+use crate::passage::Passage;
 use crate::proxy::Shared;
 use crate::redact::Redactor;
 use crate::relay::{self, Parts, Relay, upload};
@@ -19,7 +20,7 @@ use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
 use crate::target::Target;
 use crate::upstream::dial::{self, Plan};
-use crate::upstream::exchange::Idle;
+use crate::upstream::exchange::{self, Idle};
 use crate::upstream::pool;
 use crate::{head, outgoing};
 use bytes::Bytes;
@@ -33,6 +34,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zeroize::Zeroizing;
+
+/// How long a caller is asked to wait where nothing else says so.
+pub(crate) const BACKOFF_MS: u64 = 1000;
 
 /// How often, and at what distance, an unconfirmed delivery is looked at again.
 const DELIVERY_TRIES: u32 = 10;
@@ -138,13 +142,17 @@ impl Job<'_> {
         let asked = self.ask_for_content().await;
         let next_hop = ready.idle.peer().address.to_string();
         let (mut sender, mut receiver) = ready.idle.dispatch(proof);
-        let limit_bytes = prepared.grant.limits.request_bytes;
+        let mut redactor = ready.redactor;
+        let bounds = relay::Bounds {
+            limit_bytes: prepared.grant.limits.request_bytes,
+            injected: prepared.grant.credential.as_ref().and_then(|c| c.inject.header_name()),
+        };
         let progress = AtomicU64::new(0);
         let ended = {
             let head = ready.head;
             let incoming = &mut self.incoming;
             let upload =
-                upload(&mut sender, incoming, head, ready.framing, ahead, limit_bytes, &progress);
+                upload(&mut sender, incoming, head, ready.framing, ahead, &bounds, &progress);
             tokio::pin!(upload);
             let mut relay = Relay::new(Parts {
                 call: &mut call,
@@ -154,16 +162,22 @@ impl Job<'_> {
                 method: &self.head.method,
                 version: self.head.version,
                 keep_alive: self.keep_alive && asked.is_ok(),
+                upgrade: request::is_upgrade(&self.head),
                 next_hop: &next_hop,
                 pseudonym: &self.shared.pseudonym,
                 hold_bytes: self.shared.options.hold_bytes,
-                redactor: ready.redactor,
+                redactor: &mut redactor,
                 progress: &progress,
             });
             relay.run(upload, &mut receiver).await
         };
+        if let relay::Ended::Switched(head) = ended {
+            let passage = Passage { call, next_hop: &next_hop, redactor, prepared };
+            return self.upgraded(passage, &head, exchange::into_upgraded(sender, receiver)).await;
+        }
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
         match ended {
+            relay::Ended::Switched(_) => Finished { keep: false, pending: None },
             relay::Ended::Settled { delivered, keep } => {
                 let keep = keep && delivered && self.incoming.is_ended();
                 let mut pending = Some(Pending::new(call, self.out.sent));
@@ -230,7 +244,7 @@ impl Job<'_> {
         let ahead = if guarded { self.read_ahead(limit_bytes).await? } else { Vec::new() };
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
         let content = if self.incoming.is_ended() {
-            Content::Whole(&ahead)
+            Content::Whole(&ahead, self.incoming.trailers())
         } else if guarded {
             Content::Partial(&ahead, self.incoming.declared())
         } else {

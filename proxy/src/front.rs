@@ -12,6 +12,7 @@ use crate::respond::Refusal;
 use crate::stream::{self, Inbound, Wire};
 use crate::target::{Authority, Error as TargetError, Host, Scheme};
 use journal::contract::Confirmation;
+use policy::{HttpGrant, Snapshot};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -309,7 +310,12 @@ impl Connection {
                 let incoming = job.incoming;
                 self.after(finished, incoming)
             }
-            Ok((authority, identity)) => {
+            Ok((authority, _, Some((snapshot, grant)))) => {
+                let finished = job.pass_through(&authority, &snapshot, &grant).await;
+                let incoming = job.incoming;
+                self.after(finished, incoming)
+            }
+            Ok((authority, identity, None)) => {
                 let established = b"HTTP/1.1 200 Connection Established\r\n\r\n";
                 let sent = job.out.send(established).await;
                 match (sent, job.incoming.into_inbound()) {
@@ -373,8 +379,11 @@ impl Connection {
     }
 }
 
+/// A tunnel that may be opened: where to, for whom, and on whose terms when it is not looked into.
+type Granted = (Authority, Identity, Option<(Arc<Snapshot>, Box<HttpGrant>)>);
+
 /// Whether the tunnel that the request asks for may be opened.
-fn tunnel(job: &mut Job<'_>) -> Result<(Authority, Identity), Refusal> {
+fn tunnel(job: &mut Job<'_>) -> Result<Granted, Refusal> {
     let shared = Arc::clone(job.shared);
     job.known.target = Some(format!("https://{}", job.head.target));
     let identity = Identity::of(&job.head, &shared.policy).ok_or(Refusal::Unauthenticated)?;
@@ -396,10 +405,14 @@ fn tunnel(job: &mut Job<'_>) -> Result<(Authority, Identity), Refusal> {
     let host = authority.host.to_string();
     let snapshot = shared.policy.snapshot();
     snapshot.tunnel(&identity.agent, &host, authority.port).map_err(Refusal::Denied)?;
+    let opaque = snapshot.opaque(&identity.agent, &host, authority.port);
+    if let Some(grant) = opaque.map_err(Refusal::Denied)? {
+        return Ok((authority, identity, Some((snapshot, Box::new(grant)))));
+    }
     // The leaf is made now, while a failure can still be told.
     shared.ca.server_config(&authority.host).map_err(|error| {
         tracing::error!(%error, %host, "no leaf could be made");
         Refusal::Internal
     })?;
-    Ok((authority, identity))
+    Ok((authority, identity, None))
 }

@@ -1,9 +1,10 @@
 //! The head that goes to the origin, built in one private buffer that is zeroed when dropped.
 
 use crate::head::{Fields, Framing, Request};
+use crate::request::is_upgrade;
 use crate::target::Target;
 use policy::Secret;
-use policy::recipe::Edits;
+use policy::recipe::{Edits, is_stray};
 use zeroize::Zeroizing;
 
 /// Room behind the head, so that small content leaves in the same write.
@@ -64,6 +65,8 @@ pub(crate) fn head(
     let mut out = Zeroizing::new(Vec::with_capacity(room));
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
     put(&[request.method.as_bytes(), b" ", path_and_query, b" HTTP/1.1\r\n"]);
+    let chunked = framing == Framing::Chunked;
+    let upgrade = is_upgrade(request);
     let mut has_host = false;
     // What is encoded can't be searched for an echo of the credential (contract I-4).
     let mut plain = edits.is_some();
@@ -75,11 +78,13 @@ pub(crate) fn head(
         } else if edits.is_some_and(|edits| edits.sets(name)) {
             // Our value takes the place of the caller's, whatever the caller nominates.
             put(&[name, b": ", value, b"\r\n"]);
+        } else if edits.is_some() && upgrade && is("sec-websocket-extensions") {
+            // Extensions compress.
         } else if edits.is_some() && is("accept-encoding") {
             if std::mem::take(&mut plain) {
                 put(&[name, b": identity\r\n"]);
             }
-        } else if !stays(name, fields) && !is("expect") {
+        } else if !is("expect") && (!stays(name, fields) || (is("trailer") && chunked)) {
             put(&[name, b": ", value, b"\r\n"]);
         }
     }
@@ -89,13 +94,37 @@ pub(crate) fn head(
     for (name, value) in added {
         put(&[name, b": ", value, b"\r\n"]);
     }
+    if upgrade {
+        put(&[b"Connection: Upgrade\r\nUpgrade: websocket\r\n"]);
+    } else if fields.has_member("te", "trailers") {
+        put(&[b"Connection: TE\r\nTE: trailers\r\n"]);
+    }
     if plain {
         put(&[b"Accept-Encoding: identity\r\n"]);
     }
-    if framing == Framing::Chunked {
+    if chunked {
         put(&[b"Transfer-Encoding: chunked\r\n"]);
     }
     put(&[b"Via: 1.1 ", pseudonym.as_bytes(), b"\r\n\r\n"]);
+    out
+}
+
+/// The caller's trailer section as it goes to the origin: what frames, routes or authenticates a
+/// message has no place there (RFC 9110 section 6.5.1), nor has the field that injection sets.
+pub(crate) fn trailers(trailers: &Fields, injected: Option<&str>) -> Vec<u8> {
+    const NEVER: &[&str] = &["authorization", "content-length", "expect", "host", "trailer"];
+    let mut out = Vec::new();
+    for (name, value) in trailers.iter() {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        // What was read ahead was looked through; trailers come behind that.
+        let never =
+            NEVER.iter().any(|known| is(known)) || injected.is_some_and(is) || is_stray(value);
+        if !never && !stays(name, trailers) {
+            for part in [name, b": ", value, b"\r\n"] {
+                out.extend_from_slice(part);
+            }
+        }
+    }
     out
 }
 
