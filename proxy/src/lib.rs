@@ -31,6 +31,7 @@ mod engine;
 mod fingerprint;
 mod front;
 mod head;
+mod http2;
 mod incoming;
 mod inject;
 mod outgoing;
