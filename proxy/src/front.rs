@@ -5,7 +5,8 @@ use crate::control;
 use crate::deliver::Outbound;
 use crate::engine::{self, Job, Known};
 use crate::head::{self, Fields, Framing, Request, Version};
-use crate::incoming::Incoming;
+use crate::http2;
+use crate::incoming::{CONTENT_PAUSE, Incoming};
 use crate::proxy::Shared;
 use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
@@ -24,8 +25,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 const LINGER: Duration = Duration::from_secs(2);
 /// How long the confirmation of a delivery is waited for before the connection is ended.
 const BEFORE_END: Duration = Duration::from_millis(250);
-/// Pause inside a request's content.
-const CONTENT_PAUSE: Duration = Duration::from_secs(60);
 
 /// The first byte of a TLS connection: a handshake record (RFC 8446 section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
@@ -370,10 +369,16 @@ impl Connection {
             .1
             .server_name()
             .is_some_and(|name| name.parse::<Host>().is_ok_and(|name| name != authority.host));
+        let scheme = Scheme::Https;
+        let tunnel = Tunnel { scheme, authority, identity, other_name };
+        if tls.get_ref().1.alpn_protocol() == Some(b"h2") {
+            // Boxed: its state is large, and most connections never get here.
+            Box::pin(http2::caller::serve(self.shared, tls, tunnel, self.shutdown)).await;
+            return None;
+        }
         let wire = stream::Shared::new(Wire::Tls(Box::new(tls)));
         let inbound = Inbound::new(wire.clone());
-        let scheme = Scheme::Https;
-        let tunnel = Some(Tunnel { scheme, authority, identity, other_name });
+        let tunnel = Some(tunnel);
         let out = Outbound::new(wire);
         Some((Self { out, tunnel, pending: Vec::new(), ..self }, inbound))
     }

@@ -416,7 +416,11 @@ fn login(
             let login = Login::Certificate(Arc::new(key), Box::new(certificate));
             Ok((login, Needles::key(&secret)))
         }
-        Inject::Bearer | Inject::Basic | Inject::Header { .. } | Inject::Unsupported(_) => {
+        Inject::Bearer
+        | Inject::Basic
+        | Inject::Header { .. }
+        | Inject::Recipe(_)
+        | Inject::Unsupported(_) => {
             let why = "this mode of injection for SSH; use `ssh-key`, `ssh-certificate`, \
                        `password` or `keyboard-interactive`";
             Err(unusable(policy::credential::Error::Unsupported(why)))
