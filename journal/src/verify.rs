@@ -451,6 +451,10 @@ const fn reference(body: &Body) -> Option<&ResultRef> {
         | Body::ResultDelivered(_)
         | Body::DeliveryFailed(_)
         | Body::RepeatAnswered(_)
-        | Body::Noted(_) => None,
+        | Body::Noted(_)
+        | Body::LeaseAcquired(_)
+        | Body::LeaseRenewed(_)
+        | Body::LeaseUsed(_)
+        | Body::LeaseReleased(_) => None,
     }
 }
