@@ -96,11 +96,12 @@ impl Server {
             proxy::Options::default(),
         )
         .context("set up the proxy")?;
-        let gateway = ssh_gateway::Gateway::new(
+        let gateway = ssh_gateway::Gateway::with_control(
             state.journal.clone(),
             Arc::clone(&state.policy),
             identity,
             ssh_gateway::Options::default(),
+            Some(Arc::new(ForAgents(routes.clone()))),
         );
 
         let http = bind("HTTP proxy", listen.http).await?;

@@ -2,7 +2,7 @@
 //! that are answered from the record.
 
 use crate::deliver::{self, Delivery, Ours};
-use crate::engine::{Job, Prepared};
+use crate::engine::{BACKOFF_MS, Job, Prepared, now_ms};
 use crate::head::{self, Response};
 use crate::record::restore_head;
 use crate::render::Status;
@@ -10,7 +10,7 @@ use crate::request;
 use crate::respond::{Refusal, status};
 use journal::contract::{
     Body, Confirmation, Delivered, Digest, Ended, Envelope, Evidence, InvocationId, Observation,
-    Outcome, Problem, RepeatAnswered, Source, Verdict,
+    Outcome, Problem, RepeatAnswered, Retry, Source, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation, Journal, State, result};
 use std::sync::Arc;
@@ -86,6 +86,11 @@ fn record(journal: &Journal, id: InvocationId, body: Body) {
     }
 }
 
+/// The stated time of an instruction to try again later.
+fn not_before(verdict: Verdict) -> Option<u64> {
+    (verdict.retry() == Retry::Backoff).then(|| now_ms() + BACKOFF_MS)
+}
+
 /// Length and digest of the content that an invocation sent, if it sent all of it.
 fn sent_content(journal: &Journal, id: InvocationId) -> Option<(u64, Digest)> {
     let events = journal.events(id).ok()?;
@@ -117,11 +122,12 @@ pub(crate) struct Finished {
 impl Job<'_> {
     /// Answers that nothing was dispatched, and records it.
     pub(crate) async fn refuse(&mut self, call: Option<Call>, refusal: &Refusal) -> Finished {
+        let verdict = refusal.verdict();
         let ended = Ended {
-            verdict: refusal.verdict(),
+            verdict,
             message: refusal.to_string(),
             field: refusal.field(),
-            not_before_ms: None,
+            not_before_ms: not_before(verdict),
             observation: None,
         };
         let follow = refusal.follow().map(Invocation::id);
@@ -131,7 +137,7 @@ impl Job<'_> {
         };
         let envelope = self.end(call, ended, follow).await;
         let content_lost = matches!(refusal, Refusal::Content(_) | Refusal::Head(_));
-        self.problem(&envelope, content_lost).await
+        self.problem(&envelope, content_lost, false).await
     }
 
     /// Answers that a dispatched call has no deciding result, and records it.
@@ -147,7 +153,7 @@ impl Job<'_> {
             verdict,
             message,
             field: None,
-            not_before_ms: None,
+            not_before_ms: not_before(verdict),
             observation: Some(observation),
         };
         if begun {
@@ -162,7 +168,7 @@ impl Job<'_> {
             return Finished { keep: false, pending: None };
         }
         let envelope = self.end(Some(call), ended, None).await;
-        self.problem(&envelope, false).await
+        self.problem(&envelope, false, false).await
     }
 
     /// A record for a call that is refused before it was admitted.
@@ -222,15 +228,21 @@ impl Job<'_> {
         }
     }
 
-    /// Sends an envelope. `content_lost`: where the next request begins is not known.
-    async fn problem(&mut self, envelope: &Envelope, content_lost: bool) -> Finished {
+    /// Sends an envelope. `content_lost`: where the next request begins is not known; `replayed`: it
+    /// is that of an earlier invocation.
+    async fn problem(
+        &mut self,
+        envelope: &Envelope,
+        content_lost: bool,
+        replayed: bool,
+    ) -> Finished {
         let verdict = envelope.error.verdict;
         let (code, error) = status(verdict.code());
         let keep = self.keep_alive && !content_lost && self.drain().await;
         let ours = Ours {
             verdict,
             id: envelope.invocation_id,
-            replayed: false,
+            replayed,
             status: Status {
                 error: Some(error),
                 details: Some(&envelope.error.message),
@@ -324,7 +336,7 @@ impl Job<'_> {
         match stored {
             Ok((verdict, (head, content))) => self.send_stored(id, verdict, &head, &content).await,
             Err(result::Error::Locked) => self.refuse(None, &Refusal::VaultLocked).await,
-            Err(_) => self.problem(&earlier.envelope(), false).await,
+            Err(_) => self.problem(&earlier.envelope(), false, true).await,
         }
     }
 

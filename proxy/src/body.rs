@@ -163,7 +163,9 @@ mod tests {
             let got = loop {
                 match decoder.step(&mut buffer) {
                     Ok(Step::Data(data)) => content.extend_from_slice(&data),
-                    Ok(Step::End(completion, trailers)) => break Ok((completion, trailers.len())),
+                    Ok(Step::End(completion, trailers)) => {
+                        break Ok((completion, trailers.iter().count()));
+                    }
                     Err(fault) => break Err(fault),
                     Ok(Step::More) => match input.next() {
                         Some(piece) => buffer.extend_from_slice(piece),

@@ -1,5 +1,6 @@
 //! The writing half of the caller's connection, and the heads of responses.
 
+use crate::engine::now_ms;
 use crate::head::{Fields, Response, Version};
 use crate::outgoing::{is_ours, stays};
 use crate::render::{self, Status};
@@ -102,6 +103,8 @@ pub(crate) enum Delivery {
     Length(u64),
     /// Chunks with a trailer section.
     Chunked,
+    /// Chunks as the origin sent them, all of them here; the head says the outcome.
+    HeldChunks,
     /// Until the connection closes (callers of HTTP/1.0).
     Close,
 }
@@ -142,6 +145,9 @@ fn passing(
     let fields = &response.fields;
     fields.iter().filter(move |(name, _)| {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        if is("trailer") {
+            return matches!(delivery, Delivery::Chunked | Delivery::HeldChunks);
+        }
         let reframed = delivery != Delivery::AsDeclared && is("content-length");
         !(stays(name, fields) || reframed || (retry_forbidden && is("x-should-retry")))
     })
@@ -180,6 +186,7 @@ fn finish(out: &mut Vec<u8>, status: u16, version: Version, delivery: Delivery, 
             line(out, b"Transfer-Encoding", b"chunked");
             line(out, b"Trailer", b"Affiant-Outcome, Proxy-Status");
         }
+        Delivery::HeldChunks => line(out, b"Transfer-Encoding", b"chunked"),
         Delivery::Close => {}
     }
     if !ours.keep_alive || delivery == Delivery::Close {
@@ -199,8 +206,21 @@ pub(crate) fn chunk(content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The last chunk, with the origin's trailers and the final values of our fields.
-pub(crate) fn last_chunk(trailers: &Fields, ours: &Ours<'_>) -> Vec<u8> {
+/// An interim response for the caller.
+pub(crate) fn interim(response: &Response) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    start(&mut out, response.status, &response.reason);
+    let fields = &response.fields;
+    for (name, value) in fields.iter().filter(|(name, _)| !stays(name, fields)) {
+        line(&mut out, name, value);
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+/// The last chunk, with the origin's trailers and, where the head could not say them, the final
+/// values of our fields.
+pub(crate) fn last_chunk(trailers: &Fields, ours: Option<&Ours<'_>>) -> Vec<u8> {
     let mut out = b"0\r\n".to_vec();
     for (name, value) in trailers.iter().filter(|(name, _)| !is_ours(name)) {
         let framing = ["content-length", "transfer-encoding", "host", "connection", "trailer"];
@@ -208,9 +228,11 @@ pub(crate) fn last_chunk(trailers: &Fields, ours: &Ours<'_>) -> Vec<u8> {
             line(&mut out, name, value);
         }
     }
-    let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);
-    line(&mut out, b"Affiant-Outcome", outcome.as_bytes());
-    line(&mut out, b"Proxy-Status", render::proxy_status(&ours.status).as_bytes());
+    if let Some(ours) = ours {
+        let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);
+        line(&mut out, b"Affiant-Outcome", outcome.as_bytes());
+        line(&mut out, b"Proxy-Status", render::proxy_status(&ours.status).as_bytes());
+    }
     out.extend_from_slice(b"\r\n");
     out
 }
@@ -234,6 +256,9 @@ pub(crate) fn problem(
     let mut out = Vec::with_capacity(1024 + content.len());
     start(&mut out, status, reason(status).as_bytes());
     line(&mut out, b"Content-Type", b"application/problem+json");
+    if let Some(wait_ms) = envelope.error.not_before_ms.and_then(|at| at.checked_sub(now_ms())) {
+        line(&mut out, b"Retry-After", wait_ms.div_ceil(1000).max(1).to_string().as_bytes());
+    }
     if status == 407 {
         line(&mut out, b"Proxy-Authenticate", b"Basic realm=\"affiant\"");
     }

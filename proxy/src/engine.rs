@@ -33,6 +33,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zeroize::Zeroizing;
 
+/// How long a caller is asked to wait where nothing else says so.
+pub(crate) const BACKOFF_MS: u64 = 1000;
+
 /// How often, and at what distance, an unconfirmed delivery is looked at again.
 const DELIVERY_TRIES: u32 = 10;
 const DELIVERY_PAUSE: Duration = Duration::from_millis(10);
@@ -139,13 +142,16 @@ impl Job<'_> {
         let asked = self.ask_for_content().await;
         let next_hop = ready.idle.peer().address.to_string();
         let (mut sender, mut receiver) = ready.idle.dispatch(proof);
-        let limit_bytes = prepared.grant.limits.request_bytes;
+        let bounds = relay::Bounds {
+            limit_bytes: prepared.grant.limits.request_bytes,
+            injected: prepared.grant.credential.as_ref().and_then(|c| c.inject.header_name()),
+        };
         let progress = AtomicU64::new(0);
         let ended = {
             let head = ready.head;
             let incoming = &mut self.incoming;
             let upload =
-                upload(&mut sender, incoming, head, self.framing, ahead, limit_bytes, &progress);
+                upload(&mut sender, incoming, head, self.framing, ahead, &bounds, &progress);
             tokio::pin!(upload);
             let mut relay = Relay::new(Parts {
                 call: &mut call,
@@ -229,7 +235,7 @@ impl Job<'_> {
         let ahead = if guarded { self.read_ahead(limit_bytes).await? } else { Vec::new() };
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
         let content = if self.incoming.is_ended() {
-            Content::Whole(&ahead)
+            Content::Whole(&ahead, self.incoming.trailers())
         } else if guarded {
             Content::Partial(&ahead, self.incoming.declared())
         } else {

@@ -4,7 +4,7 @@
 //! two actions, because only the origin knows whether it takes them for one. Clients that repeat
 //! keep their spelling. How the content arrives, in which pieces and when, has no part in it.
 
-use crate::head::Request;
+use crate::head::{Fields, Request};
 use crate::target::Target;
 use bytes::Bytes;
 use journal::contract::{Digest, Fingerprint};
@@ -58,8 +58,8 @@ pub(crate) const WHOLE_BYTES: u64 = 1 << 20;
 
 /// As much of the content as a fingerprint covers.
 pub(crate) enum Content<'a> {
-    /// All of it.
-    Whole(&'a [Bytes]),
+    /// All of it, with its trailers.
+    Whole(&'a [Bytes], &'a Fields),
     /// It is longer than [`WHOLE_BYTES`]: the pieces hold at least that much of it.
     Partial(&'a [Bytes], Option<u64>),
     /// None of it was read: no guard looks at this call.
@@ -101,13 +101,19 @@ pub(crate) fn fingerprint(
         part(value);
     }
     let (domain, declared, pieces): (&[u8], _, &[Bytes]) = match content {
-        Content::Whole(pieces) => (b"whole", None, pieces),
+        Content::Whole(pieces, _) => (b"whole", None, pieces),
         Content::Partial(pieces, declared) => (b"partial", *declared, pieces),
         Content::Unread(declared) => (b"unread", *declared, &[]),
     };
     part(domain);
     part(&declared.map_or([0xff; 8], u64::to_be_bytes));
     part(&digest_of_beginning(pieces));
+    if let Content::Whole(_, trailers) = content {
+        for (name, value) in trailers.iter() {
+            part(&name.to_ascii_lowercase());
+            part(value);
+        }
+    }
     Digest(digest.finalize().into())
 }
 
@@ -134,7 +140,7 @@ mod tests {
         let text = format!("POST http://h/x?q=1 HTTP/1.1\r\n{fields}\r\n");
         let head = head::request(&Bytes::from(text)).expect("head");
         let target = Target::absolute(&head.target).expect("target");
-        fingerprint(&head, &target, None, &Content::Whole(&[Bytes::from(body)]))
+        fingerprint(&head, &target, None, &Content::Whole(&[Bytes::from(body)], &Fields::default()))
     }
 
     /// K-10, K-11: neither read sizes nor what comes after the first MiB change a fingerprint; a
@@ -149,14 +155,15 @@ mod tests {
         let pieces = |until: usize, size: usize| -> Vec<Bytes> {
             text[..until].chunks(size).map(Bytes::copy_from_slice).collect()
         };
+        let none = Fields::default();
         let (one, two) = (pieces(1 << 20, 1 << 20), pieces(1 << 20, 777));
-        assert_eq!(of(&Content::Whole(&one)), of(&Content::Whole(&two)));
+        assert_eq!(of(&Content::Whole(&one, &none)), of(&Content::Whole(&two, &none)));
         let (more, most) = (pieces((1 << 20) + 1, 4096), pieces(1_500_000, 60_001));
         let partial = of(&Content::Partial(&more, None));
         assert_eq!(partial, of(&Content::Partial(&most, None)));
         assert_ne!(partial, of(&Content::Partial(&most, Some(1_500_000))));
-        assert_ne!(partial, of(&Content::Whole(&one)));
-        assert_ne!(of(&Content::Unread(None)), of(&Content::Whole(&[])));
+        assert_ne!(partial, of(&Content::Whole(&one, &none)));
+        assert_ne!(of(&Content::Unread(None)), of(&Content::Whole(&[], &none)));
     }
 
     /// K-11: what a client changes per try does not make another request; what means something

@@ -124,10 +124,6 @@ impl Fields {
     pub(crate) fn has_member(&self, name: &str, token: &str) -> bool {
         self.members(name).any(|member| member.eq_ignore_ascii_case(token.as_bytes()))
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.spans.len()
-    }
 }
 
 /// From names and values that are well-formed already.

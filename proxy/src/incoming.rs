@@ -3,8 +3,8 @@
 //! The head was judged already ([`crate::head`]); the session gets a head of ours that says nothing
 //! but the framing, so that both can't disagree about where the content ends.
 
-use crate::head::Framing;
-use crate::stream::Inbound;
+use crate::head::{Fields, Framing};
+use crate::stream::{Inbound, Tap};
 use bytes::{Bytes, BytesMut};
 use journal::contract::Digest;
 use pingora_core::protocols::http::ServerSession;
@@ -51,6 +51,9 @@ pub(crate) struct Incoming {
     declared: Option<u64>,
     length: u64,
     digest: Sha256,
+    /// Sees chunks as they are read.
+    tap: Option<Tap>,
+    trailers: Fields,
 }
 
 impl Incoming {
@@ -79,6 +82,8 @@ impl Incoming {
         buffer.extend_from_slice(head.as_bytes());
         buffer.extend_from_slice(&inbound.buffer);
         inbound.buffer = buffer;
+        let tap = declared.is_none().then(|| Tap::after(head.len()));
+        inbound.set_tap(tap.clone());
         let mut session = ServerSession::new_http1(Box::new(inbound));
         if !session.read_request().await? {
             return Err(Error::Gone);
@@ -87,11 +92,12 @@ impl Incoming {
         if let ServerSession::H1(h1) = &mut session {
             h1.set_pipelining_enabled(true);
         }
-        Ok(Self::new(Source::Open(Box::new(session)), declared))
+        Ok(Self { tap, ..Self::new(Source::Open(Box::new(session)), declared) })
     }
 
     fn new(source: Source, declared: Option<u64>) -> Self {
-        Self { source, declared, length: 0, digest: Sha256::new() }
+        let (tap, trailers) = (None, Fields::default());
+        Self { source, declared, length: 0, digest: Sha256::new(), tap, trailers }
     }
 
     /// How long the caller may pause inside its content from now on.
@@ -121,11 +127,25 @@ impl Incoming {
         (self.length, Digest(self.digest.clone().finalize().into()))
     }
 
+    /// The trailer section, once the content ended.
+    pub(crate) const fn trailers(&self) -> &Fields {
+        &self.trailers
+    }
+
     /// The next piece, or `None` at the proven end. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             let Source::Open(session) = &mut self.source else { return Ok(None) };
-            match session.read_request_body().await? {
+            let malformed =
+                |tap: &Option<Tap>| matches!(tap.as_ref().and_then(Tap::end), Some(Err(_)));
+            if malformed(&self.tap) {
+                return Err(Error::Malformed);
+            }
+            let read = session.read_request_body().await;
+            if malformed(&self.tap) {
+                return Err(Error::Malformed);
+            }
+            match read? {
                 Some(piece) if piece.is_empty() => {}
                 Some(piece) => {
                     self.length += piece.len() as u64;
@@ -152,6 +172,12 @@ impl Incoming {
         if let Some(mut rest) = rest {
             rest.unsplit(std::mem::take(&mut inbound.buffer));
             inbound.buffer = rest;
+        }
+        inbound.set_tap(None);
+        if let Some(tap) = self.tap.take() {
+            // Both readers must have seen the end at the same place.
+            let end = tap.end().ok_or(Error::Malformed)?;
+            self.trailers = end.map_err(|_| Error::Malformed)?;
         }
         self.source = Source::Ended(*inbound);
         Ok(())

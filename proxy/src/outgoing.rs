@@ -59,6 +59,7 @@ pub(crate) fn head(
     let mut out = Zeroizing::new(Vec::with_capacity(room));
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
     put(&[request.method.as_bytes(), b" ", target.path_and_query.as_bytes(), b" HTTP/1.1\r\n"]);
+    let chunked = framing == Framing::Chunked;
     let mut has_host = false;
     let mut open = injected;
     // What is encoded can't be searched for an echo of the credential (contract I-4).
@@ -79,7 +80,7 @@ pub(crate) fn head(
             if std::mem::take(&mut plain) {
                 put(&[name, b": identity\r\n"]);
             }
-        } else if !stays(name, fields) && !is("expect") {
+        } else if !is("expect") && (!stays(name, fields) || (is("trailer") && chunked)) {
             put(&[name, b": ", value, b"\r\n"]);
         }
     }
@@ -89,13 +90,33 @@ pub(crate) fn head(
     if let Some((name, secret)) = open {
         put(&[name.as_bytes(), b": ", secret.expose(), b"\r\n"]);
     }
+    if fields.has_member("te", "trailers") {
+        put(&[b"Connection: TE\r\nTE: trailers\r\n"]);
+    }
     if plain {
         put(&[b"Accept-Encoding: identity\r\n"]);
     }
-    if framing == Framing::Chunked {
+    if chunked {
         put(&[b"Transfer-Encoding: chunked\r\n"]);
     }
     put(&[b"Via: 1.1 ", pseudonym.as_bytes(), b"\r\n\r\n"]);
+    out
+}
+
+/// The caller's trailer section as it goes to the origin: what frames, routes or authenticates a
+/// message has no place there (RFC 9110 section 6.5.1), nor has the field that injection sets.
+pub(crate) fn trailers(trailers: &Fields, injected: Option<&str>) -> Vec<u8> {
+    const NEVER: &[&str] = &["authorization", "content-length", "expect", "host", "trailer"];
+    let mut out = Vec::new();
+    for (name, value) in trailers.iter() {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        let never = NEVER.iter().any(|known| is(known)) || injected.is_some_and(is);
+        if !never && !stays(name, trailers) {
+            for part in [name, b": ", value, b"\r\n"] {
+                out.extend_from_slice(part);
+            }
+        }
+    }
     out
 }
 

@@ -12,14 +12,15 @@
 //! all the same (contract D-4).
 
 use crate::deliver::{self, Delivery, Ours, Outbound};
-use crate::engine::now_ms;
+use crate::engine::{BACKOFF_MS, now_ms};
 use crate::head::{Fields, Framing, Response, Version};
 use crate::incoming::{self, Incoming};
+use crate::outgoing;
 use crate::record::{is_event_stream, remote_request_id, retry_after, stored_head};
 use crate::redact::Redactor;
 use crate::render::Status;
 use crate::respond::Broken;
-use crate::upstream::exchange::{self, Piece, Receiver, Sender};
+use crate::upstream::exchange::{self, Piece, Received, Receiver, Sender};
 use bytes::Bytes;
 use journal::contract::{
     Completion, Digest, KeepResult, Operation, RequestSent, ResponseComplete, ResponseStarted,
@@ -47,27 +48,36 @@ pub(crate) enum Unsent {
     Limit,
 }
 
-/// Sends head and content.
+/// What the request may not exceed.
+pub(crate) struct Bounds<'a> {
+    /// Content bytes at most.
+    pub(crate) limit_bytes: u64,
+    /// The name of the field that injection sets.
+    pub(crate) injected: Option<&'a str>,
+}
+
+/// Sends head, content and trailers.
 pub(crate) async fn upload(
     sender: &mut Sender,
     incoming: &mut Incoming,
     head: Zeroizing<Vec<u8>>,
     framing: Framing,
     ahead: Vec<Bytes>,
-    limit_bytes: u64,
+    bounds: &Bounds<'_>,
     progress: &AtomicU64,
 ) -> Result<RequestSent, Unsent> {
     sender.head(head, framing, &ahead).await.map_err(Unsent::Origin)?;
     drop(ahead);
     progress.fetch_add(1, Ordering::Relaxed);
     while let Some(piece) = incoming.next().await.map_err(Unsent::Caller)? {
-        if incoming.length() > limit_bytes {
+        if incoming.length() > bounds.limit_bytes {
             return Err(Unsent::Limit);
         }
         sender.content(&piece).await.map_err(Unsent::Origin)?;
         progress.fetch_add(1, Ordering::Relaxed);
     }
-    sender.finish().await.map_err(Unsent::Origin)?;
+    let trailers = outgoing::trailers(incoming.trailers(), bounds.injected);
+    sender.finish(&trailers).await.map_err(Unsent::Origin)?;
     let (length_bytes, digest) = incoming.so_far();
     Ok(RequestSent { length_bytes, digest })
 }
@@ -190,12 +200,16 @@ impl<'a> Relay<'a> {
                         unsent = Some(error);
                     }
                 }
-                head = receiver.head(self.parts.method) => {
-                    return head.map_err(|error| match unsent {
-                        Some(unsent) => Broken::Send(unsent),
-                        None => Broken::Receive { error, begun: receiver.has_bytes() },
-                    });
-                }
+                head = receiver.head(self.parts.method) => match head {
+                    Ok(Received::Final(head)) => return Ok(head),
+                    Ok(Received::Interim(head)) => self.interim(head).await,
+                    Err(error) => {
+                        return Err(match unsent {
+                            Some(unsent) => Broken::Send(unsent),
+                            None => Broken::Receive { error, begun: receiver.has_bytes() },
+                        });
+                    }
+                },
                 () = &mut deadline => {
                     if unsent.is_none() && self.has_progressed() {
                         deadline.as_mut().reset(Instant::now() + self.parts.grant.limits.response_timeout);
@@ -204,6 +218,19 @@ impl<'a> Relay<'a> {
                     return Err(unsent.map_or(Broken::ResponseTimeout, Broken::Send));
                 }
             }
+        }
+    }
+
+    /// Passes an interim response on; it settles nothing (contract S-5). A 100 answers what this
+    /// proxy asked or answered itself, and stays.
+    async fn interim(&mut self, head: Response) {
+        let head = self.parts.redactor.head(head);
+        if head.status != 100
+            && self.parts.version == Version::Http11
+            && matches!(self.down, Down::Untouched)
+            && self.parts.out.send(&deliver::interim(&head)).await.is_err()
+        {
+            self.down = Down::Gone;
         }
     }
 
@@ -385,7 +412,7 @@ impl<'a> Relay<'a> {
             redacted: self.parts.redactor.found(),
         };
         let backoff = verdict.retry() == journal::contract::Retry::Backoff;
-        let not_before = not_before.filter(|_| backoff);
+        let not_before = backoff.then(|| not_before.unwrap_or(at_ms + BACKOFF_MS));
         let settled = match self.parts.call.commit(complete, verdict, not_before).await {
             Ok(settled) => settled,
             Err(error) => {
@@ -394,7 +421,9 @@ impl<'a> Relay<'a> {
             }
         };
         let delivered = match self.down {
-            Down::Untouched => self.deliver_held(settled, head, &held, trailers).await,
+            Down::Untouched => {
+                self.deliver_held(settled, head, &held, (completion, trailers)).await
+            }
             Down::Streaming(Delivery::Chunked) => {
                 let last = self.last_chunk(head, settled.verdict(), trailers);
                 self.parts.out.send(&last).await.is_ok()
@@ -411,22 +440,22 @@ impl<'a> Relay<'a> {
         settled: Settled,
         head: &Response,
         held: &[Bytes],
-        trailers: &Fields,
+        (completion, trailers): (Completion, &Fields),
     ) -> bool {
         let verdict = settled.verdict();
         let length = held.iter().map(Bytes::len).sum::<usize>();
         let bodiless = self.parts.method == "HEAD" || matches!(head.status, 204 | 304);
         let delivery = if bodiless || head.fields.has("content-length") {
             Delivery::AsDeclared
-        } else if trailers.len() > 0 && self.parts.version == Version::Http11 {
-            Delivery::Chunked
+        } else if completion == Completion::Chunked && self.parts.version == Version::Http11 {
+            Delivery::HeldChunks
         } else {
             Delivery::Length(length as u64)
         };
         let mut bytes = self.response_head(head, verdict, delivery);
-        if delivery == Delivery::Chunked {
+        if delivery == Delivery::HeldChunks {
             held.iter().for_each(|piece| bytes.extend_from_slice(&deliver::chunk(piece)));
-            bytes.extend_from_slice(&self.last_chunk(head, verdict, trailers));
+            bytes.extend_from_slice(&deliver::last_chunk(trailers, None));
         } else {
             bytes.reserve_exact(length);
             held.iter().for_each(|piece| bytes.extend_from_slice(piece));
@@ -440,7 +469,7 @@ impl<'a> Relay<'a> {
     }
 
     fn last_chunk(&self, head: &Response, verdict: Verdict, trailers: &Fields) -> Vec<u8> {
-        deliver::last_chunk(trailers, &self.ours(verdict, head.status))
+        deliver::last_chunk(trailers, Some(&self.ours(verdict, head.status)))
     }
 
     fn ours(&self, verdict: Verdict, status: u16) -> Ours<'a> {

@@ -4,6 +4,8 @@
 //! Pingora never writes to it: response heads and content are ours (its session would replace
 //! `Date` and has no trailers), so the write side that it sees refuses.
 
+use crate::body::{self, Decoder, Step};
+use crate::head::{Fields, Framing};
 use async_trait::async_trait;
 use bytes::BytesMut;
 use pingora_core::protocols::raw_connect::ProxyDigest;
@@ -194,12 +196,19 @@ pub(crate) struct Inbound {
     fd: RawFd,
     /// Bytes read and not yet used.
     pub(crate) buffer: BytesMut,
+    /// Sees what a session reads.
+    tap: Option<Tap>,
 }
 
 impl Inbound {
     pub(crate) fn new(wire: Shared<Wire>) -> Self {
         let fd = wire.lock().tcp().as_raw_fd();
-        Self { wire, fd, buffer: BytesMut::new() }
+        Self { wire, fd, buffer: BytesMut::new(), tap: None }
+    }
+
+    /// Lets a tap see what is read through the transport, or takes it away.
+    pub(crate) fn set_tap(&mut self, tap: Option<Tap>) {
+        self.tap = tap;
     }
 
     /// Reads once into the buffer; 0 is the end of the stream. Cancel-safe.
@@ -226,10 +235,67 @@ impl AsyncRead for Inbound {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if take_prefix(&mut self.buffer, buf) {
-            return Poll::Ready(Ok(()));
+        let before = buf.filled().len();
+        if !take_prefix(&mut self.buffer, buf) {
+            match Pin::new(&mut self.wire).poll_read(cx, buf) {
+                Poll::Ready(Ok(())) => {}
+                other @ (Poll::Ready(Err(_)) | Poll::Pending) => return other,
+            }
         }
-        Pin::new(&mut self.wire).poll_read(cx, buf)
+        if let Some(tap) = &self.tap
+            && !tap.see(buf.filled().get(before..).unwrap_or_default())
+        {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A second reading of chunked content, by the letter of [`Decoder`]: pingora's session drops
+/// trailers, and the two must agree on where the content ends.
+#[derive(Clone)]
+pub(crate) struct Tap(Arc<Mutex<Tapped>>);
+
+struct Tapped {
+    /// Bytes of the session's own head.
+    skip: usize,
+    decoder: Decoder,
+    buffer: BytesMut,
+    end: Option<Result<Fields, body::Fault>>,
+}
+
+impl Tap {
+    /// A tap that looks at chunks after so many bytes.
+    pub(crate) fn after(skip: usize) -> Self {
+        let decoder = Decoder::from(Framing::Chunked);
+        let tapped = Tapped { skip, decoder, buffer: BytesMut::new(), end: None };
+        Self(Arc::new(Mutex::new(tapped)))
+    }
+
+    /// The trailer section, or what is wrong; none before the end.
+    pub(crate) fn end(&self) -> Option<Result<Fields, body::Fault>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).end.clone()
+    }
+
+    /// Looks at what was read; false when it is malformed, unless the session's head came with it:
+    /// its reader must not be held up by what comes behind.
+    fn see(&self, bytes: &[u8]) -> bool {
+        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let tapped = &mut *guard;
+        let skipped = tapped.skip.min(bytes.len());
+        tapped.skip -= skipped;
+        if tapped.end.is_none() {
+            tapped.buffer.extend_from_slice(bytes.get(skipped..).unwrap_or_default());
+            tapped.end = loop {
+                match tapped.decoder.step(&mut tapped.buffer) {
+                    Ok(Step::Data(_)) => {}
+                    Ok(Step::More) => break None,
+                    Ok(Step::End(_, trailers)) => break Some(Ok(trailers)),
+                    Err(fault) => break Some(Err(fault)),
+                }
+            };
+        }
+        skipped > 0 || !matches!(tapped.end, Some(Err(_)))
     }
 }
 

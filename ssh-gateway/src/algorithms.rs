@@ -17,7 +17,7 @@ use std::time::Duration;
 const VERSION: &str = "SSH-2.0-OpenSSH_9.9 Affiant";
 
 /// Bytes that a peer may send on a channel before it has to wait for us.
-const WINDOW_BYTES: u32 = 2 << 20;
+pub(crate) const WINDOW_BYTES: u32 = 2 << 20;
 
 /// Re-keying: peers do it by their own rules first; these are the outer bounds.
 fn limits() -> Limits {

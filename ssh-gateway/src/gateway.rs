@@ -1,5 +1,6 @@
 //! The listener: connections in, sessions out.
 
+use crate::control::Control;
 use crate::delivery::Deliveries;
 use crate::flag::raised;
 use crate::inner::Slot;
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) policy: Arc<Policy>,
     pub(crate) identity: Arc<Identity>,
     pub(crate) options: Options,
+    pub(crate) control: Option<Arc<dyn Control>>,
     pub(crate) deliveries: Deliveries,
     stopping: AtomicBool,
     next_connection: AtomicU64,
@@ -63,6 +65,12 @@ impl Shared {
         UnderWay(self.under_way.clone())
     }
 
+    /// The names of all agents that policy knows.
+    pub(crate) fn agents(&self) -> Vec<String> {
+        let agents = self.policy.list_agents().unwrap_or_default();
+        agents.into_iter().map(|info| info.name).collect()
+    }
+
     /// Whether policy knows the agent.
     pub(crate) fn knows_agent(&self, agent: &str) -> bool {
         self.policy.list_agents().is_ok_and(|agents| agents.iter().any(|info| info.name == agent))
@@ -78,11 +86,24 @@ impl Gateway {
         identity: Arc<Identity>,
         options: Options,
     ) -> Arc<Self> {
+        Self::with_control(journal, policy, identity, options, None)
+    }
+
+    /// Like [`Gateway::new`], with the control API behind the gateway's own commands.
+    #[must_use]
+    pub fn with_control(
+        journal: Journal,
+        policy: Arc<Policy>,
+        identity: Arc<Identity>,
+        options: Options,
+        control: Option<Arc<dyn Control>>,
+    ) -> Arc<Self> {
         let shared = Shared {
             journal,
             policy,
             identity,
             options,
+            control,
             deliveries: Deliveries::default(),
             stopping: AtomicBool::new(false),
             next_connection: AtomicU64::new(1),

@@ -175,6 +175,10 @@ impl Handler for Inner {
         Ok(())
     }
 
+    fn adjust_window(&mut self, _channel: ChannelId, _current: u32) -> u32 {
+        self.line.window()
+    }
+
     async fn channel_close(
         &mut self,
         channel: ChannelId,
@@ -271,7 +275,7 @@ impl Drop for Slot {
 }
 
 /// A forwarding through the target: not supported, said so, and recorded.
-async fn refuse_forward(
+pub(crate) async fn refuse_forward(
     shared: &Shared,
     destination: &Destination,
     to: &str,
@@ -300,7 +304,7 @@ async fn refuse_forward(
 }
 
 /// One session channel: what precedes the request, then the request itself.
-async fn serve_channel(
+pub(crate) async fn serve_channel(
     shared: Arc<Shared>,
     line: Arc<Line>,
     destination: Arc<Destination>,
@@ -318,7 +322,7 @@ async fn serve_channel(
 }
 
 /// Collects terminal and variables until a request comes; none when the client leaves before.
-async fn prepare(read: &mut ChannelReadHalf) -> Option<(Request, Preparation)> {
+pub(crate) async fn prepare(read: &mut ChannelReadHalf) -> Option<(Request, Preparation)> {
     let mut preparation = Preparation::default();
     loop {
         let message = read.wait().await?;

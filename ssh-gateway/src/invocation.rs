@@ -7,6 +7,7 @@ use crate::downstream::Downstream;
 use crate::gateway::Shared;
 use crate::redact::Needles;
 use crate::relay::Relay;
+use crate::repeat::{self, Match, Resolution};
 use crate::replay;
 use crate::request::{Destination, Preparation, Request};
 use crate::respond;
@@ -14,9 +15,9 @@ use crate::spool::Spool;
 use crate::upstream::{self, Login, Plan, Ready};
 use journal::contract::{
     Accepted, Code, CredentialUse, Dispatch, Ended, Envelope, Evidence, Gateway, InvocationId,
-    Preflight, Retry, Verdict,
+    Outcome, Preflight, Retry, Verdict,
 };
-use journal::{Admission, Call, Guard};
+use journal::{Admission, Call, Guard, Invocation};
 use policy::{Credential, Denial, Inject, Policy, Secret, SshGrant};
 use russh::keys::decode_secret_key;
 use std::sync::Arc;
@@ -87,7 +88,7 @@ pub(crate) async fn run(job: Job, downstream: Downstream, spool: Spool) {
 async fn admit(
     job: Job,
     downstream: Downstream,
-    spool: Spool,
+    mut spool: Spool,
     mut accepted: Accepted,
     caller_id: Option<InvocationId>,
 ) {
@@ -110,32 +111,79 @@ async fn admit(
             carry_out(job, downstream, spool, call, decision, snapshot.version()).await;
         }
         Ok(Admission::SameRequest(earlier)) => {
-            replay::answer(&shared, downstream, *earlier, true).await;
+            same_id(&shared, downstream, spool, accepted, *earlier).await;
         }
-        Ok(Admission::Settled(earlier)) => {
-            replay::answer(&shared, downstream, *earlier, false).await;
+        Ok(Admission::Settled(_) | Admission::InDoubt(_)) => {
+            match repeat::resolve(&shared.journal, &mut spool, &accepted, guard.window).await {
+                Resolution::Same(earlier) if earlier.verdict().outcome() == Outcome::Committed => {
+                    replay::answer(&shared, downstream, *earlier, false).await;
+                }
+                Resolution::Same(earlier) | Resolution::Unclear(earlier) => {
+                    in_doubt(&shared, downstream, accepted, &earlier).await;
+                }
+                // Every earlier one had other input.
+                Resolution::Fresh => match shared.journal.admit(id, accepted, Guard::default()) {
+                    Ok(Admission::New(call)) => {
+                        carry_out(job, downstream, spool, call, decision, snapshot.version()).await;
+                    }
+                    Ok(_) => tracing::error!(%id, "an admission without a guard was refused"),
+                    Err(error) => unavailable(downstream, id, &error).await,
+                },
+            }
         }
-        Ok(Admission::Mismatch) => {
-            let verdict = Verdict::refused(Retry::AfterCorrection, Code::IdempotencyMismatch);
-            let message = "This invocation id belongs to another request; use a new id.";
-            let refusal = Refusal::new(verdict, message, Some("request.env.AFFIANT_INVOCATION"));
-            accepted.caller_id = false;
-            refuse(&shared, downstream, accepted, refusal).await;
-        }
-        Ok(Admission::InDoubt(earlier)) => {
-            let earlier_verdict = earlier.verdict();
-            let verdict = Verdict::refused(earlier_verdict.retry(), Code::InDoubtDuplicate);
-            let message = format!(
-                "An equal command is {}: follow {}. A second effect that is meant takes a new \
-                 AFFIANT_INVOCATION.",
-                if earlier.is_settled() { "in doubt" } else { "under way" },
-                earlier.id()
-            );
-            accepted.link = Some(earlier.id());
-            refuse(&shared, downstream, accepted, Refusal::new(verdict, message, None)).await;
-        }
+        Ok(Admission::Mismatch) => mismatch(&shared, downstream, accepted).await,
         Err(error) => unavailable(downstream, id, &error).await,
     }
+}
+
+/// A repeat that names the invocation (contract K-10): answered from the record if its input is
+/// the same as well.
+async fn same_id(
+    shared: &Shared,
+    mut downstream: Downstream,
+    mut spool: Spool,
+    accepted: Accepted,
+    earlier: Invocation,
+) {
+    let earlier = replay::settled(shared, &mut downstream, earlier).await;
+    let claims = matches!(earlier.verdict().outcome(), Outcome::Committed | Outcome::Rejected);
+    match repeat::compare(&shared.journal, &mut spool, &earlier).await {
+        Match::Other => mismatch(shared, downstream, accepted).await,
+        Match::Unclear if claims => in_doubt(shared, downstream, accepted, &earlier).await,
+        Match::Same | Match::Unclear => replay::answer(shared, downstream, earlier, true).await,
+    }
+}
+
+async fn mismatch(shared: &Shared, downstream: Downstream, mut accepted: Accepted) {
+    let verdict = Verdict::refused(Retry::AfterCorrection, Code::IdempotencyMismatch);
+    let message = "This invocation id belongs to another request, or to other input; use a new id.";
+    let refusal = Refusal::new(verdict, message, Some("request.env.AFFIANT_INVOCATION"));
+    accepted.caller_id = false;
+    refuse(shared, downstream, accepted, refusal).await;
+}
+
+async fn in_doubt(
+    shared: &Shared,
+    downstream: Downstream,
+    mut accepted: Accepted,
+    earlier: &Invocation,
+) {
+    let verdict = Verdict::refused(earlier.verdict().retry(), Code::InDoubtDuplicate);
+    let state = match (earlier.is_settled(), earlier.verdict().outcome()) {
+        (false, _) => "is under way",
+        (true, Outcome::Unknown) => "is in doubt",
+        (true, Outcome::Committed | Outcome::Rejected | Outcome::NotAttempted) => {
+            "was carried out, and whether its input was the same can't be told"
+        }
+    };
+    let message = format!(
+        "An equal command {state}: follow {}. A second effect that is meant takes a new \
+         AFFIANT_INVOCATION.",
+        earlier.id()
+    );
+    accepted.link = Some(earlier.id());
+    accepted.caller_id = false;
+    refuse(shared, downstream, accepted, Refusal::new(verdict, message, None)).await;
 }
 
 /// The window of the guard against hidden repeats. A shell or a subsystem is a conversation, not an

@@ -13,8 +13,11 @@
 //! One upstream connection per command: a stall stops that command alone, and the target's own log
 //! lines up with our records. russh is used as released and only in this crate.
 //!
-//! What it does not do: it asks nobody and learns no host key by itself, it runs no command of its
-//! own, and it forwards no ports, agents or displays. Three limits come with the engine. A client
+//! Besides, `ssh 'USER%TARGET'@GATEWAY` leads to a target without a jump, and `ssh AGENT@GATEWAY
+//! inv ...` reads the agent's own records.
+//!
+//! What it does not do: it asks nobody and learns no host key by itself, and it forwards no agents
+//! or displays. Three limits come with the engine. A client
 //! that closes its stdout early is not seen, so an endless producer (`ssh t yes | head -1`) runs on
 //! until the route's `output_bytes`, its `response_timeout` or the user ends it. A variable whose
 //! value is not UTF-8 ends the inner connection. A command is accepted before its verdict is known,
@@ -23,6 +26,7 @@
 mod address;
 mod algorithms;
 mod client_config;
+mod control;
 mod delivery;
 pub mod demo;
 mod downstream;
@@ -34,8 +38,10 @@ mod invocation;
 mod line;
 mod options;
 mod outer;
+mod own;
 mod redact;
 mod relay;
+mod repeat;
 mod replay;
 mod request;
 mod respond;
@@ -43,6 +49,7 @@ mod spool;
 mod upstream;
 
 pub use client_config::{ClientConfig, client_config};
+pub use control::Control;
 pub use gateway::Gateway;
 pub use identity::{Error as IdentityError, Identity};
 pub use options::Options;

@@ -5,6 +5,7 @@
 //! control has to act below it. Slowing the socket leaves the engine free to write, so output,
 //! window and keepalives go on.
 
+use crate::algorithms::WINDOW_BYTES;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use tokio::time::{Instant, Sleep};
 const STEP_BYTES: usize = 32 << 10;
 /// The share of the spool, one in so many, that fills before reading slows down.
 const FREE_SHARE: usize = 16;
+/// The window of a client whose stdin waits: two of the largest packets that OpenSSH sends.
+const SLOW_WINDOW_BYTES: u32 = 64 << 10;
 /// The longest pause per step: at a full spool 256 KiB a second still come in, so that a client
 /// that goes away, grants window or starts something else is heard.
 const PAUSE_MAX: Duration = Duration::from_millis(128);
@@ -65,6 +68,18 @@ impl Line {
 
     pub(crate) fn unspool(&self, length_bytes: usize) {
         self.spooled_bytes.fetch_sub(length_bytes, Ordering::AcqRel);
+    }
+
+    /// The window to grant a client on its channels. While stdin waits it is small, so that little
+    /// is ahead of the client's own grants of window: without that, a command that answers as it
+    /// reads would slow its own output down to the speed of a full spool.
+    pub(crate) fn window(&self) -> u32 {
+        let spooled = self.spooled_bytes.load(Ordering::Acquire);
+        if spooled <= self.spool_limit_bytes.max(1) / FREE_SHARE {
+            WINDOW_BYTES
+        } else {
+            SLOW_WINDOW_BYTES
+        }
     }
 
     /// The pause after `read_bytes` were read: none below a share of the limit, then doubling seven
@@ -158,10 +173,12 @@ mod tests {
         assert_eq!(line.pause(STEP_BYTES), None);
         assert!(line.spool(14 << 20));
         assert_eq!(line.pause(STEP_BYTES), Some(Duration::from_millis(8)));
+        assert_eq!(line.window(), SLOW_WINDOW_BYTES);
         assert!(line.spool(48 << 20));
         assert_eq!(line.pause(STEP_BYTES), Some(PAUSE_MAX));
         assert!(!line.spool(1));
         line.unspool((64 << 20) + 1);
+        assert_eq!(line.window(), WINDOW_BYTES);
         assert_eq!(line.pause(STEP_BYTES), None);
     }
 

@@ -1,18 +1,23 @@
 //! The outer hop: who is there, and where do they want to jump to.
 //!
-//! Only `direct-tcpip` is served here. The text of a refusal is all that the user sees of it.
+//! An agent jumps on by `direct-tcpip`, or asks the gateway itself by a session. A login as
+//! `USER%TARGET` is a session with that target. The text of a refusal is all that the user sees.
 
+use crate::control::Name;
 use crate::gateway::Shared;
 use crate::inner::{self, Jump, Slot};
 use crate::invocation::record_refusal;
 use crate::line::Line;
+use crate::own;
+use crate::request::{Destination, Preparation};
 use crate::respond;
 use journal::contract::{Accepted, Code, Ended, Gateway, Retry, Verdict};
 use russh::keys::PublicKey;
 use russh::server::{
     Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Response, Session, VerifiedPublicKey,
 };
-use russh::{Channel, ChannelOpenFailure, MethodKind, MethodSet};
+use russh::{Channel, ChannelId, ChannelOpenFailure, MethodKind, MethodSet, Pty};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::oneshot;
@@ -24,16 +29,41 @@ pub(crate) fn methods() -> MethodSet {
     )
 }
 
+/// As what somebody logged in.
+#[derive(Debug, Clone)]
+enum Entry {
+    /// An agent, to jump on or to ask the gateway itself.
+    Agent(String),
+    /// An agent with a session at a target.
+    Target(Arc<Destination>),
+}
+
+impl Entry {
+    fn of(name: &Name<'_>, agent: String) -> Self {
+        match *name {
+            Name::Agent(_) => Self::Agent(agent),
+            Name::Target { user, host, port } => Self::Target(Arc::new(Destination {
+                agent,
+                host: host.to_owned(),
+                port,
+                user: user.to_owned(),
+            })),
+        }
+    }
+}
+
 /// The engine's handler of one outer session.
 pub(crate) struct Outer {
     shared: Arc<Shared>,
     line: Arc<Line>,
-    agent: Option<String>,
+    entry: Option<Entry>,
+    /// Channels on which a command was asked for: there is one per channel (RFC 4254 section 6.5).
+    started: HashSet<ChannelId>,
     tries: usize,
     /// Whether somebody tried to log in with a token or a key that is not the agent's.
     refused: Arc<AtomicBool>,
     logged_in: Option<oneshot::Sender<()>>,
-    jumps: Arc<AtomicUsize>,
+    channels: Arc<AtomicUsize>,
 }
 
 impl Outer {
@@ -46,22 +76,30 @@ impl Outer {
         Self {
             shared,
             line,
-            agent: None,
+            entry: None,
+            started: HashSet::new(),
             tries: 0,
             refused,
             logged_in: Some(logged_in),
-            jumps: Arc::new(AtomicUsize::new(0)),
+            channels: Arc::new(AtomicUsize::new(0)),
         }
     }
 
     /// Judges a token; compared in constant time by policy.
-    fn try_token(&mut self, agent: &str, token: &str) -> Auth {
+    fn try_token(&mut self, login: &str, token: &str) -> Auth {
         if self.tries >= self.shared.options.max_login_attempts {
             return refused(MethodSet::empty());
         }
         self.tries += 1;
-        if self.shared.policy.authenticate(agent, token.trim_end_matches(['\r', '\n'])) {
-            self.agent = Some(agent.to_owned());
+        let policy = &self.shared.policy;
+        let token = token.trim_end_matches(['\r', '\n']);
+        let name = Name::parse(login);
+        let agent = name.as_ref().and_then(|name| match name {
+            Name::Agent(agent) => policy.authenticate(agent, token).then(|| (*agent).to_owned()),
+            Name::Target { .. } => policy.agent_by_token(token),
+        });
+        if let Some((name, agent)) = name.zip(agent) {
+            self.entry = Some(Entry::of(&name, agent));
             return Auth::Accept;
         }
         self.refused.store(true, Ordering::Release);
@@ -72,12 +110,35 @@ impl Outer {
         }
     }
 
-    /// Whether the key may log in as the agent: registered in policy, or the agent's own key file
-    /// while policy knows the agent.
+    /// What the key lets its owner in as.
+    fn entry_by_key(&self, login: &str, key: &PublicKey) -> Option<Entry> {
+        let name = Name::parse(login)?;
+        let agent = match name {
+            Name::Agent(agent) => self
+                .accepts_key(agent, key)
+                .then(|| agent.to_owned())
+                .filter(|agent| self.shared.knows_agent(agent)),
+            Name::Target { .. } => {
+                self.shared.agents().into_iter().find(|agent| self.accepts_key(agent, key))
+            }
+        };
+        agent.map(|agent| Entry::of(&name, agent))
+    }
+
+    /// Whether the key is the agent's: registered in policy, or the agent's own key file.
     fn accepts_key(&self, agent: &str, key: &PublicKey) -> bool {
         let registered =
             key.to_openssh().is_ok_and(|line| self.shared.policy.authenticate_key(agent, &line));
-        registered || (self.shared.identity.accepts(agent, key) && self.shared.knows_agent(agent))
+        registered || self.shared.identity.accepts(agent, key)
+    }
+
+    /// Answers a request that starts something: the first one of the channel.
+    fn start(&mut self, channel: ChannelId, session: &mut Session) -> Result<(), russh::Error> {
+        if self.started.insert(channel) {
+            session.channel_success(channel)
+        } else {
+            session.channel_failure(channel)
+        }
     }
 }
 
@@ -121,7 +182,7 @@ impl Handler for Outer {
         offer: PublicKeyOffer<'_>,
     ) -> Result<Auth, Self::Error> {
         // An offer proves nothing and is refused without a mark: clients offer every key they have.
-        if self.accepts_key(user, offer.public_key) {
+        if self.entry_by_key(user, offer.public_key).is_some() {
             Ok(Auth::Accept)
         } else {
             Ok(refused(methods()))
@@ -133,8 +194,8 @@ impl Handler for Outer {
         user: &str,
         key: VerifiedPublicKey<'_>,
     ) -> Result<Auth, Self::Error> {
-        if self.accepts_key(user, key.public_key) {
-            self.agent = Some(user.to_owned());
+        self.entry = self.entry_by_key(user, key.public_key);
+        if self.entry.is_some() {
             return Ok(Auth::Accept);
         }
         self.refused.store(true, Ordering::Release);
@@ -150,15 +211,108 @@ impl Handler for Outer {
 
     async fn channel_open_session(
         &mut self,
-        _channel: Channel<Msg>,
+        channel: Channel<Msg>,
         reply: ChannelOpenHandle,
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        let slot = Slot::take(&self.channels, self.shared.options.max_channels);
+        let (Some(slot), Some(entry)) = (slot, self.entry.clone()) else {
+            reply.reject(ChannelOpenFailure::ResourceShortage).await;
+            return Ok(());
+        };
+        reply.accept().await;
+        let (shared, line) = (Arc::clone(&self.shared), Arc::clone(&self.line));
+        let handle = session.handle();
+        tokio::spawn(async move {
+            match entry {
+                Entry::Agent(agent) => own::serve(shared, line, agent, channel, handle).await,
+                Entry::Target(destination) => {
+                    inner::serve_channel(shared, line, destination, channel, handle).await;
+                }
+            }
+            drop(slot);
+        });
+        Ok(())
+    }
+
+    fn adjust_window(&mut self, channel: ChannelId, current: u32) -> u32 {
+        // Jumps are slowed down inside.
+        if self.started.contains(&channel) { self.line.window() } else { current }
+    }
+
+    async fn channel_close(
+        &mut self,
+        channel: ChannelId,
         _session: &mut Session,
     ) -> Result<(), Self::Error> {
-        let reason = "affiant: this gateway runs no commands of its own; \
-                      use it as a jump host: ssh -J AGENT@GATEWAY USER@TARGET COMMAND";
-        let reason = reason.to_owned();
-        reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await;
+        self.started.remove(&channel);
         Ok(())
+    }
+
+    async fn pty_request(
+        &mut self,
+        channel: ChannelId,
+        _term: &str,
+        _columns: u32,
+        _rows: u32,
+        _width: u32,
+        _height: u32,
+        _modes: &[(Pty, u32)],
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        session.channel_success(channel)
+    }
+
+    async fn x11_request(
+        &mut self,
+        channel: ChannelId,
+        _single_connection: bool,
+        _protocol: &str,
+        _cookie: &str,
+        _screen: u32,
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        session.channel_failure(channel)
+    }
+
+    async fn env_request(
+        &mut self,
+        channel: ChannelId,
+        name: &str,
+        _value: &str,
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        if Preparation::allows(name) {
+            session.channel_success(channel)
+        } else {
+            session.channel_failure(channel)
+        }
+    }
+
+    async fn shell_request(
+        &mut self,
+        channel: ChannelId,
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.start(channel, session)
+    }
+
+    async fn exec_request(
+        &mut self,
+        channel: ChannelId,
+        _command: &[u8],
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.start(channel, session)
+    }
+
+    async fn subsystem_request(
+        &mut self,
+        channel: ChannelId,
+        _name: &str,
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.start(channel, session)
     }
 
     async fn channel_open_direct_tcpip(
@@ -171,10 +325,21 @@ impl Handler for Outer {
         reply: ChannelOpenHandle,
         _session: &mut Session,
     ) -> Result<(), Self::Error> {
-        let slot = Slot::take(&self.jumps, self.shared.options.max_channels);
-        let (Some(slot), Some(agent)) = (slot, self.agent.clone()) else {
+        let slot = Slot::take(&self.channels, self.shared.options.max_channels);
+        let (Some(slot), Some(entry)) = (slot, self.entry.clone()) else {
             reply.reject(ChannelOpenFailure::ResourceShortage).await;
             return Ok(());
+        };
+        let agent = match entry {
+            Entry::Agent(agent) => agent,
+            Entry::Target(destination) => {
+                let (shared, to) = (Arc::clone(&self.shared), format!("{host}:{port}"));
+                tokio::spawn(async move {
+                    inner::refuse_forward(&shared, &destination, &to, reply).await;
+                    drop(slot);
+                });
+                return Ok(());
+            }
         };
         let (shared, line) = (Arc::clone(&self.shared), Arc::clone(&self.line));
         let host = host.to_owned();

@@ -18,7 +18,7 @@ use policy::SshGrant;
 use russh::client::Msg;
 use russh::{ChannelMsg, ChannelWriteHalf};
 use sha2::{Digest as _, Sha256};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -79,6 +79,17 @@ impl Seen {
     }
 }
 
+/// The note on a stdin that had not ended when the command did: length and digest.
+pub(crate) const STDIN_SO_FAR: &str = "STDIN_SO_FAR";
+
+/// How far the feeder is.
+#[derive(Default)]
+struct Progress {
+    hasher: Sha256,
+    length_bytes: u64,
+    ended: bool,
+}
+
 /// What the feeder tells.
 enum Fed {
     /// The client ended stdin, and all of it was passed on.
@@ -136,12 +147,14 @@ impl<'a> Relay<'a> {
     pub(crate) async fn run(mut self, running: &mut Running, spool: Spool) -> Seen {
         let (told, mut fed) = mpsc::unbounded_channel();
         let mut overflow = spool.overflow();
+        let progress = Arc::<Mutex<Progress>>::default();
         let feeder = tokio::spawn(feed(
             spool,
             Arc::clone(&running.write),
             running.lost(),
             self.grant.limits.request_bytes,
             told,
+            Arc::clone(&progress),
         ));
         let mut left = false;
         while self.seen.stop.is_none() && !self.seen.closed {
@@ -168,9 +181,20 @@ impl<'a> Relay<'a> {
                 self.heed(news);
             }
         }
+        self.note_stdin(&progress);
         self.flush().await;
         self.seen.redacted = self.filters.iter().any(Redactor::found);
         self.seen
+    }
+
+    /// Keeps what the target had of a stdin that did not end, for a comparison with a repeat.
+    fn note_stdin(&mut self, progress: &Mutex<Progress>) {
+        let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        if !progress.ended {
+            let Progress { length_bytes, hasher, .. } = &*progress;
+            let digest = Digest(hasher.clone().finalize().into());
+            self.call.note(STDIN_SO_FAR, &format!("{length_bytes} {digest}"));
+        }
     }
 
     /// One message of the target.
@@ -346,19 +370,15 @@ async fn feed(
     mut lost: watch::Receiver<bool>,
     limit_bytes: u64,
     told: mpsc::UnboundedSender<Fed>,
+    progress: Arc<Mutex<Progress>>,
 ) {
-    let mut hasher = Sha256::new();
-    let mut length_bytes: u64 = 0;
-    let mut ended = false;
     while let Some(input) = spool.next().await {
         let passed = match input {
             Input::Data(data) => {
-                length_bytes = length_bytes.saturating_add(data.len() as u64);
-                if length_bytes > limit_bytes {
+                if count(&progress, &data) > limit_bytes {
                     drop(told.send(Fed::Stopped(Stop::InputLimit)));
                     return;
                 }
-                hasher.update(&data);
                 // A writer that waits for window is not woken when its connection dies.
                 tokio::select! {
                     passed = write.data_bytes(data) => passed,
@@ -366,9 +386,7 @@ async fn feed(
                 }
             }
             Input::Eof => {
-                ended = true;
-                let digest = Digest(hasher.clone().finalize().into());
-                drop(told.send(Fed::Complete(RequestSent { length_bytes, digest })));
+                drop(told.send(Fed::Complete(end(&progress))));
                 write.eof().await
             }
             Input::WindowChange([columns, rows, width, height]) => {
@@ -380,7 +398,23 @@ async fn feed(
             return;
         }
     }
-    if !ended {
+    if !progress.lock().unwrap_or_else(PoisonError::into_inner).ended {
         drop(write.eof().await);
     }
+}
+
+/// Counts bytes of stdin; answers how many there are.
+fn count(progress: &Mutex<Progress>, data: &[u8]) -> u64 {
+    let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+    progress.hasher.update(data);
+    progress.length_bytes = progress.length_bytes.saturating_add(data.len() as u64);
+    progress.length_bytes
+}
+
+/// Marks the end of stdin.
+fn end(progress: &Mutex<Progress>) -> RequestSent {
+    let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+    progress.ended = true;
+    let digest = Digest(progress.hasher.clone().finalize().into());
+    RequestSent { length_bytes: progress.length_bytes, digest }
 }

@@ -7,14 +7,12 @@ use bytes::Bytes;
 use journal::contract::{Body, Confirmation, Delivered, Outcome, RepeatAnswered, Source};
 use journal::{Invocation, StoredResult, Stream};
 
-/// Answers with what is on record of `earlier`; waits for it within a bound while it is under way.
-/// `by_id` tells whether the repeat named the invocation itself.
-pub(crate) async fn answer(
+/// The newest state of `earlier`; waits for its end within a bound while it is under way.
+pub(crate) async fn settled(
     shared: &Shared,
-    mut downstream: Downstream,
+    downstream: &mut Downstream,
     earlier: Invocation,
-    by_id: bool,
-) {
+) -> Invocation {
     let id = earlier.id();
     let mut invocation = earlier;
     if !invocation.is_settled() {
@@ -29,6 +27,17 @@ pub(crate) async fn answer(
             Err(error) => tracing::error!(%id, %error, "an invocation can't be read"),
         }
     }
+    invocation
+}
+
+/// Answers with what is on record. `by_id` tells whether the repeat named the invocation itself.
+pub(crate) async fn answer(
+    shared: &Shared,
+    mut downstream: Downstream,
+    invocation: Invocation,
+    by_id: bool,
+) {
+    let id = invocation.id();
     record(shared, &invocation, Body::RepeatAnswered(RepeatAnswered { by_id }));
     let end = invocation.evidence().ssh_end.as_ref().map(End::from_record);
     let stored = match invocation.verdict().outcome() {
@@ -37,8 +46,11 @@ pub(crate) async fn answer(
             return downstream.fail(&respond::lines(&invocation.envelope())).await;
         }
     };
+    let is_empty = invocation.evidence().response_bytes == Some(0);
     let (mut stored, end) = match (stored, end) {
-        (Ok(stored), Some(end)) => (stored, end),
+        (Ok(stored), Some(end)) => (Some(stored), end),
+        // A command that printed nothing has nothing stored, and is whole all the same.
+        (Err(_), Some(end)) if is_empty => (None, end),
         (Ok(_), None) | (Err(_), _) => {
             // An exit status without its output would say less than happened.
             let note = "affiant: the result was committed, but its output is not kept.\n";
@@ -50,7 +62,9 @@ pub(crate) async fn answer(
         let note = format!("affiant: answered from the record of {id}; nothing was sent again.\n");
         downstream.send(Some(1), Bytes::from(note)).await;
     }
-    if send(&mut stored, &mut downstream).await.is_err() {
+    if let Some(stored) = &mut stored
+        && send(stored, &mut downstream).await.is_err()
+    {
         tracing::error!(%id, "a stored result can't be read");
         return downstream.fail(&respond::lines(&invocation.envelope())).await;
     }

@@ -7,6 +7,7 @@
 use crate::line::Line;
 use bytes::Bytes;
 use russh::{ChannelMsg, ChannelReadHalf, Sig};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
@@ -26,6 +27,7 @@ pub(crate) enum Input {
 /// The consuming side.
 #[derive(Debug)]
 pub(crate) struct Spool {
+    returned: VecDeque<Input>,
     inputs: mpsc::UnboundedReceiver<Input>,
     overflow: watch::Receiver<bool>,
     line: Arc<Line>,
@@ -40,11 +42,23 @@ impl Spool {
 
     /// The next message; none when the client has gone and everything was taken.
     pub(crate) async fn next(&mut self) -> Option<Input> {
+        if let Some(input) = self.returned.pop_front() {
+            return Some(input);
+        }
         let input = self.inputs.recv().await?;
         if let Input::Data(data) = &input {
             self.line.unspool(data.len());
         }
         Some(input)
+    }
+}
+
+impl Spool {
+    /// Puts back what was taken, in order: it comes first again. The caller bounds it.
+    pub(crate) fn put_back(&mut self, inputs: Vec<Input>) {
+        for input in inputs.into_iter().rev() {
+            self.returned.push_front(input);
+        }
     }
 }
 
@@ -65,7 +79,8 @@ pub(crate) fn spool(mut read: ChannelReadHalf, line: Arc<Line>) -> (Spool, watch
     let (sender, inputs) = mpsc::unbounded_channel();
     let (gone, is_gone) = watch::channel(false);
     let (overflow, is_full) = watch::channel(false);
-    let spool = Spool { inputs, overflow: is_full, line: Arc::clone(&line) };
+    let returned = VecDeque::new();
+    let spool = Spool { returned, inputs, overflow: is_full, line: Arc::clone(&line) };
     tokio::spawn(async move {
         let mut open = true;
         while let Some(message) = read.wait().await {

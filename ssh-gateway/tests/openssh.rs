@@ -16,192 +16,16 @@
 
 mod common;
 
-use common::{AGENT, Home, envelope, facts, within};
+use common::openssh::{Bench, digest, err, keygen, out, pattern};
+use common::{AGENT, envelope, facts, within};
 use journal::contract::{Code, Outcome, Phase, SshEnd};
-use ssh_gateway::{ClientConfig, Options, client_config};
+use ssh_gateway::Options;
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::{Child, Command};
-
-const SSHD: &str = "/usr/sbin/sshd";
-
-/// A running sshd with keys of its own.
-struct Sshd {
-    directory: tempfile::TempDir,
-    address: SocketAddr,
-    user: String,
-    /// Killed when dropped.
-    _process: Child,
-}
-
-impl Sshd {
-    /// Starts sshd with further lines of configuration, or says why it can't.
-    async fn start_with(extra: &str) -> Option<Self> {
-        if !Path::new(SSHD).exists() {
-            eprintln!("skipped: {SSHD} is not installed (Debian: openssh-server)");
-            return None;
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path();
-        for name in ["host_key", "user_key"] {
-            keygen(&path.join(name)).await;
-        }
-        std::fs::copy(path.join("user_key.pub"), path.join("authorized_keys")).unwrap();
-        // sshd as root wants its empty directory.
-        drop(std::fs::create_dir_all("/run/sshd"));
-        let port = free_port();
-        let config = format!(
-            "ListenAddress 127.0.0.1:{port}\nHostKey {0}/host_key\nPidFile none\n\
-             AuthorizedKeysFile {0}/authorized_keys\nPasswordAuthentication no\n\
-             KbdInteractiveAuthentication no\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n\
-             AcceptEnv LANG LC_*\nSubsystem sftp internal-sftp\nMaxStartups 100\n{extra}\n",
-            path.display()
-        );
-        std::fs::write(path.join("sshd_config"), config).unwrap();
-        let log = std::fs::File::create(path.join("log")).unwrap();
-        let process = Command::new(SSHD)
-            .args(["-D", "-e", "-f"])
-            .arg(path.join("sshd_config"))
-            .stdin(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        within(async {
-            while tokio::net::TcpStream::connect(address).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        })
-        .await;
-        let user = Command::new("id").arg("-un").output().await.unwrap().stdout;
-        let user = String::from_utf8(user).unwrap().trim().to_owned();
-        Some(Self { directory, address, user, _process: process })
-    }
-
-    fn host_key(&self) -> String {
-        let line = std::fs::read_to_string(self.directory.path().join("host_key.pub")).unwrap();
-        line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
-    }
-
-    fn user_key(&self) -> policy::Secret {
-        common::secret_file(&self.directory.path().join("user_key"))
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.directory.path().join("log")).unwrap()
-    }
-}
-
-async fn keygen(path: &Path) {
-    let made =
-        Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
-    assert!(within(made).await.unwrap().success());
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// A gateway in front of an sshd, and a client configuration.
-struct Bench {
-    home: Home,
-    sshd: Sshd,
-    config: PathBuf,
-}
-
-impl Bench {
-    async fn start(extra: &str) -> Option<Self> {
-        Self::start_with(extra, "", Options::default()).await
-    }
-
-    async fn start_with(extra: &str, sshd: &str, options: Options) -> Option<Self> {
-        let sshd = Sshd::start_with(sshd).await?;
-        let text = common::policy_text(sshd.address, &sshd.host_key(), extra);
-        let home = Home::start_with(&text, options).await;
-        home.policy.set_secret("target-key", &sshd.user_key()).unwrap();
-        home.identity.agent_key(AGENT).unwrap();
-        let config = home.directory.path().join("ssh_config");
-        let lines = client_config(&ClientConfig {
-            directory: home.identity.directory(),
-            host: "127.0.0.1",
-            port: home.address.port(),
-            agent: AGENT,
-            targets: &[("t".to_owned(), 22)],
-        });
-        std::fs::write(&config, lines).unwrap();
-        Some(Self { home, sshd, config })
-    }
-
-    /// A client command in batch mode, its own surroundings kept out.
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command
-            .arg("-F")
-            .arg(&self.config)
-            .args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=20"])
-            .env_remove("SSH_AUTH_SOCK")
-            .env_remove("SSH_ASKPASS")
-            .env("HOME", self.home.directory.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
-        command
-    }
-
-    /// `ssh t ARGUMENTS...`
-    fn ssh(&self, arguments: &[&str]) -> Command {
-        let mut command = self.command("ssh");
-        command.args(["-l", &self.sshd.user]).args(arguments);
-        command
-    }
-
-    async fn run(&self, line: &str) -> Output {
-        within(self.ssh(&["t", line]).output()).await.unwrap()
-    }
-
-    /// Runs with stdin.
-    async fn run_with(&self, line: &str, stdin: Vec<u8>) -> Output {
-        let mut child = self.ssh(&["t", line]).stdin(Stdio::piped()).spawn().unwrap();
-        let mut writer = child.stdin.take().unwrap();
-        let feeding = tokio::spawn(async move {
-            drop(writer.write_all(&stdin).await);
-        });
-        let output = within(child.wait_with_output()).await.unwrap();
-        feeding.abort();
-        output
-    }
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn pattern(length_bytes: usize) -> Vec<u8> {
-    let mut state = 0x2545_f491_u32;
-    std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        state.to_le_bytes()[1]
-    })
-    .take(length_bytes)
-    .collect()
-}
-
-fn digest(bytes: &[u8]) -> String {
-    journal::contract::Digest::of(bytes).to_string().replace("sha256:", "")
-}
+use tokio::process::Command;
 
 /// D-3, S-1: statuses, streams and signal pass unchanged, through `ProxyJump` of the configuration.
 #[tokio::test]
@@ -318,8 +142,10 @@ async fn ten_megabytes_pass_each_way() {
 /// Full duplex with a reader that starts late: the case on which a relay that waits deadlocks.
 #[tokio::test]
 async fn full_duplex_with_a_late_reader_does_not_deadlock() {
-    let Some(bench) = Bench::start("result = { keep = \"digest\" }").await else { return };
-    let bytes = pattern(24 << 20);
+    let extra = "result = { keep = \"digest\" }\nlimits = { request_bytes = \"1GiB\" }";
+    let Some(bench) = Bench::start(extra).await else { return };
+    // Several times what may wait for the target.
+    let bytes = pattern(100 << 20);
     let expected = digest(&bytes);
     let mut child = bench.ssh(&["t", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
     let (mut writer, mut reader) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
@@ -373,6 +199,45 @@ async fn variables_pass_by_the_list_only() {
     let expected = (Phase::Validation, Outcome::NotAttempted, Code::InvalidInvocationId);
     assert_eq!(facts(&told), expected);
     assert_eq!(told.error.field.as_deref(), Some("request.env.AFFIANT_INVOCATION"));
+}
+
+/// K-10, K-11: the input is part of the request.
+#[tokio::test]
+async fn k_10_other_input_is_another_request() {
+    let Some(bench) = Bench::start("").await else { return };
+    let file = bench.sshd.directory.path().join("paid");
+    let line = format!("tee -a {}", file.display());
+    let set = format!("SetEnv=AFFIANT_INVOCATION={}", bench.home.journal.new_id());
+    let pay = async |stdin: &'static [u8]| {
+        let mut child = bench.ssh(&["-o", &set, "t", &line]).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(stdin).await.unwrap();
+        within(child.wait_with_output()).await.unwrap()
+    };
+    assert_eq!(out(&pay(b"pay1\n").await), "pay1\n");
+    let other = pay(b"pay2\n").await;
+    assert_eq!((other.status.code(), out(&other).as_str()), (Some(255), ""));
+    assert_eq!(facts(&envelope(&other.stderr)).2, Code::IdempotencyMismatch);
+    assert_eq!(out(&pay(b"pay1\n").await), "pay1\n");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "pay1\n");
+    // A client that left before its result came: equal input gets the record, other input runs.
+    let slow = format!("cat >> {0}; sleep 1", file.display());
+    let mut child = bench.ssh(&["t", &slow]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"a\n").await.unwrap();
+    let seen = async {
+        while !std::fs::read_to_string(&file).unwrap().contains("a\n") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within(seen).await;
+    let id = bench.home.newest_now().id();
+    bench.home.has_event(id, "REQUEST_SENT").await;
+    child.kill().await.unwrap();
+    bench.home.has_event(id, "DELIVERY_FAILED").await;
+    let repeat = bench.run_with(&slow, b"a\n".to_vec()).await;
+    assert!(err(&repeat).contains("answered from the record"), "{}", err(&repeat));
+    let other = bench.run_with(&slow, b"b\n".to_vec()).await;
+    assert_eq!((other.status.code(), err(&other).as_str()), (Some(0), ""));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "pay1\na\nb\n");
 }
 
 /// E-5, V-2, I-1, C-1: refusals are explained on stderr, with exit status 255, before any dispatch.
@@ -557,11 +422,6 @@ async fn a_forwarding_is_refused_and_recorded() {
     assert_eq!(output.status.code(), Some(255));
     assert!(err(&output).contains("UNSUPPORTED_ACTION"), "{}", err(&output));
     assert_eq!(bench.home.newest().await.verdict().code(), Code::UnsupportedAction);
-    // The gateway itself runs nothing.
-    let mut command = bench.command("ssh");
-    let output = within(command.args(["affiant-gateway", "id"]).output()).await.unwrap();
-    assert_eq!(output.status.code(), Some(255));
-    assert!(err(&output).contains("jump host"), "{}", err(&output));
 }
 
 /// I-4: a target that prints the injected key shows none of it, and the record says so.

@@ -19,15 +19,24 @@ pub(super) async fn agent(context: &Context, command: cli::Agent) -> anyhow::Res
         }
         cli::Agent::Rotate { name } => {
             let token = store.rotate_agent(&name)?;
+            remove_login_key(context, &name)?;
             show_token(context, &name, &token).await
         }
         cli::Agent::List => list(context, &store),
         cli::Agent::Rm { name } => {
             store.remove_agent(&name)?;
+            remove_login_key(context, &name)?;
             output::line(&format!("removed agent {name:?}"));
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// The SSH login key stands for the token, so it goes with it. `affiant ssh-config` makes a new one.
+fn remove_login_key(context: &Context, name: &str) -> anyhow::Result<()> {
+    let identity =
+        ssh_gateway::Identity::open(&context.home.ssh()).context("read the SSH identity")?;
+    identity.remove_agent_key(name).context("remove the agent's SSH login key")
 }
 
 /// The one time that a token is shown.

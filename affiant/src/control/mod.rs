@@ -77,8 +77,15 @@ async fn refuse_head(request: axum::extract::Request, next: axum::middleware::Ne
     next.run(request).await
 }
 
-/// The way in for agents, `http://affiant.internal/` through the proxy.
+/// The way in for agents: `http://affiant.internal/` through the proxy, `inv` at the SSH gateway.
 pub(crate) struct ForAgents(pub(crate) Router);
+
+#[async_trait::async_trait]
+impl ssh_gateway::Control for ForAgents {
+    async fn call(&self, agent: &str, request: http::Request<Bytes>) -> http::Response<Bytes> {
+        proxy::Control::call(self, agent, request).await
+    }
+}
 
 #[async_trait::async_trait]
 impl proxy::Control for ForAgents {

@@ -144,6 +144,7 @@ impl Idle {
             buffer: BytesMut::new(),
             decoder: Decoder::Empty,
             keep: false,
+            interim: 0,
         };
         (sender, receiver)
     }
@@ -214,10 +215,11 @@ impl Sender {
         self.wire.flush().await
     }
 
-    /// Sends the end of the content. Must follow the last byte, and only that.
-    pub(crate) async fn finish(&mut self) -> io::Result<()> {
+    /// Sends the end of the content. Must follow the last byte, and only that. `trailers` are lines;
+    /// only chunks have room for them.
+    pub(crate) async fn finish(&mut self, trailers: &[u8]) -> io::Result<()> {
         if self.chunked {
-            self.wire.write_all(b"0\r\n\r\n").await?;
+            self.wire.write_all(&[b"0\r\n", trailers, b"\r\n"].concat()).await?;
             self.wire.flush().await?;
         } else if self.left != 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -264,6 +266,13 @@ impl Error {
     }
 }
 
+/// A response head.
+pub(crate) enum Received {
+    /// One that settles nothing (contract S-5).
+    Interim(head::Response),
+    Final(head::Response),
+}
+
 /// A piece of response content, or its proven end.
 pub(crate) enum Piece {
     Data(Bytes),
@@ -277,6 +286,8 @@ pub(crate) struct Receiver {
     buffer: BytesMut,
     decoder: Decoder,
     keep: bool,
+    /// Interim responses so far.
+    interim: u32,
 }
 
 impl Receiver {
@@ -294,26 +305,23 @@ impl Receiver {
         !self.buffer.is_empty()
     }
 
-    /// Reads the final response's head; `method` decides its framing. Cancel-safe, but interim
-    /// responses are counted anew.
-    pub(crate) async fn head(&mut self, method: &str) -> Result<head::Response, Error> {
-        let mut interim = 0;
-        loop {
-            let head = self.one_head().await?;
-            match head.status {
-                101 => return Err(Error::Switched),
-                100..=199 => {
-                    interim += 1;
-                    if interim > MAX_INTERIM {
-                        return Err(Error::Interim);
-                    }
+    /// Reads the next response head; `method` decides the framing of a final one. Cancel-safe.
+    pub(crate) async fn head(&mut self, method: &str) -> Result<Received, Error> {
+        let head = self.one_head().await?;
+        match head.status {
+            101 => Err(Error::Switched),
+            100..=199 => {
+                self.interim += 1;
+                if self.interim > MAX_INTERIM {
+                    return Err(Error::Interim);
                 }
-                _ => {
-                    let framing = head::response_framing(&head, method).map_err(Error::Head)?;
-                    self.decoder = framing.into();
-                    self.keep = framing != Framing::Close && keeps_alive(&head);
-                    return Ok(head);
-                }
+                Ok(Received::Interim(head))
+            }
+            _ => {
+                let framing = head::response_framing(&head, method).map_err(Error::Head)?;
+                self.decoder = framing.into();
+                self.keep = framing != Framing::Close && keeps_alive(&head);
+                Ok(Received::Final(head))
             }
         }
     }

@@ -16,6 +16,8 @@ pub struct Seen {
     /// Heads in order.
     pub heads: Vec<String>,
     pub contents: Vec<Vec<u8>>,
+    /// Trailer sections of chunked requests, with their empty line.
+    pub trailers: Vec<String>,
     pub connections: usize,
 }
 
@@ -202,16 +204,31 @@ async fn request(
             };
             let line: Vec<u8> = buffer.drain(..at + 2).collect();
             let size = usize::from_str_radix(std::str::from_utf8(&line[..at]).ok()?, 16).ok()?;
-            while buffer.len() < size + 2 {
+            while size > 0 && buffer.len() < size + 2 {
                 if stream.read_buf(buffer).await.ok()? == 0 {
                     return None;
                 }
             }
-            content.extend(buffer.drain(..size));
-            buffer.drain(..2);
             if size == 0 {
+                // The trailer section ends in an empty line.
+                while !(buffer.starts_with(b"\r\n") || buffer.windows(4).any(|w| w == b"\r\n\r\n"))
+                {
+                    if stream.read_buf(buffer).await.ok()? == 0 {
+                        return None;
+                    }
+                }
+                let end = if buffer.starts_with(b"\r\n") {
+                    2
+                } else {
+                    buffer.windows(4).position(|w| w == b"\r\n\r\n")? + 4
+                };
+                let trailers = String::from_utf8_lossy(&buffer[..end]).into_owned();
+                seen.lock().expect("lock").trailers.push(trailers);
+                buffer.drain(..end);
                 break;
             }
+            content.extend(buffer.drain(..size));
+            buffer.drain(..2);
         }
     } else if let Some(rest) = lower.split("content-length: ").nth(1) {
         let length = rest.lines().next()?.trim().parse().ok()?;

@@ -25,6 +25,8 @@ pub struct Response {
     pub head: String,
     pub content: Vec<u8>,
     pub trailers: String,
+    /// Heads of interim responses before it.
+    pub interim: Vec<String>,
     /// Whether the framing proved the end.
     pub complete: bool,
 }
@@ -205,15 +207,28 @@ impl Client {
     }
 
     pub async fn response(&mut self, method: &str) -> Response {
-        let head = self.head().await;
-        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
-        let mut response =
-            Response { status, head, content: Vec::new(), trailers: String::new(), complete: true };
+        let mut interim = Vec::new();
+        let (head, status) = loop {
+            let head = self.head().await;
+            let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+            if !matches!(status, 102..=199) {
+                break (head, status);
+            }
+            interim.push(head);
+        };
+        let mut response = Response {
+            status,
+            head,
+            content: Vec::new(),
+            trailers: String::new(),
+            interim,
+            complete: true,
+        };
         let mut content = Vec::new();
         if status == 0 {
             response.complete = false;
         } else if method == "HEAD"
-            || matches!(status, 100 | 204 | 304)
+            || matches!(status, 100 | 101 | 204 | 304)
             || (method == "CONNECT" && status == 200)
         {
         } else if response.field("transfer-encoding") == "chunked" {

@@ -2,11 +2,14 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod openssh;
+
+use bytes::Bytes;
 use journal::contract::{Code, Envelope, InvocationId, Outcome, Phase};
 use journal::{Filter, Invocation, Journal, ResultKey};
 use policy::{Policy, Secret};
 use ssh_gateway::demo::{Client, Login, Target};
-use ssh_gateway::{Gateway, Identity, Options};
+use ssh_gateway::{Control, Gateway, Identity, Options};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +17,29 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// A control API that says what it was asked.
+struct Mirror;
+
+#[async_trait::async_trait]
+impl Control for Mirror {
+    async fn call(&self, agent: &str, request: http::Request<Bytes>) -> http::Response<Bytes> {
+        let target = request.uri().path_and_query().map(ToString::to_string).unwrap();
+        let mut response = http::Response::builder();
+        let body = if target.ends_with("stream=stderr") {
+            "err\n".to_owned()
+        } else if target.ends_with("/result") {
+            response = response.header("affiant-result", "ssh");
+            "out\n".to_owned()
+        } else if target.contains("missing") {
+            response = response.status(404);
+            r#"{"code":"NO_SUCH_INVOCATION","detail":"it is not here"}"#.to_owned()
+        } else {
+            format!(r#"{{"agent":"{agent}","target":"{} {target}"}}"#, request.method())
+        };
+        response.body(Bytes::from(body)).unwrap()
+    }
+}
 
 /// The agent of all tests.
 pub(crate) const AGENT: &str = "coder";
@@ -56,8 +82,13 @@ impl Home {
         let identity = Arc::new(Identity::open(&directory.path().join("ssh")).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let gateway =
-            Gateway::new(journal.clone(), Arc::clone(&policy), Arc::clone(&identity), options);
+        let gateway = Gateway::with_control(
+            journal.clone(),
+            Arc::clone(&policy),
+            Arc::clone(&identity),
+            options,
+            Some(Arc::new(Mirror)),
+        );
         let (stop, shutdown) = watch::channel(false);
         let served = tokio::spawn(gateway.serve(listener, shutdown));
         Self { directory, policy, journal, identity, address, token, stop, served }
@@ -98,6 +129,12 @@ impl Home {
         let filter = Filter { limit: 1, ..Filter::default() };
         let id = self.journal.list(&filter).unwrap().invocations[0].id();
         self.settled(id).await
+    }
+
+    /// The newest invocation, as it is.
+    pub(crate) fn newest_now(&self) -> Invocation {
+        let filter = Filter { limit: 1, ..Filter::default() };
+        self.journal.list(&filter).unwrap().invocations.remove(0)
     }
 
     /// Number of invocations on record.

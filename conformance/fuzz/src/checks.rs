@@ -1,0 +1,177 @@
+//! What holds for every input. Used by the fuzz targets and by the replay of their corpora.
+
+#![allow(clippy::expect_used, clippy::missing_panics_doc, reason = "a broken property is a panic")]
+
+use crate::body::{Decoder, Step};
+use crate::format::{FrameView, Header, RecordView};
+use crate::head::{self, Fields, Framing};
+use bytes::{Bytes, BytesMut};
+use journal::contract::Event;
+use policy::Policy;
+
+/// More than our limit, so that ours is what decides.
+const FIELDS: usize = 128;
+
+/// A head that we accept means the same to another parser, and is what it was when it is written
+/// again from its parts.
+pub fn request_head(data: &[u8]) {
+    let Some(head) = whole_head(data) else { return };
+    let Ok(ours) = head::request(&head) else { return };
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let mut theirs = httparse::Request::new(&mut fields);
+    let parsed = theirs.parse(&head).expect("another parser refuses what we accept");
+    assert_eq!(parsed, httparse::Status::Complete(head.len()), "another end of the head");
+    assert_eq!(theirs.method, Some(ours.method.as_str()));
+    assert_eq!(theirs.path, Some(ours.target.as_str()));
+    same_fields(&ours.fields, theirs.headers);
+    if let Ok(framing) = head::request_framing(&ours) {
+        assert!(framing != Framing::Close, "a request never ends by closing");
+        unambiguous(&ours.fields);
+    }
+    let again = rewritten(format!("{} {} HTTP/1.1\r\n", ours.method, ours.target), &ours.fields);
+    let again = head::request(&again).expect("what we write, we accept");
+    assert_eq!((again.method, again.target), (ours.method, ours.target));
+    assert!(again.fields.iter().eq(ours.fields.iter()));
+}
+
+/// The same for responses; and the framing never depends on who reads.
+pub fn response_head(data: &[u8]) {
+    let Some(head) = whole_head(data) else { return };
+    let Ok(ours) = head::response(&head) else { return };
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let mut theirs = httparse::Response::new(&mut fields);
+    let parsed = theirs.parse(&head).expect("another parser refuses what we accept");
+    assert_eq!(parsed, httparse::Status::Complete(head.len()), "another end of the head");
+    assert_eq!(theirs.code, Some(ours.status));
+    same_fields(&ours.fields, theirs.headers);
+    assert!(!matches!(head::response_framing(&ours, "HEAD"), Ok(Framing::Chunked)));
+    if head::response_framing(&ours, "GET").is_ok() {
+        unambiguous(&ours.fields);
+    }
+}
+
+/// Chunked content is complete, cut or malformed, whatever the pieces it comes in; and nothing
+/// shorter than a complete one is complete.
+pub fn chunked(data: &[u8]) {
+    let whole = decode(data, data.len().max(1));
+    let by_byte = decode(data, 1);
+    assert_eq!(whole.content, by_byte.content, "the content depends on the pieces");
+    assert_eq!(whole.complete, by_byte.complete, "the end depends on the pieces");
+    assert_eq!(whole.malformed, by_byte.malformed, "the verdict depends on the pieces");
+    if whole.complete {
+        assert_eq!(whole.read, by_byte.read);
+        for shorter in [whole.read.saturating_sub(1), whole.read / 2] {
+            let cut = decode(data.get(..shorter).unwrap_or_default(), usize::MAX);
+            assert!(!cut.complete, "complete without its last bytes");
+        }
+    }
+}
+
+/// No bytes of a segment make the reader panic, and what it gives lies inside of them.
+pub fn journal_record(data: &[u8]) {
+    if let Some(record) = RecordView::decode(data) {
+        assert!(record.length <= data.len());
+        assert!(record.payload.len() <= record.length);
+        let _linked = record.links(&[0; 32]);
+        let _attachment = record.sound_attachment();
+    }
+    if let Some(frame) = FrameView::decode(data, &[0; 16], 0, 4096) {
+        assert!(frame.length <= data.len() && frame.body.len() <= frame.length);
+    }
+    if let Some(header) = Header::decode(data) {
+        assert_eq!(Header::decode(&header.encode()).map(|h| h.encode()), Some(header.encode()));
+    }
+}
+
+/// An event that is read is written and read again as the same.
+pub fn event(data: &[u8]) {
+    let Ok(event) = serde_json::from_slice::<Event>(data) else { return };
+    let text = serde_json::to_vec(&event).expect("an event is written");
+    assert_eq!(serde_json::from_slice::<Event>(&text).expect("and read again"), event);
+}
+
+/// A policy text is refused with places in it, or accepted every time.
+///
+/// # Panics
+/// When that does not hold.
+pub fn policy(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match Policy::check(text, "fuzz.toml") {
+        Ok(_) => assert!(Policy::check(text, "fuzz.toml").is_ok(), "accepted only once"),
+        Err(found) => {
+            assert!(!found.is_empty(), "refused without a word");
+            let lines = text.split('\n').count();
+            for diagnostic in found {
+                let inside = (1..=lines).contains(&diagnostic.line) && diagnostic.column >= 1;
+                assert!(inside, "a place outside of the text: {diagnostic}");
+            }
+        }
+    }
+}
+
+fn whole_head(data: &[u8]) -> Option<Bytes> {
+    let mut searched = 0;
+    let end = head::find_end(data, &mut searched)?.ok()?;
+    data.get(..end).map(Bytes::copy_from_slice)
+}
+
+fn same_fields(ours: &Fields, theirs: &[httparse::Header<'_>]) {
+    assert_eq!(ours.len(), theirs.len());
+    for ((name, value), theirs) in ours.iter().zip(theirs) {
+        assert_eq!(name, theirs.name.as_bytes());
+        assert_eq!(value, theirs.value.trim_ascii());
+    }
+}
+
+/// Nobody can read another length from a head whose framing we accept.
+fn unambiguous(fields: &Fields) {
+    let lengths = fields.all("content-length").count();
+    let codings = fields.all("transfer-encoding").count();
+    assert!(lengths + codings <= 1);
+}
+
+fn rewritten(start: String, fields: &Fields) -> Bytes {
+    let mut out = start.into_bytes();
+    for (name, value) in fields.iter() {
+        out.extend_from_slice(name);
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    out.into()
+}
+
+struct Decoded {
+    content: Vec<u8>,
+    complete: bool,
+    malformed: bool,
+    read: usize,
+}
+
+fn decode(data: &[u8], pace: usize) -> Decoded {
+    let mut decoder = Decoder::from(Framing::Chunked);
+    let mut buffer = BytesMut::new();
+    let mut input = data.chunks(pace);
+    let mut fed = 0;
+    let (mut content, mut complete, mut malformed) = (Vec::new(), false, false);
+    loop {
+        match decoder.step(&mut buffer) {
+            Ok(Step::Data(data)) => content.extend_from_slice(&data),
+            Ok(Step::End(..)) => complete = true,
+            Err(_) => malformed = true,
+            Ok(Step::More) => match input.next() {
+                Some(piece) => {
+                    fed += piece.len();
+                    buffer.extend_from_slice(piece);
+                    continue;
+                }
+                None => break,
+            },
+        }
+        if complete || malformed {
+            break;
+        }
+    }
+    Decoded { content, complete, malformed, read: fed - buffer.len() }
+}

@@ -1,0 +1,157 @@
+//! What a client or an origin legally sends comes out unchanged.
+
+#![allow(clippy::indexing_slicing, clippy::expect_used, reason = "tests")]
+
+mod support;
+
+use support::{Client, World};
+
+/// Trailers of a request reach the origin with what announces them; what frames, routes or
+/// authenticates stays.
+#[tokio::test]
+async fn request_trailers_are_forwarded() {
+    let world = World::new().await;
+    let address = world.origin.address;
+    let mut client = Client::connect(world.address).await;
+    for method in ["POST", "PUT"] {
+        client
+            .send(&format!(
+                "{method} http://{address}/status/200 HTTP/1.1\r\nHost: {address}\r\n{}\
+                 TE: trailers, deflate\r\nTrailer: X-Sum, Host\r\nTransfer-Encoding: chunked\r\n\r\n\
+                 3;ext=\"a\"\r\nabc\r\n0\r\nX-sum: 1\r\nHost: evil\r\nAuthorization: x\r\n\
+                 Affiant-Outcome: lie\r\nContent-Length: 3\r\nX-Sum: 2\r\n\r\n",
+                world.credentials()
+            ))
+            .await;
+        let response = client.response(method).await;
+        assert_eq!((response.status, response.text().as_str()), (200, "body"));
+        assert_eq!(world.origin.last_content(), b"abc");
+        let trailers = world.origin.seen.lock().expect("lock").trailers.pop();
+        assert_eq!(trailers.as_deref(), Some("X-sum: 1\r\nX-Sum: 2\r\n\r\n"));
+        let head = world.origin.last_head();
+        assert!(head.contains("\r\nTrailer: X-Sum, Host\r\n"), "{head}");
+        assert!(head.contains("\r\nConnection: TE\r\nTE: trailers\r\n"), "{head}");
+    }
+}
+
+/// K-11: other trailers make another request.
+#[tokio::test]
+async fn k_11_trailers_are_part_of_the_request() {
+    let world = World::new().await;
+    let address = world.origin.address;
+    for (trailer, status) in [("X-T: 1\r\n", 502), ("X-T: 2\r\n", 502), ("X-T: 1\r\n", 424)] {
+        let mut client = Client::connect(world.address).await;
+        let text = format!(
+            "POST http://{address}/close HTTP/1.1\r\nHost: {address}\r\n{}\
+             Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n{trailer}\r\n",
+            world.credentials()
+        );
+        client.send(&text).await;
+        assert_eq!(client.response("POST").await.status, status);
+    }
+    assert_eq!(world.origin.effects("/close"), 2);
+}
+
+/// S-5: interim responses are passed on as they came and settle nothing; their number is bounded; a
+/// caller of HTTP/1.0 knows none.
+#[tokio::test]
+async fn s_5_interim_responses_are_relayed() {
+    let world = World::new().await;
+    for method in ["GET", "POST"] {
+        let response = world.plain(method, "/interim", "", "").await;
+        assert_eq!(response.interim, ["HTTP/1.1 103 Early Hints\nLink: x\n"]);
+        assert_eq!((response.status, response.text().as_str()), (200, "ok"));
+        assert!(response.outcome().starts_with("committed;"));
+    }
+    let mut client = world.tunnel().await;
+    client.send(&world.secure_request("GET", "/interim", "", "")).await;
+    let response = client.response("GET").await;
+    assert_eq!((response.interim.len(), response.status), (1, 200));
+    let old = world.plain_request("GET", "/interim", "", "").replace(" HTTP/1.1", " HTTP/1.0");
+    let mut client = Client::connect(world.address).await;
+    client.send(&old).await;
+    let response = client.response("GET").await;
+    assert_eq!((response.interim.len(), response.status), (0, 200));
+    let response = world.plain("GET", "/many-interim", "", "").await;
+    assert_eq!((response.interim.len(), response.status), (32, 502));
+    assert_eq!(response.facts()[..3], ["REMOTE_PROTOCOL_ERROR", "remote_execution", "unknown"]);
+}
+
+/// The origin's framing is kept where the content is not changed.
+#[tokio::test]
+async fn framing_is_kept() {
+    let world = World::new().await;
+    let response = world.plain("GET", "/chunked", "", "").await;
+    assert_eq!(response.field("transfer-encoding"), "chunked");
+    assert_eq!(response.all("content-length").len(), 0);
+    assert_eq!(response.all("trailer").len(), 0);
+    assert_eq!((response.text().as_str(), response.trailers.as_str()), ("hello", ""));
+    let response = world.plain("GET", "/trailers", "", "").await;
+    assert_eq!(response.all("trailer"), ["X-T"]);
+    assert_eq!(response.trailers, "X-T: 1\n");
+    let response = world.plain("GET", "/ok", "", "").await;
+    assert_eq!(response.all("content-length"), ["2"]);
+    assert!(response.head.starts_with("HTTP/1.1 200 Fine\n"), "{}", response.head);
+    let response = world.plain("HEAD", "/chunked", "", "").await;
+    assert_eq!((response.status, response.all("content-length").len()), (200, 0));
+}
+
+/// The next response on a connection is found after one without content.
+#[tokio::test]
+async fn responses_without_content_leave_the_connection_sound() {
+    let world = World::new().await;
+    let mut client = world.tunnel().await;
+    for (method, path, status) in [
+        ("HEAD", "/ok", 200),
+        ("GET", "/204", 204),
+        ("GET", "/304", 304),
+        ("DELETE", "/204", 204),
+        ("GET", "/ok", 200),
+    ] {
+        client.send(&world.secure_request(method, path, "", "")).await;
+        let response = client.response(method).await;
+        assert_eq!(response.status, status, "{method} {path}");
+        assert_eq!(response.all("transfer-encoding").len(), 0, "{method} {path}");
+    }
+    assert_eq!(world.secure.connections(), 1);
+}
+
+/// Targets and field lines go out byte for byte as they came in.
+#[tokio::test]
+async fn targets_and_fields_are_forwarded_as_received() {
+    let world = World::new().await;
+    for target in [
+        "/echo/%2Fx?",
+        "/echo/a/../b/%7e",
+        "/echo//a",
+        "/echo?q=%20&&a=+",
+        "//echo",
+        "/echo;v=1/./x",
+        "/?",
+    ] {
+        let fields = "x-LOWER: a  b\r\nX-Empty:\r\nX-Twice: 1\r\nx-other: \u{e9}\r\nX-Twice: 2\r\n";
+        let response = world.plain("GET", target, fields, "").await;
+        assert!(matches!(response.status, 200 | 404), "{target} {response:?}");
+        let head = world.origin.last_head();
+        assert!(head.starts_with(&format!("GET {target} HTTP/1.1\r\n")), "{head}");
+        let lines: Vec<_> = head.lines().filter(|l| l.to_lowercase().starts_with("x-")).collect();
+        let expected =
+            ["x-LOWER: a  b", "X-Empty: ", "X-Twice: 1", "x-other: \u{e9}", "X-Twice: 2"];
+        assert_eq!(lines, expected, "{target}");
+    }
+}
+
+/// Instructions to try again later come with their time (contract section 1).
+#[tokio::test]
+async fn m_1_backoff_states_its_time() {
+    let world = World::new().await;
+    let response = world.plain("GET", "/close", "", "").await;
+    assert_eq!(response.facts()[3], "backoff");
+    assert_eq!(response.field("retry-after"), "1");
+    let at = response.json()["error"]["not_before_ms"].as_u64().expect("a time");
+    let stated = world.journal.invocation(response.id()).expect("read").expect("on record");
+    assert_eq!(stated.not_before_ms(), Some(at));
+    let response = world.plain("POST", "/close", "", "x").await;
+    assert_eq!(response.facts()[3], "reconcile");
+    assert_eq!(response.all("retry-after").len(), 0);
+}

@@ -1,0 +1,101 @@
+//! The ways in beside `ssh -J`, with stock OpenSSH: without a jump, by `ProxyCommand`, and to the
+//! gateway itself.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "test code: a broken expectation ends the test"
+)]
+
+mod common;
+
+use common::openssh::{Bench, digest, err, out, pattern};
+use common::{AGENT, envelope, facts, within};
+use journal::contract::{Code, Outcome, Phase};
+use std::process::Stdio;
+use tokio::io::AsyncWriteExt as _;
+
+/// `ssh 'USER%TARGET'@GATEWAY`: the agent's key says whose session it is.
+#[tokio::test]
+async fn a_target_is_reached_without_a_jump() {
+    let Some(bench) = Bench::start("").await else { return };
+    let login = format!("{}%t", bench.sshd.user);
+    let key = bench.home.identity.agent_key(AGENT).unwrap();
+    let direct = |line: &str| {
+        let mut command = bench.command("ssh");
+        command.arg("-i").arg(&key).args(["-l", &login, "affiant-gateway", line]);
+        command
+    };
+    let output = within(direct("echo out; echo err >&2; exit 3").output()).await.unwrap();
+    assert_eq!((out(&output), err(&output)), ("out\n".to_owned(), "err\n".to_owned()));
+    assert_eq!(output.status.code(), Some(3));
+    let invocation = bench.home.newest().await;
+    assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
+    assert_eq!(invocation.accepted().agent.as_deref(), Some(AGENT));
+    assert_eq!(invocation.accepted().target, format!("ssh://{}@t:22", bench.sshd.user));
+    // Both ways at once, more than a window.
+    let bytes = pattern(6_000_000);
+    let mut child = direct("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let mut writer = child.stdin.take().unwrap();
+    let input = bytes.clone();
+    let feeding = tokio::spawn(async move { drop(writer.write_all(&input).await) });
+    let output = within(child.wait_with_output()).await.unwrap();
+    feeding.await.unwrap();
+    assert_eq!(digest(&output.stdout), digest(&bytes));
+    // A terminal.
+    let mut command = direct("tty");
+    let output = within(command.arg("-tt").output()).await.unwrap();
+    assert!(out(&output).contains("/dev/pts/") || err(&output).contains("tty"), "{output:?}");
+    // A target that policy does not know is refused as on any other way.
+    let nowhere = format!("{}%nowhere", bench.sshd.user);
+    let mut command = bench.command("ssh");
+    command.arg("-i").arg(&key).args(["-l", &nowhere, "affiant-gateway", "id"]);
+    let output = within(command.output()).await.unwrap();
+    assert_eq!(output.status.code(), Some(255));
+    let expected = (Phase::Validation, Outcome::NotAttempted, Code::TargetNotAllowed);
+    assert_eq!(facts(&envelope(&output.stderr)), expected);
+    // A key of nobody opens nothing.
+    let mut command = bench.command("ssh");
+    command.arg("-i").arg(bench.sshd.directory.path().join("user_key"));
+    let output = within(command.args(["-l", &login, "affiant-gateway", "id"]).output());
+    assert!(err(&output.await.unwrap()).contains("Permission denied"));
+}
+
+/// `ProxyCommand ssh -W`, which older set-ups use in place of `ProxyJump`.
+#[tokio::test]
+async fn a_proxy_command_leads_through() {
+    let Some(bench) = Bench::start("").await else { return };
+    let through =
+        format!("ProxyCommand=ssh -F {} -W %h:%p affiant-gateway", bench.config.display());
+    let output = within(bench.ssh(&["-o", &through, "t", "echo in; exit 4"]).output());
+    let output = output.await.unwrap();
+    assert_eq!((out(&output).as_str(), output.status.code()), ("in\n", Some(4)));
+}
+
+/// E-5: the gateway's own commands.
+#[tokio::test]
+async fn e_5_the_gateway_answers_for_itself() {
+    let Some(bench) = Bench::start("").await else { return };
+    let own = async |line: &str| {
+        let mut command = bench.command("ssh");
+        within(command.args(["affiant-gateway", line]).output()).await.unwrap()
+    };
+    let output = own("inv list --outcome unknown --limit 5").await;
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["agent"], AGENT);
+    assert_eq!(told["target"], "GET /v1/invocations?outcome=unknown&limit=5");
+    let output = own("inv result act_01").await;
+    assert_eq!((out(&output).as_str(), err(&output).as_str()), ("out\n", "err\n"));
+    let output = own("inv show act_missing").await;
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(err(&output), "affiant: NO_SUCH_INVOCATION: it is not here\n");
+    let output = own("uname -a").await;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("ssh -J AGENT@GATEWAY"), "{}", err(&output));
+    // Nothing of it is an invocation.
+    assert_eq!(bench.home.count(), 0);
+}
