@@ -57,3 +57,25 @@ pub(crate) fn parse(arguments: &[String]) -> Result<Arguments, crate::run::Error
     }
     Ok(parsed)
 }
+
+/// What `soak` was asked for: the binary, minutes, seed.
+pub(crate) fn soak(arguments: &[String]) -> Result<(PathBuf, f64, Option<u64>), Error> {
+    let (mut binary, mut minutes, mut seed) = (None, None, None);
+    let mut rest = arguments.iter();
+    while let Some(name) = rest.next() {
+        let value = rest.next().ok_or_else(|| Error(format!("{name} wants a value")))?;
+        let number = || Error(format!("{name} wants a number"));
+        match name.as_str() {
+            "--affiant" => binary = Some(value.into()),
+            "--minutes" => minutes = Some(value.parse().map_err(|_| number())?),
+            "--seed" => seed = Some(value.parse().map_err(|_| number())?),
+            other => return Err(Error(format!("there is no {other}"))),
+        }
+    }
+    let binary = binary.ok_or_else(|| Error("soak wants --affiant BINARY".to_owned()))?;
+    let minutes: f64 = minutes.ok_or_else(|| Error("soak wants --minutes N".to_owned()))?;
+    if !(minutes > 0.0 && minutes < 1e6) {
+        return Err(Error("--minutes wants a positive number".to_owned()));
+    }
+    Ok((binary, minutes, seed))
+}

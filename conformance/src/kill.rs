@@ -255,7 +255,7 @@ impl Stage {
 }
 
 /// The outcome that a whole answer told at its end.
-fn told(answer: &Answer) -> Option<Outcome> {
+pub(crate) fn told(answer: &Answer) -> Option<Outcome> {
     let Answer::Response(got) = answer else { return None };
     let whole = |got: &Received| got.end == End::Whole;
     let field = got.trailer("affiant-outcome").or_else(|| {
@@ -280,7 +280,7 @@ fn script(scene: Scene) -> Script {
     Script::new("*", steps)
 }
 
-fn new_id(number: u32) -> InvocationId {
+pub(crate) fn new_id(number: u32) -> InvocationId {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let random = now.as_nanos() ^ (u128::from(number) << 64);
     InvocationId::from_parts(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), random)

@@ -12,4 +12,5 @@ pub mod kill;
 pub mod matrix;
 pub mod pki;
 pub mod rules;
+pub mod soak;
 pub mod subject;

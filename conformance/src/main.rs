@@ -15,6 +15,7 @@ affiant-conformance: what a proxy says about its calls, against what the origin 
   affiant-conformance --baseline NAME [--baseline NAME ...] [OUTPUT]
   affiant-conformance --affiant BINARY [OUTPUT]
   affiant-conformance rules [ROOT]
+  affiant-conformance soak --affiant BINARY --minutes N [--seed N]
 
   --proxy URL      http://[user:password@]host:port of a running proxy on this machine
   --ca FILE        the CA that the proxy intercepts TLS with; with --prepare, adds the rows over TLS
@@ -36,6 +37,13 @@ fn main() -> ExitCode {
     let (text, code) = match arguments.first().map(String::as_str) {
         None | Some("-h" | "--help" | "help") => (USAGE.to_owned(), 0),
         Some("rules") => rules(arguments.get(1).map_or(".", String::as_str)),
+        Some("soak") => match run::soak(arguments.get(1..).unwrap_or_default()) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                complain(&error);
+                return ExitCode::from(2);
+            }
+        },
         Some(_) => match arguments::parse(&arguments).and_then(run::run) {
             Ok(outcome) => outcome,
             Err(error) => {

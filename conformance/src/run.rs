@@ -62,6 +62,17 @@ pub(crate) fn run(arguments: Arguments) -> Result<(String, u8), Error> {
     Ok((text, u8::from(lied)))
 }
 
+/// Soaks Affiant as the arguments say.
+pub(crate) fn soak(arguments: &[String]) -> Result<(String, u8), Error> {
+    let (binary, minutes, seed) = crate::arguments::soak(arguments)?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seed = seed.unwrap_or_else(|| now.map_or(1, |now| now.as_secs()));
+    let how_long = Duration::from_secs_f64(minutes * 60.0);
+    let soaked = conformance::soak::soak(&binary, how_long, seed)?;
+    let sound = soaked.findings.is_empty() && soaked.lost == 0;
+    Ok((format!("seed {seed}\n{}", soaked.summary()), u8::from(!sound)))
+}
+
 fn write(file: &Path, text: &str) -> Result<(), Error> {
     std::fs::write(file, text).map_err(|error| Error::File(file.to_owned(), error))
 }

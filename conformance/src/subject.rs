@@ -239,6 +239,14 @@ impl Serving {
         self.child.id()
     }
 
+    /// Asks it to end, and waits at most so long; whether it did.
+    pub fn terminate(&mut self, at_most: Duration) -> bool {
+        let process = i32::try_from(self.id()).ok().and_then(rustix::process::Pid::from_raw);
+        let sent = process
+            .map(|process| rustix::process::kill_process(process, rustix::process::Signal::TERM));
+        matches!(sent, Some(Ok(()))) && self.ended_within(at_most)
+    }
+
     /// Ends it by SIGKILL and waits.
     pub fn kill(mut self) {
         end(&mut self.child);

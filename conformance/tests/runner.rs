@@ -47,6 +47,8 @@ fn what_cannot_be_played_is_exit_code_2() {
         &["--baseline", "nothing"],
         &["--affiant", "/nonexistent"],
         &["--json", "x"],
+        &["soak"],
+        &["soak", "--affiant", "x", "--minutes", "-1"],
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

@@ -33,6 +33,8 @@ pub struct HttpGrant {
     pub forbidden_headers: Vec<String>,
     /// The preset that the route names, whose contract is already part of this grant.
     pub preset: Option<&'static str>,
+    /// Whether tunnels of the route are looked into; false: bytes pass as they are.
+    pub intercept: bool,
 }
 
 /// Leave for one SSH action, and what goes with it.

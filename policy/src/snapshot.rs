@@ -92,6 +92,20 @@ impl Snapshot {
         Err(self.http.refuse_tunnel(agent, &host, port))
     }
 
+    /// The terms of a tunnel that is not looked into, if that is what the route for this host says.
+    /// The narrowest host decides; where routes of that host differ, the tunnel is intercepted.
+    ///
+    /// # Errors
+    /// [`Denial`].
+    pub fn opaque(&self, agent: &str, host: &str, port: u16) -> Result<Option<HttpGrant>, Denial> {
+        let host = normal_host(host)?;
+        match self.http.opaque(agent, &host, port) {
+            Some(route) if route.approval => Err(approval_pending(&route.name)),
+            Some(route) => Ok(Some(route.grant.clone())),
+            None => Ok(None),
+        }
+    }
+
     /// Decides one HTTP action. The most specific matching route wins; nothing matching is denied
     /// unless `egress = "allow"`.
     ///
@@ -217,6 +231,7 @@ impl Snapshot {
             repeat_window: terms.repeat_window,
             forbidden_headers: Vec::new(),
             preset: None,
+            intercept: true,
         }
     }
 }

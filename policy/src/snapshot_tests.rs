@@ -564,3 +564,37 @@ proptest! {
         drop(snapshot.explain_ssh(&action).to_string());
     }
 }
+
+/// `intercept = false`: the narrowest host decides; routes of one host that differ are intercepted.
+#[test]
+fn tunnels_are_left_alone_by_the_narrowest_host() {
+    let text = route("wide", "host = \"*.test\"", "intercept = false")
+        + &route("narrow", "host = \"a.test\"", "")
+        + &route("pinned", "host = \"b.a.test\"", "intercept = false")
+        + &route("mixed", "host = \"c.test\", path = \"/x\"", "")
+        + &route("mixed-too", "host = \"c.test\"", "intercept = false");
+    let snapshot = compile(&text);
+    let alone =
+        |host, port| snapshot.opaque("coder", host, port).unwrap().and_then(|grant| grant.route);
+    assert_eq!(alone("x.test", 443).as_deref(), Some("wide"));
+    assert_eq!(alone("X.test.", 443).as_deref(), Some("wide"));
+    assert_eq!(alone("x.test", 444), None);
+    assert_eq!(alone("a.test", 443), None);
+    assert_eq!(alone("b.a.test", 443).as_deref(), Some("pinned"));
+    assert_eq!(alone("c.test", 443), None);
+}
+
+/// A route that is not intercepted has no place for what looks inside.
+#[test]
+fn what_is_not_intercepted_can_not_be_judged() {
+    for (rest, terms) in [
+        (", path = \"/x\"", ""),
+        (", methods = [\"GET\"]", ""),
+        (", scheme = \"http\"", ""),
+        ("", "idempotent = true\n"),
+    ] {
+        let text =
+            route("r", &format!("host = \"a.test\"{rest}"), &format!("{terms}intercept = false"));
+        assert_eq!(Snapshot::compile(&text, "p", 1).unwrap_err().len(), 1, "{rest} {terms}");
+    }
+}

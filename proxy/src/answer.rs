@@ -87,7 +87,7 @@ fn record(journal: &Journal, id: InvocationId, body: Body) {
 }
 
 /// The stated time of an instruction to try again later.
-fn not_before(verdict: Verdict) -> Option<u64> {
+pub(crate) fn not_before(verdict: Verdict) -> Option<u64> {
     (verdict.retry() == Retry::Backoff).then(|| now_ms() + BACKOFF_MS)
 }
 

@@ -180,7 +180,7 @@ impl Ca {
             .with_no_client_auth()
             .with_single_cert(vec![leaf.der().clone()], key)
             .map_err(Error::Tls)?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
 }

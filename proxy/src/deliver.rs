@@ -2,6 +2,7 @@
 
 use crate::engine::now_ms;
 use crate::head::{Fields, Response, Version};
+use crate::http2::stream::Stream;
 use crate::outgoing::{is_ours, stays};
 use crate::render::{self, Status};
 use crate::respond::forbids_retry;
@@ -17,28 +18,48 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The writing half of the caller's connection.
 pub(crate) struct Outbound {
-    wire: Shared<Wire>,
+    sink: Sink,
     /// Bytes handed to the connection for the response under way.
     pub(crate) sent: u64,
     aborted: bool,
 }
 
+enum Sink {
+    /// The connection itself.
+    Wire(Shared<Wire>),
+    /// A stream of an HTTP/2 connection.
+    Stream(Box<Stream>),
+}
+
 impl Outbound {
     pub(crate) const fn new(wire: Shared<Wire>) -> Self {
-        Self { wire, sent: 0, aborted: false }
+        Self { sink: Sink::Wire(wire), sent: 0, aborted: false }
+    }
+
+    /// What is sent becomes frames of the stream.
+    pub(crate) fn stream(stream: Stream) -> Self {
+        Self { sink: Sink::Stream(Box::new(stream)), sent: 0, aborted: false }
     }
 
     /// Writes and flushes everything.
     pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let wire = match &mut self.sink {
+            Sink::Wire(wire) => wire,
+            Sink::Stream(stream) => {
+                within(stream.send(bytes)).await?;
+                self.sent += bytes.len() as u64;
+                return Ok(());
+            }
+        };
         while !bytes.is_empty() {
-            let written = within(self.wire.write(bytes)).await?;
+            let written = within(wire.write(bytes)).await?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             self.sent += written as u64;
             bytes = bytes.get(written..).unwrap_or_default();
         }
-        within(self.wire.flush()).await
+        within(wire.flush()).await
     }
 
     /// Ends the writing direction in order, unless the connection was broken off.
@@ -46,13 +67,19 @@ impl Outbound {
         if self.aborted {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        within(self.wire.shutdown()).await
+        match &mut self.sink {
+            Sink::Wire(wire) => within(wire.shutdown()).await,
+            Sink::Stream(_) => Ok(()),
+        }
     }
 
     /// Breaks the connection off so that the caller sees it: no orderly end follows.
     pub(crate) fn abort(&mut self) {
         self.aborted = true;
-        let wire = self.wire.lock();
+        let wire = match &mut self.sink {
+            Sink::Wire(wire) => wire.lock(),
+            Sink::Stream(stream) => return stream.abort(),
+        };
         if let Err(error) = wire.tcp().set_zero_linger() {
             tracing::debug!(%error, "the connection could not be set to reset");
         }
@@ -60,7 +87,10 @@ impl Outbound {
 
     /// Whether the caller's host acknowledged every byte and did not reset the connection.
     pub(crate) fn is_acknowledged(&self) -> io::Result<bool> {
-        let wire = self.wire.lock();
+        let wire = match &self.sink {
+            Sink::Wire(wire) => wire.lock(),
+            Sink::Stream(stream) => return stream.is_acknowledged(),
+        };
         if let Some(error) = wire.tcp().take_error()? {
             return Err(error);
         }
@@ -69,7 +99,10 @@ impl Outbound {
 
     /// The connection itself, if this is the last handle on it.
     pub(crate) fn into_wire(self) -> Option<Wire> {
-        self.wire.into_inner()
+        match self.sink {
+            Sink::Wire(wire) => wire.into_inner(),
+            Sink::Stream(_) => None,
+        }
     }
 }
 
@@ -80,7 +113,7 @@ async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
 /// Bytes in the send queue that the peer has not acknowledged (`SIOCOUTQ`, tcp(7)).
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "rustix leaves it to the caller to pair an opcode with its type")]
-fn unacknowledged(tcp: &tokio::net::TcpStream) -> io::Result<i32> {
+pub(crate) fn unacknowledged(tcp: impl std::os::fd::AsFd) -> io::Result<i32> {
     const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
     // SAFETY: SIOCOUTQ writes one int through the pointer.
     let bytes = unsafe {
@@ -90,7 +123,7 @@ fn unacknowledged(tcp: &tokio::net::TcpStream) -> io::Result<i32> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn unacknowledged(_tcp: &tokio::net::TcpStream) -> io::Result<i32> {
+pub(crate) fn unacknowledged(_tcp: impl std::os::fd::AsFd) -> io::Result<i32> {
     Ok(i32::MAX)
 }
 
@@ -171,9 +204,7 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 /// Writes our own fields, the framing and the empty line.
 fn finish(out: &mut Vec<u8>, status: u16, version: Version, delivery: Delivery, ours: &Ours<'_>) {
     line(out, b"Via", format!("1.1 {}", ours.pseudonym).as_bytes());
-    line(out, b"Proxy-Status", render::proxy_status(&ours.status).as_bytes());
-    let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);
-    line(out, b"Affiant-Outcome", outcome.as_bytes());
+    status_lines(out, ours);
     if forbids_retry(status, ours.verdict) {
         line(out, b"x-should-retry", b"false");
     }
@@ -204,6 +235,32 @@ pub(crate) fn chunk(content: &[u8]) -> Vec<u8> {
     out.extend_from_slice(content);
     out.extend_from_slice(b"\r\n");
     out
+}
+
+/// The head that switches the caller's connection to WebSocket: no framing, and no field of a
+/// response that ends.
+pub(crate) fn switching(response: &Response, ours: &Ours<'_>) -> Vec<u8> {
+    let mut out = interim(response);
+    out.truncate(out.len() - 2);
+    line(&mut out, b"Connection", b"Upgrade");
+    line(&mut out, b"Upgrade", b"websocket");
+    status_lines(&mut out, ours);
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+/// The answer to a CONNECT whose tunnel is not looked into.
+pub(crate) fn established(ours: &Ours<'_>) -> Vec<u8> {
+    let mut out = b"HTTP/1.1 200 Connection Established\r\n".to_vec();
+    status_lines(&mut out, ours);
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+fn status_lines(out: &mut Vec<u8>, ours: &Ours<'_>) {
+    line(out, b"Proxy-Status", render::proxy_status(&ours.status).as_bytes());
+    let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);
+    line(out, b"Affiant-Outcome", outcome.as_bytes());
 }
 
 /// An interim response for the caller.

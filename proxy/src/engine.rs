@@ -11,6 +11,7 @@ use crate::deliver::Outbound;
 use crate::fingerprint::{Content, WHOLE_BYTES, fingerprint};
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
+use crate::passage::Passage;
 use crate::proxy::Shared;
 use crate::redact::Redactor;
 use crate::relay::{self, Parts, Relay, upload};
@@ -18,7 +19,7 @@ use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
 use crate::target::Target;
 use crate::upstream::dial::{self, Plan};
-use crate::upstream::exchange::Idle;
+use crate::upstream::exchange::{self, Idle};
 use crate::upstream::pool;
 use crate::{head, outgoing};
 use bytes::Bytes;
@@ -142,6 +143,7 @@ impl Job<'_> {
         let asked = self.ask_for_content().await;
         let next_hop = ready.idle.peer().address.to_string();
         let (mut sender, mut receiver) = ready.idle.dispatch(proof);
+        let mut redactor = ready.redactor;
         let bounds = relay::Bounds {
             limit_bytes: prepared.grant.limits.request_bytes,
             injected: prepared.grant.credential.as_ref().and_then(|c| c.inject.header_name()),
@@ -161,16 +163,22 @@ impl Job<'_> {
                 method: &self.head.method,
                 version: self.head.version,
                 keep_alive: self.keep_alive && asked.is_ok(),
+                upgrade: request::is_upgrade(&self.head),
                 next_hop: &next_hop,
                 pseudonym: &self.shared.pseudonym,
                 hold_bytes: self.shared.options.hold_bytes,
-                redactor: ready.redactor,
+                redactor: &mut redactor,
                 progress: &progress,
             });
             relay.run(upload, &mut receiver).await
         };
+        if let relay::Ended::Switched(head) = ended {
+            let passage = Passage { call, next_hop: &next_hop, redactor, prepared };
+            return self.upgraded(passage, &head, exchange::into_upgraded(sender, receiver)).await;
+        }
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
         match ended {
+            relay::Ended::Switched(_) => Finished { keep: false, pending: None },
             relay::Ended::Settled { delivered, keep } => {
                 let keep = keep && delivered && self.incoming.is_ended();
                 let mut pending = Some(Pending::new(call, self.out.sent));

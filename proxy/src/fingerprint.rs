@@ -24,6 +24,7 @@ const VOLATILE: &[&str] = &[
     "proxy-authorization",
     "proxy-connection",
     "retry-attempt",
+    "sec-websocket-key",
     "sentry-trace",
     "te",
     "traceparent",

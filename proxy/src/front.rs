@@ -5,13 +5,15 @@ use crate::control;
 use crate::deliver::Outbound;
 use crate::engine::{self, Job, Known};
 use crate::head::{self, Fields, Framing, Request, Version};
-use crate::incoming::Incoming;
+use crate::http2;
+use crate::incoming::{CONTENT_PAUSE, Incoming};
 use crate::proxy::Shared;
 use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
 use crate::stream::{self, Inbound, Wire};
 use crate::target::{Authority, Error as TargetError, Host, Scheme};
 use journal::contract::Confirmation;
+use policy::{HttpGrant, Snapshot};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +25,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 const LINGER: Duration = Duration::from_secs(2);
 /// How long the confirmation of a delivery is waited for before the connection is ended.
 const BEFORE_END: Duration = Duration::from_millis(250);
-/// Pause inside a request's content.
-const CONTENT_PAUSE: Duration = Duration::from_secs(60);
 
 /// The first byte of a TLS connection: a handshake record (RFC 8446 section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
@@ -309,7 +309,12 @@ impl Connection {
                 let incoming = job.incoming;
                 self.after(finished, incoming)
             }
-            Ok((authority, identity)) => {
+            Ok((authority, _, Some((snapshot, grant)))) => {
+                let finished = job.pass_through(&authority, &snapshot, &grant).await;
+                let incoming = job.incoming;
+                self.after(finished, incoming)
+            }
+            Ok((authority, identity, None)) => {
                 let established = b"HTTP/1.1 200 Connection Established\r\n\r\n";
                 let sent = job.out.send(established).await;
                 match (sent, job.incoming.into_inbound()) {
@@ -364,17 +369,26 @@ impl Connection {
             .1
             .server_name()
             .is_some_and(|name| name.parse::<Host>().is_ok_and(|name| name != authority.host));
+        let scheme = Scheme::Https;
+        let tunnel = Tunnel { scheme, authority, identity, other_name };
+        if tls.get_ref().1.alpn_protocol() == Some(b"h2") {
+            // Boxed: its state is large, and most connections never get here.
+            Box::pin(http2::caller::serve(self.shared, tls, tunnel, self.shutdown)).await;
+            return None;
+        }
         let wire = stream::Shared::new(Wire::Tls(Box::new(tls)));
         let inbound = Inbound::new(wire.clone());
-        let scheme = Scheme::Https;
-        let tunnel = Some(Tunnel { scheme, authority, identity, other_name });
+        let tunnel = Some(tunnel);
         let out = Outbound::new(wire);
         Some((Self { out, tunnel, pending: Vec::new(), ..self }, inbound))
     }
 }
 
+/// A tunnel that may be opened: where to, for whom, and on whose terms when it is not looked into.
+type Granted = (Authority, Identity, Option<(Arc<Snapshot>, Box<HttpGrant>)>);
+
 /// Whether the tunnel that the request asks for may be opened.
-fn tunnel(job: &mut Job<'_>) -> Result<(Authority, Identity), Refusal> {
+fn tunnel(job: &mut Job<'_>) -> Result<Granted, Refusal> {
     let shared = Arc::clone(job.shared);
     job.known.target = Some(format!("https://{}", job.head.target));
     let identity = Identity::of(&job.head, &shared.policy).ok_or(Refusal::Unauthenticated)?;
@@ -396,10 +410,14 @@ fn tunnel(job: &mut Job<'_>) -> Result<(Authority, Identity), Refusal> {
     let host = authority.host.to_string();
     let snapshot = shared.policy.snapshot();
     snapshot.tunnel(&identity.agent, &host, authority.port).map_err(Refusal::Denied)?;
+    let opaque = snapshot.opaque(&identity.agent, &host, authority.port);
+    if let Some(grant) = opaque.map_err(Refusal::Denied)? {
+        return Ok((authority, identity, Some((snapshot, Box::new(grant)))));
+    }
     // The leaf is made now, while a failure can still be told.
     shared.ca.server_config(&authority.host).map_err(|error| {
         tracing::error!(%error, %host, "no leaf could be made");
         Refusal::Internal
     })?;
-    Ok((authority, identity))
+    Ok((authority, identity, None))
 }

@@ -4,12 +4,18 @@
 //! but the framing, so that both can't disagree about where the content ends.
 
 use crate::head::{Fields, Framing};
+use crate::http2::from_map;
 use crate::stream::{Inbound, Tap};
 use bytes::{Bytes, BytesMut};
+use h2::RecvStream;
 use journal::contract::Digest;
 use pingora_core::protocols::http::ServerSession;
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
+use tokio::time::timeout;
+
+/// Pause inside content where nothing else is said.
+pub(crate) const CONTENT_PAUSE: Duration = Duration::from_secs(60);
 
 /// Why the content did not come in whole.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +47,9 @@ enum Source {
     /// Read to its end, or there was none: the connection stands at the next request.
     Ended(Inbound),
     Open(Box<ServerSession>),
+    /// A stream of an HTTP/2 connection.
+    Stream(Box<RecvStream>),
+    StreamEnded,
     /// The session could not be begun.
     Lost,
 }
@@ -54,6 +63,8 @@ pub(crate) struct Incoming {
     /// Sees chunks as they are read.
     tap: Option<Tap>,
     trailers: Fields,
+    /// How long the caller may pause; of a session, it keeps its own.
+    idle: Duration,
 }
 
 impl Incoming {
@@ -95,13 +106,27 @@ impl Incoming {
         Ok(Self { tap, ..Self::new(Source::Open(Box::new(session)), declared) })
     }
 
+    /// The content of a stream.
+    pub(crate) fn stream(content: RecvStream, framing: Framing) -> Self {
+        let declared = match framing {
+            Framing::Length(length) => Some(length),
+            Framing::Empty => Some(0),
+            Framing::Close | Framing::Chunked => None,
+        };
+        let ended = content.is_end_stream();
+        let source = if ended { Source::StreamEnded } else { Source::Stream(Box::new(content)) };
+        Self::new(source, declared)
+    }
+
     fn new(source: Source, declared: Option<u64>) -> Self {
         let (tap, trailers) = (None, Fields::default());
-        Self { source, declared, length: 0, digest: Sha256::new(), tap, trailers }
+        let (length, digest, idle) = (0, Sha256::new(), CONTENT_PAUSE);
+        Self { source, declared, length, digest, tap, trailers, idle }
     }
 
     /// How long the caller may pause inside its content from now on.
     pub(crate) fn set_idle(&mut self, idle: Duration) {
+        self.idle = idle;
         if let Source::Open(session) = &mut self.source {
             session.set_read_timeout(Some(idle));
         }
@@ -114,7 +139,7 @@ impl Incoming {
 
     /// Whether nothing is left to read.
     pub(crate) const fn is_ended(&self) -> bool {
-        matches!(self.source, Source::Ended(_))
+        matches!(self.source, Source::Ended(_) | Source::StreamEnded)
     }
 
     /// Content bytes read so far.
@@ -135,7 +160,11 @@ impl Incoming {
     /// The next piece, or `None` at the proven end. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
-            let Source::Open(session) = &mut self.source else { return Ok(None) };
+            let session = match &mut self.source {
+                Source::Open(session) => session,
+                Source::Stream(_) => return self.next_of_stream().await,
+                Source::Ended(_) | Source::StreamEnded | Source::Lost => return Ok(None),
+            };
             let malformed =
                 |tap: &Option<Tap>| matches!(tap.as_ref().and_then(Tap::end), Some(Err(_)));
             if malformed(&self.tap) {
@@ -154,6 +183,36 @@ impl Incoming {
                 }
                 None => {
                     self.end().await?;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// As [`Incoming::next`], from frames.
+    async fn next_of_stream(&mut self) -> Result<Option<Bytes>, Error> {
+        let Source::Stream(stream) = &mut self.source else { return Ok(None) };
+        loop {
+            let read = timeout(self.idle, stream.data()).await.map_err(|_| Error::Stalled)?;
+            match read {
+                Some(Ok(piece)) => {
+                    let released = stream.flow_control().release_capacity(piece.len());
+                    released.map_err(|_| Error::Gone)?;
+                    if piece.is_empty() {
+                        continue;
+                    }
+                    self.length += piece.len() as u64;
+                    self.digest.update(&piece);
+                    return Ok(Some(piece));
+                }
+                Some(Err(error)) if error.is_library() => return Err(Error::Malformed),
+                Some(Err(_)) => return Err(Error::Gone),
+                None => {
+                    let trailers = timeout(self.idle, stream.trailers()).await;
+                    let trailers =
+                        trailers.map_err(|_| Error::Stalled)?.map_err(|_| Error::Gone)?;
+                    self.trailers = trailers.as_ref().map(from_map).unwrap_or_default();
+                    self.source = Source::StreamEnded;
                     return Ok(None);
                 }
             }
@@ -183,11 +242,19 @@ impl Incoming {
         Ok(())
     }
 
+    /// Takes the connection away, if the content was read to its end. Nothing can be read after that.
+    pub(crate) fn take_inbound(&mut self) -> Option<Inbound> {
+        match std::mem::replace(&mut self.source, Source::Lost) {
+            Source::Ended(inbound) => Some(inbound),
+            Source::Open(_) | Source::Stream(_) | Source::StreamEnded | Source::Lost => None,
+        }
+    }
+
     /// The connection at the next request, if the content was read to its end.
     pub(crate) fn into_inbound(self) -> Option<Inbound> {
         match self.source {
             Source::Ended(inbound) => Some(inbound),
-            Source::Open(_) | Source::Lost => None,
+            Source::Open(_) | Source::Stream(_) | Source::StreamEnded | Source::Lost => None,
         }
     }
 }

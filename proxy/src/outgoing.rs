@@ -1,6 +1,7 @@
 //! The head that goes to the origin, built in one private buffer that is zeroed when dropped.
 
 use crate::head::{Fields, Framing, Request};
+use crate::request::is_upgrade;
 use crate::target::Target;
 use policy::Secret;
 use zeroize::Zeroizing;
@@ -60,6 +61,7 @@ pub(crate) fn head(
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
     put(&[request.method.as_bytes(), b" ", target.path_and_query.as_bytes(), b" HTTP/1.1\r\n"]);
     let chunked = framing == Framing::Chunked;
+    let upgrade = is_upgrade(request);
     let mut has_host = false;
     let mut open = injected;
     // What is encoded can't be searched for an echo of the credential (contract I-4).
@@ -76,6 +78,8 @@ pub(crate) fn head(
             if let Some((_, secret)) = open.take() {
                 put(&[name, b": ", secret.expose(), b"\r\n"]);
             }
+        } else if injected.is_some() && upgrade && is("sec-websocket-extensions") {
+            // Extensions compress.
         } else if injected.is_some() && is("accept-encoding") {
             if std::mem::take(&mut plain) {
                 put(&[name, b": identity\r\n"]);
@@ -90,7 +94,9 @@ pub(crate) fn head(
     if let Some((name, secret)) = open {
         put(&[name.as_bytes(), b": ", secret.expose(), b"\r\n"]);
     }
-    if fields.has_member("te", "trailers") {
+    if upgrade {
+        put(&[b"Connection: Upgrade\r\nUpgrade: websocket\r\n"]);
+    } else if fields.has_member("te", "trailers") {
         put(&[b"Connection: TE\r\nTE: trailers\r\n"]);
     }
     if plain {

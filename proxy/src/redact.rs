@@ -143,6 +143,11 @@ impl Redactor {
         joined
     }
 
+    /// Whether something is held back.
+    pub(crate) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// What was held back, at the end of the stream.
     pub(crate) fn rest(&mut self) -> Bytes {
         std::mem::take(&mut self.held).freeze()

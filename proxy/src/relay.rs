@@ -99,6 +99,8 @@ pub(crate) enum Ended {
         /// Whether the response leaves that connection usable.
         keep: bool,
     },
+    /// The connection was upgraded; the exchange has no end of its own any more.
+    Switched(Response),
     /// No deciding result. `begun`: the caller has a part of the response.
     Broken { error: Broken, begun: bool, length_bytes: u64 },
 }
@@ -126,10 +128,12 @@ pub(crate) struct Parts<'a> {
     pub(crate) method: &'a str,
     pub(crate) version: Version,
     pub(crate) keep_alive: bool,
+    /// Whether the request asks for a WebSocket.
+    pub(crate) upgrade: bool,
     pub(crate) next_hop: &'a str,
     pub(crate) pseudonym: &'a str,
     pub(crate) hold_bytes: usize,
-    pub(crate) redactor: Redactor,
+    pub(crate) redactor: &'a mut Redactor,
     /// Counts what left of the request.
     pub(crate) progress: &'a AtomicU64,
 }
@@ -157,7 +161,8 @@ impl<'a> Relay<'a> {
     ) -> Ended {
         // Nothing that was not redacted goes on from here, to the record either (contract I-4).
         let head = match self.head(upload.as_mut(), receiver).await {
-            Ok(head) => self.parts.redactor.head(head),
+            Ok(Received::Switched(head)) => return self.switched(head),
+            Ok(Received::Final(head) | Received::Interim(head)) => self.parts.redactor.head(head),
             Err(error) => return self.broken(error),
         };
         let started = ResponseStarted {
@@ -174,6 +179,22 @@ impl<'a> Relay<'a> {
         }
     }
 
+    /// Records an upgrade. What follows belongs to nobody here.
+    fn switched(&mut self, head: Response) -> Ended {
+        if self.sending || !matches!(self.down, Down::Untouched) {
+            return self.broken(Broken::Receive { error: exchange::Error::Switched, begun: true });
+        }
+        let head = self.parts.redactor.head(head);
+        let started = ResponseStarted {
+            status: Some(head.status),
+            remote_request_id: remote_request_id(&head.fields),
+        };
+        match self.parts.call.response_started(started) {
+            Ok(()) => Ended::Switched(head),
+            Err(error) => self.broken(Broken::NotStored(error)),
+        }
+    }
+
     fn broken(&self, error: Broken) -> Ended {
         let begun = matches!(self.down, Down::Streaming(_) | Down::Gone);
         Ended::Broken { error, begun, length_bytes: self.received }
@@ -184,7 +205,7 @@ impl<'a> Relay<'a> {
         &mut self,
         mut upload: Pin<&mut impl Future<Output = Result<RequestSent, Unsent>>>,
         receiver: &mut Receiver,
-    ) -> Result<Response, Broken> {
+    ) -> Result<Received, Broken> {
         let deadline = tokio::time::sleep(self.parts.grant.limits.response_timeout);
         tokio::pin!(deadline);
         let mut unsent = None;
@@ -200,9 +221,9 @@ impl<'a> Relay<'a> {
                         unsent = Some(error);
                     }
                 }
-                head = receiver.head(self.parts.method) => match head {
-                    Ok(Received::Final(head)) => return Ok(head),
+                head = receiver.head(self.parts.method, self.parts.upgrade) => match head {
                     Ok(Received::Interim(head)) => self.interim(head).await,
+                    Ok(head) => return Ok(head),
                     Err(error) => {
                         return Err(match unsent {
                             Some(unsent) => Broken::Send(unsent),

@@ -116,9 +116,9 @@ pub(crate) fn check(head: &Request, pseudonym: &str) -> Result<(), Refusal> {
     if seen {
         return Err(Refusal::Loop);
     }
-    if head.fields.has_member("upgrade", "websocket") {
+    if head.fields.has_member("upgrade", "websocket") && !is_upgrade(head) {
         let field = "request.headers.upgrade";
-        return Err(Refusal::Unsupported { what: "WebSocket", field });
+        return Err(Refusal::Unsupported { what: "This form of upgrade to WebSocket", field });
     }
     let expectations: Vec<_> = head.fields.members("expect").collect();
     match expectations.as_slice() {
@@ -126,6 +126,16 @@ pub(crate) fn check(head: &Request, pseudonym: &str) -> Result<(), Refusal> {
         [one] if one.eq_ignore_ascii_case(b"100-continue") => Ok(()),
         _ => Err(Refusal::Expectation),
     }
+}
+
+/// Whether the request asks for a WebSocket (RFC 6455 section 4.1). Other upgrades are not passed on.
+pub(crate) fn is_upgrade(head: &Request) -> bool {
+    head.method == "GET"
+        && head.version == Version::Http11
+        && head.fields.has_member("connection", "upgrade")
+        && head.fields.members("upgrade").all(|name| name.eq_ignore_ascii_case(b"websocket"))
+        && head.fields.has("upgrade")
+        && matches!(head::request_framing(head), Ok(head::Framing::Empty))
 }
 
 /// Whether the caller waits for an interim 100 before it sends content.

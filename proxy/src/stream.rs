@@ -15,10 +15,11 @@ use pingora_core::protocols::{
 };
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -80,6 +81,21 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Shared<W> {
 pub(crate) struct Rewound {
     tcp: TcpStream,
     prefix: BytesMut,
+    /// Bytes written so far.
+    written: Arc<AtomicU64>,
+}
+
+impl Rewound {
+    /// The count of bytes written, which goes on counting.
+    pub(crate) fn written(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.written)
+    }
+}
+
+impl AsFd for Rewound {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tcp.as_fd()
+    }
 }
 
 impl AsyncRead for Rewound {
@@ -101,7 +117,9 @@ impl AsyncWrite for Rewound {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write(cx, buf)
+        let length = ready!(Pin::new(&mut self.tcp).poll_write(cx, buf))?;
+        self.written.fetch_add(length as u64, Ordering::AcqRel);
+        Poll::Ready(Ok(length))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -144,7 +162,7 @@ impl Wire {
     /// The clear-text stream with what was read too early, to put TLS on it.
     pub(crate) fn rewind(self, prefix: BytesMut) -> Option<Rewound> {
         match self {
-            Self::Plain(tcp) => Some(Rewound { tcp, prefix }),
+            Self::Plain(tcp) => Some(Rewound { tcp, prefix, written: Arc::default() }),
             Self::Tls(_) => None,
         }
     }

@@ -130,7 +130,9 @@ async fn v_1_refusals_have_their_codes() {
     check(&world, denied.as_bytes(), 403, "TARGET_NOT_ALLOWED", "target.host").await;
     let looped = get(&url, &format!("{via}\r\n"));
     check(&world, looped.as_bytes(), 502, "LOOP_DETECTED", "request.headers.via").await;
-    let upgrade = get(&url, "Connection: upgrade\r\nUpgrade: websocket\r\n");
+    let upgrade = format!(
+        "POST {url} HTTP/1.1\r\nHost: x\r\n{credentials}Connection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    );
     check(&world, upgrade.as_bytes(), 501, "UNSUPPORTED_ACTION", "request.headers.upgrade").await;
     let expect = get(&url, "Expect: 200-maybe\r\n");
     check(&world, expect.as_bytes(), 400, "INVALID_REQUEST", "request.headers.expect").await;

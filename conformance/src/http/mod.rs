@@ -5,5 +5,5 @@ mod origin;
 mod script;
 
 pub use caller::{Answer, Caller, End, Received, Request};
-pub use origin::{Origin, Seen};
+pub use origin::{Counts, Origin, Seen};
 pub use script::{Opening, Script, Step};

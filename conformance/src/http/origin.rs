@@ -1,6 +1,7 @@
 //! The scripted origin: listens on loopback, reads HTTP/1.1 strictly, and keeps the ledger.
 
 use super::{Opening, Script, Step};
+use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +36,24 @@ impl Seen {
     #[must_use]
     pub fn field(&self, name: &str) -> Option<String> {
         field(&self.head, name)
+    }
+}
+
+/// What arrived at one path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Requests.
+    pub requests: usize,
+    /// Effects.
+    pub effects: usize,
+}
+
+/// The path of a target in origin or absolute form.
+fn path_of(target: &str) -> &str {
+    let path = target.split('?').next().unwrap_or(target);
+    match path.split_once("://") {
+        Some((_, rest)) => rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/"),
+        None => path,
     }
 }
 
@@ -132,6 +151,19 @@ impl Origin {
         self.shared.ledger().effects.iter().filter(|applied| *applied == path).count()
     }
 
+    /// How often each path was asked for, and how many effects were applied there; then forgets them.
+    pub fn take_counts(&self) -> HashMap<String, Counts> {
+        let mut ledger = self.shared.ledger();
+        let mut counts: HashMap<String, Counts> = HashMap::new();
+        for seen in ledger.seen.drain(..) {
+            counts.entry(path_of(seen.target()).to_owned()).or_default().requests += 1;
+        }
+        for path in ledger.effects.drain(..) {
+            counts.entry(path).or_default().effects += 1;
+        }
+        counts
+    }
+
     /// Waits until so many requests arrived; false when the time is over.
     #[must_use]
     pub fn wait_for(&self, requests: usize, at_most: Duration) -> bool {
@@ -180,9 +212,15 @@ impl Shared {
     }
 
     fn script(&self, target: &str) -> Option<Script> {
-        let path = target.split('?').next().unwrap_or(target);
+        let path = path_of(target);
         let of = |wanted: &str| self.scripts.iter().find(|script| script.path == wanted);
-        of(path).or_else(|| of("*")).cloned()
+        let below = |script: &&Script| {
+            script
+                .path
+                .strip_suffix("/*")
+                .is_some_and(|at| path.strip_prefix(at).is_some_and(|rest| rest.starts_with('/')))
+        };
+        of(path).or_else(|| self.scripts.iter().find(below)).or_else(|| of("*")).cloned()
     }
 }
 
@@ -315,7 +353,7 @@ async fn take<S: Transport>(
             let mut ledger = shared.ledger();
             let target = ledger.seen.get(index).map(|seen| seen.target().to_owned());
             let path = target.unwrap_or_default();
-            ledger.effects.push(path.split('?').next().unwrap_or_default().to_owned());
+            ledger.effects.push(path_of(&path).to_owned());
         }
         Step::Send(bytes) => {
             stream.write_all(bytes).await?;

@@ -50,7 +50,8 @@ pub enum Opening {
 /// What happens at one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Script {
-    /// The path it stands for; `*` for every path that has no script of its own.
+    /// The path it stands for; `/a/*` for every path below `/a`, `*` for every path that has no script
+    /// of its own.
     pub path: String,
     /// The steps. A script that does not close keeps the connection for a next request.
     pub steps: Vec<Step>,

@@ -28,6 +28,7 @@ pub(super) const KNOWN: &[&str] = &[
     "reconcile",
     "repeat_guard",
     "private_addresses",
+    "intercept",
 ];
 
 pub(super) const MATCH: &[&str] =
@@ -90,6 +91,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         let overridden = idempotent.is_some() || fields.has("idempotency");
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
     });
+    let intercept = read_intercept(fields, &target);
     let forbidden = credential.as_ref().and_then(|c| c.inject.header_name()).map(str::to_owned);
     let grant = HttpGrant {
         route: Some(name.clone()),
@@ -104,6 +106,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         repeat_window: terms.repeat_window,
         forbidden_headers: forbidden.filter(|_| !replace).into_iter().collect(),
         preset: preset.map(|p| p.name),
+        intercept,
     };
     Some(HttpRoute {
         name,
@@ -119,6 +122,28 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         grant,
         preset: contract,
     })
+}
+
+/// The key `intercept`. A tunnel that is not looked into has no methods, paths or headers, and no
+/// place for a credential.
+fn read_intercept(fields: &Fields<'_, '_>, target: &Fields<'_, '_>) -> bool {
+    if fields.truth("intercept") != Some(false) {
+        return true;
+    }
+    for key in ["credential", "preset", "idempotent", "idempotency", "reconcile", "agent_header"] {
+        if fields.has(key) {
+            fields.wrong(key, "needs a route that is intercepted", None);
+        }
+    }
+    for key in ["methods", "path", "headers", "query"] {
+        if target.has(key) {
+            target.wrong(key, "needs a route that is intercepted", None);
+        }
+    }
+    if target.word("scheme", &["https", "http"]) == Some(1) {
+        target.wrong("scheme", "has nothing to intercept; leave intercept out", None);
+    }
+    false
 }
 
 /// Whether the route's header takes the place of the agent's own.

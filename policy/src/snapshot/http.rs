@@ -177,6 +177,21 @@ impl Index {
         self.of_host(host).any(|r| r.port == port && admits(&r.agents, agent))
     }
 
+    /// The route that leaves tunnels to the host alone.
+    pub(super) fn opaque(&self, agent: &str, host: &str, port: u16) -> Option<&HttpRoute> {
+        let of_site = |site: &Site| -> Vec<usize> {
+            let routes = site.all.iter().copied().filter(|&i| {
+                self.routes.get(i).is_some_and(|r| r.port == port && admits(&r.agents, agent))
+            });
+            routes.collect()
+        };
+        let narrowest = self.sites(host).map(of_site).find(|routes| !routes.is_empty())?;
+        let mut routes = narrowest.iter().filter_map(|&i| self.routes.get(i));
+        let first = routes.next()?;
+        let alone = !first.grant.intercept && routes.all(|route| !route.grant.intercept);
+        alone.then_some(first)
+    }
+
     /// Says why no tunnel is opened.
     pub(super) fn refuse_tunnel(&self, agent: &str, host: &str, port: u16) -> Denial {
         let known = self.of_host(host).any(|r| admits(&r.agents, agent));

@@ -28,7 +28,7 @@ use zeroize::Zeroizing;
 const MAX_INTERIM: u32 = 32;
 
 /// The transport to an origin.
-pub(super) enum Wire {
+pub(crate) enum Wire {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
@@ -271,6 +271,8 @@ pub(crate) enum Received {
     /// One that settles nothing (contract S-5).
     Interim(head::Response),
     Final(head::Response),
+    /// The connection speaks WebSocket from here on.
+    Switched(head::Response),
 }
 
 /// A piece of response content, or its proven end.
@@ -305,11 +307,20 @@ impl Receiver {
         !self.buffer.is_empty()
     }
 
-    /// Reads the next response head; `method` decides the framing of a final one. Cancel-safe.
-    pub(crate) async fn head(&mut self, method: &str) -> Result<Received, Error> {
+    /// Reads the next response head; `method` decides the framing of a final one, `upgrade` whether
+    /// a WebSocket was asked for. Cancel-safe.
+    pub(crate) async fn head(&mut self, method: &str, upgrade: bool) -> Result<Received, Error> {
         let head = self.one_head().await?;
         match head.status {
-            101 => Err(Error::Switched),
+            101 => {
+                let switched = head.fields.has_member("connection", "upgrade")
+                    && head.fields.has_member("upgrade", "websocket");
+                if upgrade && switched {
+                    Ok(Received::Switched(head))
+                } else {
+                    Err(Error::Switched)
+                }
+            }
             100..=199 => {
                 self.interim += 1;
                 if self.interim > MAX_INTERIM {
@@ -357,6 +368,18 @@ impl Receiver {
             }
         }
     }
+}
+
+/// The connection after an upgrade, and what came on it already.
+pub(crate) fn into_upgraded(sender: Sender, receiver: Receiver) -> (Shared<Wire>, Bytes) {
+    drop(sender);
+    (receiver.wire, receiver.buffer.freeze())
+}
+
+/// The connection of a tunnel that nobody looks into. It carries no exchange.
+pub(crate) fn into_tunnel(idle: Idle, proof: Dispatched) -> Shared<Wire> {
+    let (sender, receiver) = idle.dispatch(proof);
+    into_upgraded(sender, receiver).0
 }
 
 fn keeps_alive(head: &head::Response) -> bool {

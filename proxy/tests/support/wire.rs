@@ -115,21 +115,34 @@ impl Client {
     }
 
     pub async fn into_tls(self, ca: &str, name: &'static str) -> Self {
+        Self { stream: self.tls(ca, name, &[]).await, buffer: Vec::new(), reset: false }
+    }
+
+    /// TLS that agreed on HTTP/2.
+    pub async fn into_h2(self, ca: &str, name: &'static str) -> Box<dyn Transport> {
+        self.tls(ca, name, &[b"h2"]).await
+    }
+
+    async fn tls(self, ca: &str, name: &'static str, protocols: &[&[u8]]) -> Box<dyn Transport> {
         assert!(self.buffer.is_empty(), "bytes after the tunnel's head");
         let mut roots = rustls::RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
             roots.add(certificate.expect("PEM")).expect("root");
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("versions")
             .with_root_certificates(roots)
             .with_no_client_auth();
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let name = ServerName::try_from(name).expect("name");
         let tls = connector.connect(name, self.stream).await.expect("handshake");
-        Self { stream: Box::new(tls), buffer: Vec::new(), reset: false }
+        if let Some(protocol) = protocols.first() {
+            assert_eq!(tls.get_ref().1.alpn_protocol(), Some(*protocol));
+        }
+        Box::new(tls)
     }
 
     /// TLS without looking at the certificate, as a hostile client does.
@@ -178,6 +191,13 @@ impl Client {
                 return None;
             }
         }
+    }
+
+    /// Takes exactly so many bytes, or fewer at the end.
+    pub async fn take(&mut self, length: usize) -> Vec<u8> {
+        let mut content = Vec::new();
+        self.exact(length, &mut content).await;
+        content
     }
 
     async fn exact(&mut self, length: usize, content: &mut Vec<u8>) -> bool {

@@ -1,0 +1,27 @@
+//! A short soak of the real binary; `affiant-conformance soak` runs it for as long as one likes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test fails by a panic"
+)]
+#![cfg(target_os = "linux")]
+
+use std::path::Path;
+use std::time::Duration;
+
+/// J-7, D-7: mixed traffic, faults and kills; nothing is lost, and nothing contradicts the counts.
+#[test]
+fn j_7_d_7_a_short_soak() {
+    let binary = Path::new(env!("CARGO_BIN_EXE_affiant"));
+    let seed = std::env::var("CONFORMANCE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        u64::try_from(now.as_millis()).unwrap()
+    });
+    let soaked = conformance::soak::soak(binary, Duration::from_secs(20), seed).unwrap();
+    eprintln!("CONFORMANCE_SEED={seed}\n{}", soaked.summary());
+    assert_eq!((soaked.lost, soaked.findings.len()), (0, 0), "{}", soaked.summary());
+    assert!(soaked.kills >= 2 && soaked.calls > 100, "{}", soaked.summary());
+}

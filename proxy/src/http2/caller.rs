@@ -1,0 +1,196 @@
+//! One HTTP/2 connection of a caller, inside of its tunnel: a task per stream.
+
+use super::from_map;
+use super::progress::{Progress, Watched};
+use super::stream::Stream;
+use crate::answer::Pending;
+use crate::deliver::Outbound;
+use crate::engine::{Job, Known};
+use crate::head::{self, Fields, Framing, Request, Version};
+use crate::incoming::Incoming;
+use crate::proxy::Shared;
+use crate::request::Tunnel;
+use crate::respond::Refusal;
+use crate::stream::Rewound;
+use crate::target::Scheme;
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::{Builder, Connection, SendResponse};
+use http::request::Parts;
+use journal::contract::Confirmation;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_rustls::server::TlsStream;
+
+/// Streams open at the same time.
+const STREAMS: u32 = 128;
+/// Streams that were reset and are still remembered: more at once is an attack (rapid reset).
+const RESET_STREAMS: usize = 32;
+/// Bytes a stream, and a connection, may have on the way.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 8 << 20;
+/// How long the confirmation of a delivery is waited for.
+const CONFIRMATION: Duration = Duration::from_secs(30);
+
+/// Serves the connection to its end.
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    tls: TlsStream<Rewound>,
+    tunnel: Tunnel,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let Ok(watched) = Watched::new(tls) else { return };
+    let progress = watched.progress();
+    let limit = u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX);
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(limit)
+        .max_concurrent_reset_streams(RESET_STREAMS)
+        .max_pending_accept_reset_streams(RESET_STREAMS)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    let handshake = timeout(shared.options.head_timeout, builder.handshake(watched));
+    let Ok(Ok(mut connection)) = handshake.await else { return };
+    let tunnel = Arc::new(tunnel);
+    let mut calls = JoinSet::new();
+    let mut idle_until = Instant::now() + shared.options.keep_alive;
+    let mut going = *shutdown.borrow();
+    if going {
+        connection.graceful_shutdown();
+    }
+    loop {
+        tokio::select! {
+            accepted = connection.accept() => {
+                let Some(Ok((request, respond))) = accepted else { break };
+                let (shared, tunnel) = (Arc::clone(&shared), Arc::clone(&tunnel));
+                let progress = Arc::clone(&progress);
+                calls.spawn(call(shared, tunnel, request, respond, progress, shutdown.clone()));
+            }
+            Some(_) = calls.join_next() => idle_until = Instant::now() + shared.options.keep_alive,
+            changed = shutdown.changed(), if !going => {
+                going = true;
+                if changed.is_ok() {
+                    connection.graceful_shutdown();
+                }
+            }
+            () = sleep_until(idle_until), if calls.is_empty() && !going => {
+                going = true;
+                connection.graceful_shutdown();
+            }
+        }
+    }
+    end(connection, calls).await;
+}
+
+/// Calls that are under way go on without their caller (contract D-4).
+async fn end(connection: Connection<Watched, Bytes>, mut calls: JoinSet<()>) {
+    drop(connection);
+    while calls.join_next().await.is_some() {}
+}
+
+/// One call on one stream.
+async fn call(
+    shared: Arc<Shared>,
+    tunnel: Arc<Tunnel>,
+    request: http::Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+    progress: Arc<Progress>,
+    shutdown: watch::Receiver<bool>,
+) {
+    let (parts, content) = request.into_parts();
+    let mut out = Outbound::stream(Stream::new(respond, parts.method.to_string(), progress));
+    let head = request_head(&parts);
+    let framing = framing(&head, &content);
+    let fault = if head.fields.iter().count() > head::MAX_FIELDS {
+        Some(head::Fault::TooManyFields)
+    } else {
+        framing.err()
+    };
+    let framing = framing.unwrap_or(Framing::Empty);
+    let mut job = Job {
+        shared: &shared,
+        tunnel: Some(&tunnel),
+        head,
+        framing,
+        incoming: Incoming::stream(content, framing),
+        out: &mut out,
+        keep_alive: true,
+        known: Known::default(),
+    };
+    let finished = if let Some(fault) = fault {
+        job.refuse(None, &Refusal::Head(fault)).await
+    } else if *shutdown.borrow() {
+        job.refuse(None, &Refusal::ShuttingDown).await
+    } else {
+        job.run().await
+    };
+    drop(job);
+    if let Some(pending) = finished.pending {
+        confirm(&out, pending).await;
+    }
+}
+
+/// Waits until the caller's host has the response, or it is clear that it never will.
+async fn confirm(out: &Outbound, pending: Pending) {
+    let until = Instant::now() + CONFIRMATION;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match out.is_acknowledged() {
+            Ok(true) => return pending.confirm(Confirmation::Transport),
+            Ok(false) if Instant::now() < until => {}
+            Ok(false) | Err(_) => return pending.fail(),
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(200));
+    }
+}
+
+/// The request as a head of HTTP/1.1: `:authority` is `Host`, cookie crumbs are one line again (RFC
+/// 9113 section 8.2.3).
+fn request_head(parts: &Parts) -> Request {
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let authority = parts.uri.authority().map(http::uri::Authority::as_str);
+    let scheme = parts.uri.scheme_str().unwrap_or(Scheme::Https.as_str());
+    let target = match authority {
+        // Another scheme than the tunnel's is another target.
+        Some(authority) if scheme != Scheme::Https.as_str() => {
+            format!("{scheme}://{authority}{path}")
+        }
+        Some(_) | None => path.to_owned(),
+    };
+    let mut lines: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    if let Some(authority) = authority {
+        lines.push((b"host".to_vec(), authority.as_bytes().to_vec()));
+    }
+    let mut cookie: Option<usize> = None;
+    for (name, value) in from_map(&parts.headers).iter() {
+        if name == b"host" && authority.is_some_and(|known| known.as_bytes() == value) {
+            continue;
+        }
+        if name == b"cookie" {
+            if let Some((_, whole)) = cookie.and_then(|at| lines.get_mut(at)) {
+                whole.extend_from_slice(b"; ");
+                whole.extend_from_slice(value);
+                continue;
+            }
+            cookie = Some(lines.len());
+        }
+        lines.push((name.to_vec(), value.to_vec()));
+    }
+    let fields: Fields = lines.into_iter().collect();
+    Request { method: parts.method.to_string(), target, version: Version::Http11, fields }
+}
+
+/// How the content is framed when it goes on.
+fn framing(head: &Request, content: &RecvStream) -> Result<Framing, head::Fault> {
+    match head::request_framing(head)? {
+        Framing::Empty if !content.is_end_stream() => Ok(Framing::Chunked),
+        framing @ (Framing::Empty | Framing::Length(_) | Framing::Chunked | Framing::Close) => {
+            Ok(framing)
+        }
+    }
+}

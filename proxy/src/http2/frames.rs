@@ -1,0 +1,107 @@
+//! Looks at frames in a stream of bytes (RFC 9113 section 4.1) without taking part: where a stream
+//! ended, and what a GOAWAY said.
+
+/// What was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// A frame with END_STREAM passed in full.
+    EndStream(u32),
+    /// A GOAWAY: the last stream that the peer may have acted on.
+    GoAway(u32),
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const GOAWAY: u8 = 7;
+const END_STREAM: u8 = 1;
+
+/// Follows one direction of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    /// Bytes to let pass first: the client's preface.
+    skip: usize,
+    /// The frame's header and the first four bytes behind it.
+    start: [u8; 13],
+    have: usize,
+    /// Payload bytes to come, once the header is there.
+    left: usize,
+}
+
+impl Frames {
+    /// Looks at what passed.
+    pub(crate) fn see(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Seen)) {
+        let skipped = self.skip.min(bytes.len());
+        self.skip -= skipped;
+        bytes = bytes.get(skipped..).unwrap_or_default();
+        while let Some((byte, rest)) = bytes.split_first() {
+            if self.have < 9 {
+                self.put(*byte);
+                bytes = rest;
+                if self.have == 9 {
+                    let [a, b, c, ..] = self.start;
+                    self.left = u32::from_be_bytes([0, a, b, c]) as usize;
+                }
+            } else {
+                let taken = self.left.min(bytes.len());
+                let (payload, rest) = bytes.split_at_checked(taken).unwrap_or((bytes, &[]));
+                for byte in payload.iter().take(self.start.len() - self.have) {
+                    self.put(*byte);
+                }
+                self.left -= taken;
+                bytes = rest;
+            }
+            if self.have >= 9 && self.left == 0 {
+                if let Some(seen) = self.seen() {
+                    tell(seen);
+                }
+                self.have = 0;
+            }
+        }
+    }
+
+    fn put(&mut self, byte: u8) {
+        if let Some(place) = self.start.get_mut(self.have) {
+            *place = byte;
+            self.have += 1;
+        }
+    }
+
+    fn seen(&self) -> Option<Seen> {
+        let [_, _, _, kind, flags, a, b, c, d, e, f, g, h] = self.start;
+        let id = |bytes| u32::from_be_bytes(bytes) & 0x7fff_ffff;
+        match kind {
+            DATA | HEADERS if flags & END_STREAM != 0 => Some(Seen::EndStream(id([a, b, c, d]))),
+            GOAWAY if self.have == 13 => Some(Seen::GoAway(id([e, f, g, h]))),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+        [length.get(1..).expect("four"), &[kind, flags], &id.to_be_bytes(), payload].concat()
+    }
+
+    /// C-6: frames are found however they are cut.
+    #[test]
+    fn c_6_frames_are_found_however_they_are_cut() {
+        let bytes = [
+            frame(4, 0, 0, &[0; 18]),
+            frame(HEADERS, 4, 1, b"abc"),
+            frame(DATA, 0, 1, &[7; 300]),
+            frame(DATA, END_STREAM, 1, b""),
+            frame(GOAWAY, 0, 0, &[0, 0, 0, 5, 0, 0, 0, 0, b'd']),
+            frame(HEADERS, 5, 3, b"x"),
+        ]
+        .concat();
+        for pace in [1, 2, 7, 9, 13, 100, bytes.len()] {
+            let (mut frames, mut seen) = (Frames::default(), Vec::new());
+            bytes.chunks(pace).for_each(|piece| frames.see(piece, |one| seen.push(one)));
+            assert_eq!(seen, [Seen::EndStream(1), Seen::GoAway(5), Seen::EndStream(3)], "{pace}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Connections that stop being exchanges: WebSockets, and tunnels that policy leaves alone. What
+//! passes inside is not judged, so its outcome is `unknown` by nature; on record are the opening, the
+//! bytes each way, and how it ended.
+
+use crate::answer::Finished;
+use crate::deliver::{self, Ours};
+use crate::engine::{Job, now_ms};
+use crate::engine::{Prepared, dispatch_record};
+use crate::fingerprint::{Content, fingerprint};
+use crate::head::{Fields, Response};
+use crate::pump::{Passed, pump};
+use crate::redact::Redactor;
+use crate::render::Status;
+use crate::respond::Refusal;
+use crate::stream::Shared;
+use crate::target::{Authority, Scheme, Target};
+use crate::upstream::dial::{self, Plan};
+use crate::upstream::exchange::{self, Wire};
+use bytes::Bytes;
+use journal::contract::{
+    Code, Ended, KeepResult, Observation, Operation, Preflight, Verdict, after_unknown,
+};
+use journal::{Admission, Call, Guard};
+use policy::{HttpGrant, Snapshot};
+
+/// A call whose connection goes on without a frame of ours.
+pub(crate) struct Passage<'a> {
+    pub(crate) call: Call,
+    pub(crate) next_hop: &'a str,
+    pub(crate) redactor: Redactor,
+    pub(crate) prepared: &'a Prepared,
+}
+
+impl Job<'_> {
+    /// Hands a WebSocket over and passes it on to its end.
+    pub(crate) async fn upgraded(
+        &mut self,
+        passage: Passage<'_>,
+        head: &Response,
+        (origin, early): (Shared<Wire>, Bytes),
+    ) -> Finished {
+        let Passage { mut call, next_hop, mut redactor, prepared } = passage;
+        let operation = &prepared.operation;
+        call.note("upgraded", "websocket");
+        let bytes = deliver::switching(head, &self.opening(&call, operation, next_hop, Some(101)));
+        let sent = self.out.send(&bytes).await;
+        let passed = match (sent, self.incoming.take_inbound()) {
+            (Ok(()), Some(inbound)) => {
+                // A quiet WebSocket is no fault: only the bound of a whole response applies.
+                let idle = prepared.grant.limits.response_timeout;
+                pump(inbound, self.out, origin, early, &mut redactor, idle).await
+            }
+            (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: "CALLER_BROKE" },
+        };
+        if redactor.found() {
+            call.note("redacted", "the origin sent the credential back");
+        }
+        let message = "The connection became a WebSocket; what passed inside is not judged.";
+        close(call, operation, passed, message).await
+    }
+
+    /// Opens the tunnel that policy does not want intercepted, and passes it on to its end. A tunnel
+    /// that can't be opened is refused as any other call.
+    pub(crate) async fn pass_through(
+        &mut self,
+        authority: &Authority,
+        snapshot: &Snapshot,
+        grant: &HttpGrant,
+    ) -> Finished {
+        let target = Target {
+            scheme: Scheme::Https,
+            authority: authority.clone(),
+            written_authority: None,
+            path_and_query: String::new(),
+        };
+        let none = Fields::default();
+        let fingerprint = fingerprint(&self.head, &target, None, &Content::Whole(&[], &none));
+        self.known.fingerprint = Some(fingerprint);
+        let id = self.known.caller_id.unwrap_or_else(|| self.shared.journal.new_id());
+        let accepted = self.accepted(self.known.caller_id.is_some(), None);
+        // Opening another tunnel to the same place is no repeat of what passed in an earlier one.
+        let mut call = match self.shared.journal.admit(id, accepted, Guard::default()) {
+            Ok(Admission::New(call)) => call,
+            Ok(Admission::SameRequest(earlier) | Admission::Settled(earlier)) => {
+                return self.replay(earlier, true).await;
+            }
+            Ok(Admission::InDoubt(earlier)) => {
+                return self.refuse(None, &Refusal::InDoubt(earlier)).await;
+            }
+            Ok(Admission::Mismatch) => return self.refuse(None, &Refusal::Mismatch).await,
+            Err(error) => return self.refuse(None, &Refusal::Journal(error)).await,
+        };
+        let operation = Operation { idempotent: false, idempotency: None };
+        let idle = match self.tunnel_to(&mut call, authority, snapshot, grant).await {
+            Ok(idle) => idle,
+            Err(refusal) => return self.refuse(Some(call), &refusal).await,
+        };
+        let next_hop = idle.peer().address.to_string();
+        // D-1: what the caller sends inside goes to the origin at once.
+        let origin = match call.dispatch(dispatch_record(&idle, fingerprint)).await {
+            Ok(proof) => exchange::into_tunnel(idle, proof),
+            Err(error) => return self.refuse(Some(call), &Refusal::Journal(error)).await,
+        };
+        call.note("tunnel_opened", &next_hop);
+        let bytes = deliver::established(&self.opening(&call, &operation, &next_hop, None));
+        let sent = self.out.send(&bytes).await;
+        let passed = match (sent, self.incoming.take_inbound()) {
+            (Ok(()), Some(inbound)) => {
+                let (mut redactor, idle) = (Redactor::default(), grant.limits.response_timeout);
+                pump(inbound, self.out, origin, Bytes::new(), &mut redactor, idle).await
+            }
+            (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: "CALLER_BROKE" },
+        };
+        let message = "The tunnel was not intercepted; what passed inside is not judged.";
+        close(call, &operation, passed, message).await
+    }
+
+    async fn tunnel_to(
+        &self,
+        call: &mut Call,
+        authority: &Authority,
+        snapshot: &Snapshot,
+        grant: &HttpGrant,
+    ) -> Result<exchange::Idle, Refusal> {
+        call.preflight(Preflight {
+            policy_version: snapshot.version(),
+            route: grant.route.clone(),
+            credential: None,
+            idempotent: false,
+            idempotency: None,
+            keep: KeepResult::None,
+            keep_seconds: 0,
+        })
+        .map_err(Refusal::Journal)?;
+        call.authorize(None).map_err(Refusal::Journal)?;
+        let plan = Plan {
+            // TLS is the caller's own.
+            scheme: Scheme::Http,
+            authority,
+            private_addresses: grant.private_addresses,
+            trust: &[],
+            timeout: grant.limits.connect_timeout,
+        };
+        let mut unrecorded = None;
+        let dialled = dial::dial(&plan, &self.shared.trust, |attempt| {
+            if let Err(error) = call.setup_attempted(attempt) {
+                unrecorded = Some(error);
+            }
+        })
+        .await;
+        match unrecorded {
+            Some(error) => Err(Refusal::Journal(error)),
+            None => dialled.map_err(Refusal::Dial),
+        }
+    }
+
+    /// What our fields say while the end is open (contract E-4).
+    fn opening<'s>(
+        &'s self,
+        call: &Call,
+        operation: &Operation,
+        next_hop: &'s str,
+        received_status: Option<u16>,
+    ) -> Ours<'s> {
+        Ours {
+            verdict: Verdict::unknown(after_unknown(operation, now_ms()), Code::InFlight),
+            id: call.id(),
+            replayed: false,
+            status: Status { received_status, next_hop: Some(next_hop), ..Status::default() },
+            keep_alive: true,
+            pseudonym: &self.shared.pseudonym,
+        }
+    }
+}
+
+/// Records the end.
+async fn close(mut call: Call, operation: &Operation, passed: Passed, message: &str) -> Finished {
+    let detail = format!(
+        "{} bytes to the origin, {} bytes to the caller",
+        passed.to_origin, passed.to_caller
+    );
+    call.note("passed", &detail);
+    let retry = after_unknown(operation, now_ms());
+    let verdict = Verdict::unknown(retry, Code::RemoteOutcomeUnknown);
+    let ended = Ended {
+        verdict,
+        message: message.to_owned(),
+        field: None,
+        not_before_ms: crate::answer::not_before(verdict),
+        observation: Some(Observation {
+            length_bytes: passed.to_caller,
+            cause: passed.cause.to_owned(),
+        }),
+    };
+    if let Err(error) = call.end(ended).await {
+        tracing::error!(%error, id = %call.id(), "an end was not recorded");
+    }
+    Finished { keep: false, pending: None }
+}

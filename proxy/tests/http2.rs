@@ -1,0 +1,291 @@
+//! HTTP/2 in the caller's tunnel: the same engine, the same evidence, frames on the wire.
+
+#![allow(clippy::indexing_slicing, clippy::expect_used, reason = "tests")]
+
+mod support;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{HeaderMap, Request};
+use journal::contract::{Body, Completion, InvocationId};
+use std::time::Duration;
+use support::{Client, SECRET, World};
+
+struct Answer {
+    status: u16,
+    head: HeaderMap,
+    content: Vec<u8>,
+    trailers: HeaderMap,
+    error: Option<h2::Error>,
+}
+
+impl Answer {
+    fn field(&self, name: &str) -> &str {
+        self.head.get(name).map(|v| v.to_str().expect("text")).unwrap_or_default()
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.content).into_owned()
+    }
+
+    fn id(&self) -> InvocationId {
+        let (_, rest) = self.field("affiant-outcome").split_once("invocation=\"").expect("an id");
+        rest[..30].parse().expect("an id")
+    }
+}
+
+/// A connection inside of a tunnel that negotiated HTTP/2.
+async fn connect(world: &World) -> SendRequest<Bytes> {
+    let port = world.secure.address.port();
+    let mut client = Client::connect(world.address).await;
+    let credentials = world.credentials();
+    let connect = format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+    client.send(&connect).await;
+    assert_eq!(client.response("CONNECT").await.status, 200);
+    let tls = client.into_h2(world.ca.certificate_pem(), "localhost").await;
+    let (sender, connection) = h2::client::handshake(tls).await.expect("handshake");
+    tokio::spawn(connection);
+    sender.ready().await.expect("ready")
+}
+
+fn request(world: &World, method: &str, path: &str) -> http::request::Builder {
+    let port = world.secure.address.port();
+    Request::builder().method(method).uri(format!("https://localhost:{port}{path}"))
+}
+
+async fn exchange(
+    sender: &SendRequest<Bytes>,
+    request: http::request::Builder,
+    content: &[u8],
+) -> Answer {
+    let mut sender = sender.clone().ready().await.expect("ready");
+    let request = request.body(()).expect("request");
+    let (response, mut sending) = sender.send_request(request, content.is_empty()).expect("sent");
+    let mut left = Bytes::copy_from_slice(content);
+    while !left.is_empty() {
+        sending.reserve_capacity(left.len());
+        let room = std::future::poll_fn(|cx| sending.poll_capacity(cx)).await;
+        let Some(Ok(room)) = room else { break };
+        let piece = left.split_to(room.min(left.len()));
+        if sending.send_data(piece, left.is_empty()).is_err() {
+            break;
+        }
+    }
+    answer(response).await
+}
+
+async fn answer(response: h2::client::ResponseFuture) -> Answer {
+    let response = tokio::time::timeout(Duration::from_secs(20), response).await;
+    let (parts, mut body) = response.expect("in time").expect("a response").into_parts();
+    let mut answer = Answer {
+        status: parts.status.as_u16(),
+        head: parts.headers,
+        content: Vec::new(),
+        trailers: HeaderMap::new(),
+        error: None,
+    };
+    while let Some(piece) = body.data().await {
+        match piece {
+            Ok(piece) => {
+                body.flow_control().release_capacity(piece.len()).expect("release");
+                answer.content.extend_from_slice(&piece);
+            }
+            Err(error) => {
+                answer.error = Some(error);
+                return answer;
+            }
+        }
+    }
+    answer.trailers = body.trailers().await.expect("trailers").unwrap_or_default();
+    answer
+}
+
+/// Requests in turn and at once, with content and without; what the origin gets is HTTP/1.1.
+#[tokio::test(flavor = "multi_thread")]
+async fn d_2_calls_on_streams() {
+    let world = World::new().await;
+    let sender = connect(&world).await;
+    for (method, path, status, text, completion) in [
+        ("GET", "/ok", 200, "ok", Completion::ContentLength),
+        ("GET", "/chunked", 200, "hello", Completion::Chunked),
+        ("GET", "/204", 204, "", Completion::NoContent),
+        ("GET", "/304", 304, "", Completion::NoContent),
+        ("HEAD", "/ok", 200, "", Completion::NoContent),
+        ("GET", "/interim", 200, "ok", Completion::ContentLength),
+    ] {
+        let answer = exchange(&sender, request(&world, method, path), b"").await;
+        assert_eq!((answer.status, answer.text().as_str()), (status, text), "{path}");
+        assert!(answer.field("affiant-outcome").starts_with("committed;"), "{path}");
+        let evidence = world.invocation(answer.id()).await.evidence();
+        assert_eq!(evidence.completion, Some(completion), "{path}");
+        for gone in ["connection", "transfer-encoding", "keep-alive"] {
+            assert!(!answer.head.contains_key(gone), "{path} {gone}");
+        }
+    }
+    let answer = exchange(&sender, request(&world, "GET", "/trailers"), b"").await;
+    assert_eq!(answer.trailers.get("x-t").map(|v| v.as_bytes()), Some(b"1".as_slice()));
+    let calls = (0..20).map(|n| {
+        let (sender, request) = (sender.clone(), request(&world, "POST", "/echo"));
+        tokio::spawn(async move {
+            let content = format!("content {n} {}", "x".repeat(n * 5000));
+            let answer = exchange(&sender, request, content.as_bytes()).await;
+            assert_eq!(answer.status, 200);
+            assert!(answer.text().ends_with(&content), "{n}");
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.expect("call");
+    }
+    let head = world.secure.seen.lock().expect("lock").heads[0].clone();
+    let port = world.secure.address.port();
+    assert!(head.starts_with("GET /ok HTTP/1.1\r\n"), "{head}");
+    assert!(head.contains(&format!("\r\nhost: localhost:{port}\r\n")), "{head}");
+}
+
+/// Field lines: cookie crumbs are one line again, duplicates keep their order, the credential is
+/// injected, what is ours is not forwarded.
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_of_streams() {
+    let world = World::new().await;
+    let sender = connect(&world).await;
+    let asked = request(&world, "GET", "/with-credential/ok")
+        .header("cookie", "a=1")
+        .header("x-twice", "1")
+        .header("cookie", "b=2")
+        .header("x-twice", "2")
+        .header("te", "trailers")
+        .header("affiant-other", "x")
+        .header("proxy-authorization", "Basic x");
+    let answer = exchange(&sender, asked, b"").await;
+    assert_eq!(answer.status, 200);
+    let head = world.secure.last_head();
+    assert!(head.contains("\r\ncookie: a=1; b=2\r\n"), "{head}");
+    assert!(head.contains("\r\nx-twice: 1\r\nx-twice: 2\r\n"), "{head}");
+    assert!(head.contains(&format!("Bearer {SECRET}")), "{head}");
+    assert!(!head.contains("affiant-other") && !head.contains("proxy-authorization"), "{head}");
+    let all: Vec<_> = answer.head.get_all("set-cookie").iter().collect();
+    assert_eq!(all, ["a", "b"]);
+    assert_eq!(answer.field("date"), "Thu, 01 Jan 1970 00:00:01 GMT");
+}
+
+/// V-1: the authority of a stream is the tunnel's, or 421; what is refused is on record.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_1_streams_that_are_refused() {
+    let world = World::new().await;
+    let sender = connect(&world).await;
+    let port = world.secure.address.port();
+    for (uri, host) in [
+        ("https://other.example/ok".to_owned(), None),
+        (format!("http://localhost:{port}/ok"), None),
+        (format!("https://localhost:{port}/ok"), Some("other.example")),
+    ] {
+        let mut asked = Request::builder().uri(&uri);
+        if let Some(host) = host {
+            asked = asked.header("host", host);
+        }
+        let answer = exchange(&sender, asked, b"").await;
+        let expected = if host.is_some() { 400 } else { 421 };
+        assert_eq!(answer.status, expected, "{uri} {host:?}");
+        assert!(answer.text().contains("not_attempted"), "{uri}");
+        world.invocation(answer.id()).await;
+    }
+    assert_eq!(world.secure.all_effects(), 0);
+    assert_eq!(exchange(&sender, request(&world, "GET", "/ok"), b"").await.status, 200);
+}
+
+/// S-2: a response that breaks after its head reset the stream; before it, the envelope answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn s_2_broken_responses_on_streams() {
+    let world = World::new().await;
+    let sender = connect(&world).await;
+    let answer = exchange(&sender, request(&world, "POST", "/cut-stream"), b"x").await;
+    assert_eq!(answer.text(), "hello");
+    let error = answer.error.expect("a reset");
+    assert_eq!(error.reason(), Some(h2::Reason::INTERNAL_ERROR));
+    for path in ["/close", "/cut"] {
+        let answer = exchange(&sender, request(&world, "POST", path), b"x").await;
+        assert_eq!(answer.status, 502, "{path}");
+        assert_eq!(answer.field("x-should-retry"), "false");
+        let verdict = world.invocation(answer.id()).await.verdict();
+        assert_eq!(verdict.outcome().as_str(), "unknown", "{path}");
+        let again = exchange(&sender, request(&world, "POST", path), b"x").await;
+        assert_eq!(again.status, 424, "{path}");
+        assert_eq!(world.secure.effects(path), 1);
+    }
+}
+
+/// R-5, K-11: a response that the caller's host acknowledged is delivered; equal calls after it are
+/// new actions, also beside a stream that stays open.
+#[tokio::test(flavor = "multi_thread")]
+async fn r_5_streams_are_confirmed_one_by_one() {
+    let world = World::new().await;
+    let sender = connect(&world).await;
+    let held = {
+        let (sender, request) = (sender.clone(), request(&world, "GET", "/gate"));
+        tokio::spawn(async move { exchange(&sender, request, b"").await })
+    };
+    world.secure.reached("/gate", 1).await;
+    for (path, text) in
+        [("/ok", "ok"), ("/trailers", "hello"), ("/events", "data: 0\n\ndata: 1\n\ndata: 2\n\n")]
+    {
+        for n in 1..=10 {
+            let answer = exchange(&sender, request(&world, "POST", path), b"same").await;
+            assert_eq!((answer.status, answer.text().as_str()), (200, text));
+            assert!(!answer.field("affiant-outcome").contains("replayed"), "{path} {n}");
+            let events = world.events(answer.id(), "RESULT_DELIVERED").await;
+            assert!(matches!(events.last().map(|e| &e.body), Some(Body::ResultDelivered(_))));
+        }
+        assert_eq!(world.secure.effects(path), 10);
+    }
+    world.secure.open_gate();
+    assert_eq!(held.await.expect("held").text(), "ok");
+}
+
+/// R-5: a caller that never opens its window has nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn r_5_a_stream_that_is_not_taken_is_not_delivered() {
+    let world = World::new().await;
+    let mut sender = connect(&world).await;
+    let id = world.journal.new_id();
+    let asked = request(&world, "POST", "/big?900000").header("affiant-invocation", id.to_string());
+    let (response, _) = sender.send_request(asked.body(()).expect("request"), true).expect("sent");
+    let response = response.await.expect("head");
+    assert_eq!(response.status(), 200);
+    drop(response);
+    drop(sender);
+    world.events(id, "DELIVERY_FAILED").await;
+}
+
+/// Content both ways, larger than every window, and a stream with its outcome in the trailers.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_content_on_streams() {
+    let world = World::new().await;
+    let sender = connect(&world).await;
+    let content: Vec<u8> = (0..9_000_000_u32).map(|n| u8::try_from(n % 251).unwrap_or(0)).collect();
+    let answer = exchange(&sender, request(&world, "POST", "/status/200"), &content).await;
+    assert_eq!(answer.status, 200);
+    assert!(world.secure.last_content() == content);
+    let answer = exchange(&sender, request(&world, "GET", "/big?9000000"), b"").await;
+    assert!(answer.content == content);
+    let outcome = answer.trailers.get("affiant-outcome").map(|v| v.to_str().expect("text"));
+    assert!(outcome.is_some_and(|outcome| outcome.starts_with("committed;")), "{outcome:?}");
+}
+
+/// D-4: a caller that resets its stream leaves the call running; its result can be fetched.
+#[tokio::test(flavor = "multi_thread")]
+async fn d_4_a_reset_stream_does_not_stop_the_call() {
+    let world = World::new().await;
+    let mut sender = connect(&world).await;
+    let id = world.journal.new_id();
+    let asked = request(&world, "POST", "/gate").header("affiant-invocation", id.to_string());
+    let (response, mut sending) =
+        sender.send_request(asked.body(()).expect("request"), false).expect("sent");
+    sending.send_data(Bytes::from_static(b"x"), true).expect("data");
+    world.secure.reached("/gate", 1).await;
+    sending.send_reset(h2::Reason::CANCEL);
+    drop((response, sending));
+    world.secure.open_gate();
+    let verdict = world.invocation(id).await.verdict();
+    assert_eq!(verdict.outcome().as_str(), "committed");
+    assert!(world.journal.result(id).is_ok());
+}

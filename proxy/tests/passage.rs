@@ -1,0 +1,182 @@
+//! WebSockets, and tunnels that policy leaves alone: every byte passes, the record says how many.
+
+#![allow(clippy::indexing_slicing, clippy::expect_used, reason = "tests")]
+
+mod support;
+
+use journal::contract::{Body, InvocationId};
+use support::{Client, SECRET, World};
+
+const ASK: &str = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
+    Sec-WebSocket-Extensions: permessage-deflate\r\n";
+
+async fn notes(world: &World, id: InvocationId) -> Vec<(String, String)> {
+    let events = world.events(id, "INVOCATION_ENDED").await;
+    let note = |body| if let Body::Noted(n) = body { Some((n.name, n.detail)) } else { None };
+    events.into_iter().filter_map(|event| note(event.body)).collect()
+}
+
+fn passed(up: u64, down: u64) -> (String, String) {
+    ("passed".to_owned(), format!("{up} bytes to the origin, {down} bytes to the caller"))
+}
+
+/// In clear text and in a tunnel: one head for the 101, the bytes right behind it kept, both
+/// directions to their ends.
+#[tokio::test]
+async fn d_2_websockets_pass_both_ways() {
+    let world = World::new().await;
+    for tunnel in [false, true] {
+        let mut client = if tunnel {
+            let mut client = world.tunnel().await;
+            client.send(&world.secure_request("GET", "/websocket", ASK, "")).await;
+            client
+        } else {
+            let mut client = Client::connect(world.address).await;
+            client.send(&world.plain_request("GET", "/websocket", ASK, "")).await;
+            client
+        };
+        let response = client.response("GET").await;
+        assert_eq!(response.status, 101, "{response:?}");
+        assert_eq!(response.field("sec-websocket-accept"), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert_eq!(response.all("connection"), ["Upgrade"]);
+        assert_eq!(response.all("upgrade"), ["websocket"]);
+        for framing in ["content-length", "transfer-encoding", "trailer"] {
+            assert_eq!(response.all(framing).len(), 0, "{framing}");
+        }
+        assert!(response.outcome().starts_with("unknown;"), "{}", response.outcome());
+        assert_eq!(client.take(5).await, b"early");
+        let content: Vec<u8> =
+            (0..300_000_u32).map(|n| u8::try_from(n % 253).unwrap_or(0)).collect();
+        for size in [1, 125, 70_000] {
+            client.send_bytes(&content[..size]).await;
+            assert!(client.take(size).await == content[..size], "{size}");
+        }
+        client.finish().await;
+        assert!(client.ends().await);
+        let id = response.id();
+        let expected = [("upgraded".to_owned(), "websocket".to_owned()), passed(70_126, 70_131)];
+        assert_eq!(notes(&world, id).await, expected);
+        let invocation = world.invocation(id).await;
+        assert_eq!(invocation.evidence().status, Some(101));
+        assert_eq!(invocation.verdict().outcome().as_str(), "unknown");
+    }
+    let head = world.origin.last_head();
+    assert!(head.contains("\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"), "{head}");
+    assert!(head.contains("\r\nSec-WebSocket-Extensions: permessage-deflate\r\n"), "{head}");
+}
+
+/// I-4: the credential is injected at the upgrade, and what the origin echoes inside is redacted.
+#[tokio::test]
+async fn i_4_websockets_carry_the_credential_one_way() {
+    let world = World::new().await;
+    let mut client = world.tunnel().await;
+    let path = "/with-credential/websocket";
+    client.send(&world.secure_request("GET", path, ASK, "")).await;
+    let response = client.response("GET").await;
+    assert_eq!(response.status, 101);
+    let head = world.secure.last_head();
+    assert!(head.contains(&format!("Bearer {SECRET}")));
+    assert!(!head.to_lowercase().contains("extensions"), "extensions compress: {head}");
+    assert_eq!(client.take(5).await, b"early");
+    let text = format!("a {SECRET} b");
+    let (one, two) = text.split_at(9);
+    client.send(one).await;
+    client.send(two).await;
+    let stars = "*".repeat(SECRET.len());
+    assert_eq!(client.take(text.len()).await, format!("a {stars} b").as_bytes());
+    // The beginning of the secret alone is held back only for a moment.
+    client.send("canary").await;
+    assert_eq!(client.take(6).await, b"canary");
+    client.finish().await;
+    assert!(client.ends().await);
+    let names: Vec<_> = notes(&world, response.id()).await.into_iter().map(|n| n.0).collect();
+    assert_eq!(names, ["upgraded", "redacted", "passed"]);
+}
+
+/// What is no upgrade stays an exchange: a refusal passes, an answer of 101 to another question does
+/// not.
+#[tokio::test]
+async fn s_5_refused_and_unasked_upgrades() {
+    let world = World::new().await;
+    let response = world.plain("GET", "/status/403", ASK, "").await;
+    assert_eq!((response.status, response.text().as_str()), (403, "body"));
+    assert!(response.outcome().starts_with("rejected;"), "{}", response.outcome());
+    for (path, fields) in [("/websocket", ""), ("/switch", ASK)] {
+        let response = world.plain("GET", path, fields, "").await;
+        assert_eq!(response.status, 502, "{path}");
+        assert_eq!(response.facts()[0], "REMOTE_PROTOCOL_ERROR", "{path}");
+    }
+    // Other upgrades do not pass: h2c would escape.
+    let fields =
+        "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n";
+    assert_eq!(world.plain("GET", "/ok", fields, "").await.status, 200);
+    let head = world.origin.last_head().to_lowercase();
+    assert!(!head.contains("upgrade") && !head.contains("http2-settings"), "{head}");
+    let response = world.plain("POST", "/websocket", ASK, "x").await;
+    assert_eq!((response.status, response.facts()[0].as_str()), (501, "UNSUPPORTED_ACTION"));
+}
+
+fn left_alone(port: u16, closed: u16) -> String {
+    format!(
+        "[[route]]\nname = \"pinned\"\nagents = [\"coder\"]\nintercept = false\n\
+         match = {{ host = \"127.0.0.1\", port = {port} }}\nprivate_addresses = \"allow\"\n\
+         [[route]]\nname = \"dead\"\nagents = [\"coder\"]\nintercept = false\n\
+         match = {{ host = \"127.0.0.1\", port = {closed} }}\nprivate_addresses = \"allow\"\n"
+    )
+}
+
+/// A tunnel that policy leaves alone: the origin's own certificate reaches the client; opening, bytes
+/// and end are on record, the outcome is unknown by nature.
+#[tokio::test]
+async fn d_1_tunnels_that_are_left_alone() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
+    let closed = listener.local_addr().expect("address").port();
+    drop(listener);
+    let world = World::with(
+        |_, secure| left_alone(secure.address.port(), closed),
+        proxy::Options::default(),
+    )
+    .await;
+    let port = world.secure.address.port();
+    let credentials = world.credentials();
+    for n in 1..=2 {
+        let mut client = Client::connect(world.address).await;
+        let connect = format!(
+            "CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{credentials}\r\n"
+        );
+        client.send(&connect).await;
+        let opened = client.response("CONNECT").await;
+        assert_eq!(opened.status, 200, "{opened:?}");
+        assert!(opened.outcome().starts_with("unknown;"), "{}", opened.outcome());
+        let ca = std::fs::read_to_string(world.secure.ca_file.as_ref().expect("ca")).expect("file");
+        let mut client = client.into_tls(&ca, "localhost").await;
+        client.send("GET /ok HTTP/1.1\r\nHost: any\r\n\r\n").await;
+        let response = client.response("GET").await;
+        assert_eq!((response.status, response.text().as_str()), (200, "ok"));
+        assert_eq!(response.field("affiant-outcome"), "lie", "it is the origin's own answer");
+        client.close().await;
+        let id = opened.id();
+        let notes = notes(&world, id).await;
+        assert_eq!(notes[0], ("tunnel_opened".to_owned(), format!("127.0.0.1:{port}")));
+        assert_eq!(notes[1].0, "passed");
+        let invocation = world.invocation(id).await;
+        let verdict = invocation.verdict();
+        assert_eq!(
+            (verdict.outcome().as_str(), verdict.retry().as_str()),
+            ("unknown", "reconcile")
+        );
+        assert_eq!(invocation.accepted().action, "CONNECT");
+        assert_eq!(world.secure.effects("/ok"), n);
+    }
+    let mut client = Client::connect(world.address).await;
+    client
+        .send(&format!("CONNECT 127.0.0.1:{closed} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+        .await;
+    let refused = client.response("GET").await;
+    assert_eq!(refused.status, 502);
+    assert_eq!(
+        refused.facts(),
+        ["CONNECTION_REFUSED", "connection_setup", "not_attempted", "backoff"]
+    );
+}
