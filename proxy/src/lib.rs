@@ -33,6 +33,7 @@ mod front;
 mod head;
 mod http2;
 mod incoming;
+mod inject;
 mod outgoing;
 mod passage;
 mod proxy;
