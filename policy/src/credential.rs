@@ -22,6 +22,9 @@ pub enum Error {
     /// The secret can't be decrypted or has the wrong form for the mode.
     #[error("the secret of this credential can't be used: {0}")]
     Unreadable(&'static str),
+    /// A placeholder stands in the request that the credential of the route does not replace.
+    #[error("the request holds a placeholder that no credential of its route stands for")]
+    Stray,
     /// A source outside of the vault failed.
     #[error("the source of this credential failed: {0}")]
     SourceFailed(&'static str),
@@ -36,7 +39,7 @@ impl Error {
     pub const fn code(&self) -> Code {
         match self {
             Self::Locked => Code::VaultLocked,
-            Self::Missing => Code::SecretMissing,
+            Self::Missing | Self::Stray => Code::SecretMissing,
             Self::Unreadable(_) => Code::SecretUnreadable,
             Self::SourceFailed(_) => Code::SecretSourceFailed,
             Self::Unsupported(_) => Code::InjectionUnsupported,
@@ -47,9 +50,11 @@ impl Error {
     #[must_use]
     pub const fn verdict(&self) -> Verdict {
         let retry = match self {
-            Self::Locked | Self::Missing | Self::Unreadable(_) | Self::Unsupported(_) => {
-                Retry::AfterCorrection
-            }
+            Self::Locked
+            | Self::Missing
+            | Self::Stray
+            | Self::Unreadable(_)
+            | Self::Unsupported(_) => Retry::AfterCorrection,
             Self::SourceFailed(_) => Retry::Backoff,
         };
         Verdict::not_injected(retry, self.code())

@@ -7,6 +7,7 @@ mod conditions;
 mod credential;
 mod http;
 pub(crate) mod reader;
+mod recipe;
 mod ssh;
 mod terms;
 pub(crate) mod value;

@@ -341,7 +341,7 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 6);
+    assert_eq!(blocks, 7);
     let lists = [
         super::DEFAULTS,
         super::TRUST,

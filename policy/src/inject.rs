@@ -2,6 +2,7 @@
 
 use crate::Secret;
 use crate::credential::{self, Error};
+use crate::recipe::Recipe;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
@@ -24,6 +25,8 @@ pub enum Inject {
     Password,
     /// SSH: private key, OpenSSH PEM text.
     SshKey,
+    /// More than one header: see [`Inject::edits`].
+    Recipe(Box<Recipe>),
     /// A mode that the policy language knows and this build can't perform.
     Unsupported(String),
 }
@@ -38,6 +41,7 @@ impl Inject {
             Self::Header { .. } => "header",
             Self::Password => "password",
             Self::SshKey => "ssh-key",
+            Self::Recipe(recipe) => recipe.mode(),
             Self::Unsupported(mode) => mode,
         }
     }
@@ -48,6 +52,14 @@ impl Inject {
         match self {
             Self::Bearer | Self::Basic => Some("authorization"),
             Self::Header { name, .. } => Some(name),
+            Self::Recipe(recipe) => match recipe.as_ref() {
+                Recipe::Sigv4(_) => Some("authorization"),
+                Recipe::Jwt(jwt) => Some(&jwt.name),
+                Recipe::Query { .. }
+                | Recipe::Cookie { .. }
+                | Recipe::Placeholder(_)
+                | Recipe::Hmac(_) => None,
+            },
             Self::Password | Self::SshKey | Self::Unsupported(_) => None,
         }
     }
@@ -84,6 +96,9 @@ impl Inject {
             }
             Self::Password | Self::SshKey => {
                 return Err(Error::Unsupported("this mode of injection in HTTP"));
+            }
+            Self::Recipe(_) => {
+                return Err(Error::Unsupported("this mode of injection as one header"));
             }
             Self::Unsupported(_) => {
                 return Err(Error::Unsupported("the mode of injection of this credential"));

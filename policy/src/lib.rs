@@ -22,6 +22,7 @@ mod host;
 mod inject;
 mod path;
 pub mod preset;
+pub mod recipe;
 mod seal;
 mod secret;
 pub mod secrets;

@@ -9,6 +9,7 @@ mod page;
 mod table;
 
 use crate::Inject;
+use crate::recipe::{Recipe, Sigv4};
 use journal::contract::RemoteContract;
 use std::fmt;
 use std::time::Duration;
@@ -122,7 +123,7 @@ impl Preset {
             Attach::Bearer => Inject::Bearer,
             Attach::Basic => Inject::Basic,
             Attach::Header(name) => Inject::Header { name: name.to_owned(), format: None },
-            Attach::Sigv4 => Inject::Unsupported("sigv4".to_owned()),
+            Attach::Sigv4 => Inject::Recipe(Box::new(Recipe::Sigv4(Sigv4::default()))),
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::deliver::Outbound;
 use crate::fingerprint::{Content, WHOLE_BYTES, fingerprint};
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
+use crate::inject::{Before, Injected};
 use crate::passage::Passage;
 use crate::proxy::Shared;
 use crate::redact::Redactor;
@@ -85,17 +86,14 @@ pub(crate) struct Prepared {
     pub(crate) ahead: Vec<Bytes>,
 }
 
-/// A secret, and the field that carries it.
-struct Injected {
-    secret: Secret,
-    field: (String, Secret),
-}
-
 /// What goes to the relay: everything for the exchange except leave to begin it.
 pub(crate) struct Ready {
     pub(crate) idle: Idle,
     pub(crate) key: pool::Key,
     pub(crate) head: Zeroizing<Vec<u8>>,
+    pub(crate) framing: Framing,
+    /// The whole content, where injection changed it.
+    pub(crate) content: Option<Bytes>,
     pub(crate) redactor: Redactor,
 }
 
@@ -119,11 +117,12 @@ impl Job<'_> {
             Err(refusal) => return self.refuse(None, &refusal).await,
         };
         self.note_encoding(&mut call, &prepared.grant);
-        let ready = match self.connect(&mut call, &prepared).await {
+        let mut ready = match self.connect(&mut call, &prepared).await {
             Ok(ready) => ready,
             Err(refusal) => return self.refuse(Some(call), &refusal).await,
         };
         let ahead = std::mem::take(&mut prepared.ahead);
+        let ahead = ready.content.take().map_or(ahead, |content| vec![content]);
         // D-1: durable before the first byte. Nothing but the proof opens the connection.
         match call.dispatch(dispatch_record(&ready.idle, prepared.fingerprint)).await {
             Ok(proof) => self.exchange(call, &prepared, ready, ahead, proof).await,
@@ -154,7 +153,7 @@ impl Job<'_> {
             let head = ready.head;
             let incoming = &mut self.incoming;
             let upload =
-                upload(&mut sender, incoming, head, self.framing, ahead, &bounds, &progress);
+                upload(&mut sender, incoming, head, ready.framing, ahead, &bounds, &progress);
             tokio::pin!(upload);
             let mut relay = Relay::new(Parts {
                 call: &mut call,
@@ -242,6 +241,8 @@ impl Job<'_> {
         let guarded = (grant.repeat_window.is_some() && !operation.idempotent)
             || operation.idempotency.is_some()
             || self.known.caller_id.is_some();
+        let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
+        let guarded = guarded || looked_at;
         let ahead = if guarded { self.read_ahead(limit_bytes).await? } else { Vec::new() };
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
         let content = if self.incoming.is_ended() {
@@ -382,14 +383,14 @@ impl Job<'_> {
             keep_seconds: grant.keep_for.as_secs(),
         })
         .map_err(Refusal::Journal)?;
-        let injected = self.injected(grant, bound.as_ref()).await?;
+        let injected = self.injected(prepared, bound.as_ref()).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
-        let redactor = injected.as_ref().map_or_else(Redactor::default, |injected| {
-            Redactor::new(&injected.secret, &injected.field.1)
-        });
-        let field = injected.as_ref().map(|injected| &injected.field);
         let target = &prepared.target;
-        let head = outgoing::head(&self.head, target, self.framing, field, &self.shared.pseudonym);
+        let framing = injected.as_ref().map_or(self.framing, |injected| injected.framing);
+        let edits = injected.as_ref().map(|injected| &injected.edits);
+        let head = outgoing::head(&self.head, target, framing, edits, &self.shared.pseudonym);
+        let (content, redactor) =
+            injected.map(|injected| (injected.content, injected.redactor)).unwrap_or_default();
         let key = pool::Key {
             scheme: target.scheme,
             authority: target.authority.clone(),
@@ -400,21 +401,28 @@ impl Job<'_> {
             http2: self.out.is_stream() && target.scheme == Scheme::Https,
         };
         let idle = self.connection(call, prepared, &key).await?;
-        Ok(Ready { idle, key, head, redactor })
+        Ok(Ready { idle, key, head, framing, content, redactor })
     }
 
     async fn injected(
         &self,
-        grant: &HttpGrant,
+        prepared: &Prepared,
         bound: Option<&CredentialUse>,
     ) -> Result<Option<Injected>, Refusal> {
-        let Some((credential, bound)) = grant.credential.as_ref().zip(bound) else {
+        let before = Before {
+            head: &self.head,
+            target: &prepared.target,
+            framing: self.framing,
+            ahead: &prepared.ahead,
+            whole: self.incoming.is_ended(),
+        };
+        let Some((credential, bound)) = prepared.grant.credential.as_ref().zip(bound) else {
+            before.check_strays().map_err(Refusal::Credential)?;
             return Ok(None);
         };
         let secret = secret_of(&self.shared.policy, credential, bound).await;
         let secret = secret.map_err(Refusal::Credential)?;
-        let field = credential.inject.header(&secret).map_err(Refusal::Credential)?;
-        Ok(Some(Injected { secret, field }))
+        before.inject(credential, &secret).map(Some).map_err(Refusal::Credential)
     }
 
     async fn connection(

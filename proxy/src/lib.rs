@@ -37,6 +37,7 @@ mod grpc;
 mod head;
 mod http2;
 mod incoming;
+mod inject;
 mod outgoing;
 mod passage;
 mod proxy;

@@ -4,6 +4,7 @@ use crate::head::{Fields, Framing, Request};
 use crate::request::is_upgrade;
 use crate::target::Target;
 use policy::Secret;
+use policy::recipe::{Edits, is_stray};
 use zeroize::Zeroizing;
 
 /// Room behind the head, so that small content leaves in the same write.
@@ -47,40 +48,39 @@ pub(crate) fn head(
     request: &Request,
     target: &Target,
     framing: Framing,
-    injected: Option<&(String, Secret)>,
+    edits: Option<&Edits>,
     pseudonym: &str,
 ) -> Zeroizing<Vec<u8>> {
     let fields = &request.fields;
     let host = host(request, target);
-    let size: usize = fields.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
-    let injected_size = injected.map_or(0, |(name, value)| name.len() + value.len() + 4);
-    let line = request.method.len() + target.path_and_query.len();
+    let sent: Vec<_> = fields.iter().collect();
+    let (kept, added) = edits.map_or_else(|| (sent.clone(), Vec::new()), |e| e.fields(&sent));
+    let all = kept.iter().chain(&added);
+    let size: usize = all.map(|(name, value)| name.len() + value.len() + 4).sum();
+    let path_and_query = edits.and_then(|edits| edits.target.as_ref());
+    let path_and_query = path_and_query.map_or(target.path_and_query.as_bytes(), Secret::expose);
+    let line = request.method.len() + path_and_query.len();
     // Large enough for everything: a buffer that grows leaves its old bytes behind.
-    let room = line + size + injected_size + host.len() + pseudonym.len() + 256 + SPARE;
+    let room = line + size + host.len() + pseudonym.len() + 256 + SPARE;
     let mut out = Zeroizing::new(Vec::with_capacity(room));
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
-    put(&[request.method.as_bytes(), b" ", target.path_and_query.as_bytes(), b" HTTP/1.1\r\n"]);
+    put(&[request.method.as_bytes(), b" ", path_and_query, b" HTTP/1.1\r\n"]);
     let chunked = framing == Framing::Chunked;
     let upgrade = is_upgrade(request);
     let mut has_host = false;
-    let mut open = injected;
     // What is encoded can't be searched for an echo of the credential (contract I-4).
-    let mut plain = injected.is_some();
-    for (name, value) in fields.iter() {
+    let mut plain = edits.is_some();
+    for (name, value) in kept {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("host") {
             has_host = true;
             put(&[name, b": ", host.as_bytes(), b"\r\n"]);
-        } else if let Some((injected_name, _)) = injected
-            && is(injected_name)
-        {
-            // Our value takes the place of the caller's.
-            if let Some((_, secret)) = open.take() {
-                put(&[name, b": ", secret.expose(), b"\r\n"]);
-            }
-        } else if injected.is_some() && upgrade && is("sec-websocket-extensions") {
+        } else if edits.is_some_and(|edits| edits.sets(name)) {
+            // Our value takes the place of the caller's, whatever the caller nominates.
+            put(&[name, b": ", value, b"\r\n"]);
+        } else if edits.is_some() && upgrade && is("sec-websocket-extensions") {
             // Extensions compress.
-        } else if injected.is_some() && is("accept-encoding") {
+        } else if edits.is_some() && is("accept-encoding") {
             if std::mem::take(&mut plain) {
                 put(&[name, b": identity\r\n"]);
             }
@@ -91,8 +91,8 @@ pub(crate) fn head(
     if !has_host {
         put(&[b"Host: ", host.as_bytes(), b"\r\n"]);
     }
-    if let Some((name, secret)) = open {
-        put(&[name.as_bytes(), b": ", secret.expose(), b"\r\n"]);
+    for (name, value) in added {
+        put(&[name, b": ", value, b"\r\n"]);
     }
     if upgrade {
         put(&[b"Connection: Upgrade\r\nUpgrade: websocket\r\n"]);
@@ -113,15 +113,18 @@ pub(crate) fn head(
 /// message has no place there (RFC 9110 section 6.5.1), nor has the field that injection sets.
 pub(crate) fn trailers(trailers: &Fields, injected: Option<&str>) -> Fields {
     const NEVER: &[&str] = &["authorization", "content-length", "expect", "host", "trailer"];
-    let passes = |(name, _): &(&[u8], &[u8])| {
+    let passes = |(name, value): &(&[u8], &[u8])| {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-        !NEVER.iter().any(|known| is(known)) && !injected.is_some_and(is) && !stays(name, trailers)
+        // What was read ahead was looked through; trailers come behind that.
+        let never =
+            NEVER.iter().any(|known| is(known)) || injected.is_some_and(is) || is_stray(value);
+        !never && !stays(name, trailers)
     };
     trailers.iter().filter(passes).map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
 }
 
 /// `Host` as sent when it agrees with the target, else from the target (RFC 9112 section 3.2.2).
-fn host(request: &Request, target: &Target) -> String {
+pub(crate) fn host(request: &Request, target: &Target) -> String {
     let sent = request.fields.first("host");
     match (&target.written_authority, sent) {
         (None, Some(sent)) => sent.to_owned(),
@@ -145,7 +148,10 @@ mod tests {
         let request = head::request(&Bytes::from_static(text.as_bytes())).expect("head");
         let target = Target::absolute(&request.target).expect("target");
         let framing = head::request_framing(&request).expect("framing");
-        let injected = injected.map(|(name, value)| (name.to_owned(), Secret::from(value)));
+        let injected = injected.map(|(name, value)| Edits {
+            set: vec![(name.to_owned(), Secret::from(value))],
+            ..Edits::default()
+        });
         let out = super::head(&request, &target, framing, injected.as_ref(), "p");
         assert_eq!(String::from_utf8_lossy(&out), expected);
     }

@@ -41,6 +41,19 @@ impl Redactor {
         redactor
     }
 
+    /// Looks for all of these.
+    pub(crate) fn of(shown: &[Secret]) -> Self {
+        let mut redactor = Self::default();
+        for pattern in shown.iter().map(Secret::expose) {
+            let known = redactor.patterns.iter().any(|known| known.as_slice() == pattern);
+            if pattern.len() >= MIN && !known {
+                redactor.patterns.push(Zeroizing::new(pattern.to_vec()));
+            }
+        }
+        redactor.patterns.sort_by_key(|pattern| std::cmp::Reverse(pattern.len()));
+        redactor
+    }
+
     /// Whether there is anything to look for.
     pub(crate) const fn is_active(&self) -> bool {
         !self.patterns.is_empty()

@@ -364,7 +364,11 @@ fn login(credential: &Credential, secret: Secret) -> Result<(Login, Needles), Re
             let key = private_key(&secret).map_err(unusable)?;
             Ok((Login::Key(Arc::new(key)), Needles::key(&secret)))
         }
-        Inject::Bearer | Inject::Basic | Inject::Header { .. } | Inject::Unsupported(_) => {
+        Inject::Bearer
+        | Inject::Basic
+        | Inject::Header { .. }
+        | Inject::Recipe(_)
+        | Inject::Unsupported(_) => {
             let why = "this mode of injection for SSH; use `password` or `ssh-key`";
             Err(unusable(policy::credential::Error::Unsupported(why)))
         }

@@ -63,6 +63,9 @@ impl Judge<'_> {
         if self.seen.dispatches > 1 {
             self.lie(format!("D-7: the request arrived {} times", self.seen.dispatches));
         }
+        if let Some(what) = self.seen.altered {
+            self.lie(format!("D-7: the origin got {what}"));
+        }
         if matches!(truth, Truth::Untouched(_)) && self.seen.dispatches > 0 {
             self.lie("S-6: the request went to a peer that had to be refused");
         }
@@ -290,8 +293,9 @@ mod tests {
     }
 
     fn observed(answer: Answer, dispatches: usize) -> Observed {
-        let (stray_bytes, reused, record) = (0, false, None);
-        Observed { answer, dispatches, effects: dispatches, stray_bytes, reused, record }
+        let effects = dispatches;
+        let (stray_bytes, altered, reused, record) = (0, None, false, None);
+        Observed { answer, dispatches, effects, stray_bytes, altered, reused, record }
     }
 
     fn kinds(case: &str, seen: &Observed, dialect: Dialect) -> Vec<Kind> {

@@ -4,7 +4,7 @@ use super::judge::{Finding, judge};
 use super::plan::{Item, Plan, Row, Socket};
 use super::{Broker, Dialect, Report};
 use crate::case::{Contract, MARK, Shape};
-use crate::http::{Answer, End, Origin, Request, Script, Step};
+use crate::http::{Answer, End, Origin, Request, Script, Seen, Step};
 use serde_json::Value;
 use std::io;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub struct Observed {
     pub effects: usize,
     /// Bytes at the origin that never became a request.
     pub stray_bytes: u64,
+    /// What is wrong with the request as it arrived.
+    pub altered: Option<&'static str>,
     /// Whether it came on the connection of the request before it.
     pub reused: bool,
     /// The broker's record, if it has any.
@@ -159,8 +161,15 @@ async fn once(
         Dialect::Affiant => record(broker, &answer).await,
         Dialect::Plain => None,
     };
-    let mut observed =
-        Observed { answer, dispatches: 0, effects: 0, stray_bytes: 0, reused: false, record };
+    let mut observed = Observed {
+        answer,
+        dispatches: 0,
+        effects: 0,
+        stray_bytes: 0,
+        altered: None,
+        reused: false,
+        record,
+    };
     if let Some(origin) = &origin {
         let seen = origin.seen();
         let of_path: Vec<_> = seen.iter().filter(|seen| seen.target().ends_with(&path)).collect();
@@ -169,10 +178,30 @@ async fn once(
             .zip(of_path.first())
             .is_some_and(|(warmed, first)| warmed.connection == first.connection);
         observed.dispatches = of_path.len();
+        let reads = peer.steps.contains(&Step::ReadBody);
+        observed.altered = of_path.first().and_then(|seen| altered(seen, &asked, reads));
         observed.effects = origin.effects(&path);
         observed.stray_bytes = origin.stray_bytes();
     }
     Ok((observed, Held { _origin: origin, _refusing: refusing }))
+}
+
+/// What a broker must not do to a request.
+fn altered(seen: &Seen, asked: &Request, reads: bool) -> Option<&'static str> {
+    let content = asked.content.as_deref().unwrap_or_default();
+    if !seen.head.starts_with(format!("{} ", asked.method).as_bytes()) {
+        Some("another method")
+    } else if reads && seen.body != content {
+        Some("another content")
+    } else if seen.field("proxy-authorization").is_some() {
+        Some("the credential for the proxy")
+    } else if seen.field("affiant-invocation").is_some() {
+        Some("the caller's id")
+    } else if seen.field("host").as_deref() != Some(&asked.authority) {
+        Some("another Host")
+    } else {
+        None
+    }
 }
 
 fn request(shape: &Shape, authority: &str, path: String, content: Option<Vec<u8>>) -> Request {

@@ -1,24 +1,16 @@
 //! The tables `[[credential]]`.
 
 use super::reader::{Fields, Place, Reader};
-use super::{read_preset, title, unique, value};
+use super::{read_preset, recipe, title, unique, value};
 use crate::preset::Preset;
 use crate::{Credential, Inject, SecretRef};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Modes that the language knows and this version can't perform.
-pub(super) const LATER: [&str; 15] = [
-    "query",
-    "path",
-    "body",
-    "placeholder",
-    "cookie",
-    "sigv4",
+pub(super) const LATER: [&str; 7] = [
     "sigv4-streaming",
     "oauth2",
-    "hmac",
-    "jwt",
     "github-app",
     "mtls",
     "keyboard-interactive",
@@ -26,9 +18,57 @@ pub(super) const LATER: [&str; 15] = [
     "ssh-agent",
 ];
 
+/// Modes that this version performs.
+pub(super) const NOW: [&str; 11] = [
+    "bearer",
+    "basic",
+    "header",
+    "query",
+    "cookie",
+    "placeholder",
+    "sigv4",
+    "hmac",
+    "jwt",
+    "ssh-key",
+    "password",
+];
+
 pub(super) const PROGRAM: &[&str] = &["exec"];
 
-pub(super) const KNOWN: &[&str] = &["id", "secret", "preset", "inject", "name", "format"];
+pub(super) const KNOWN: &[&str] = &[
+    "id",
+    "secret",
+    "preset",
+    "inject",
+    "name",
+    "format",
+    "placeholder",
+    "in",
+    "region",
+    "service",
+    "algorithm",
+    "encoding",
+    "sign",
+    "headers",
+    "claims",
+    "lifetime",
+    "key_id",
+];
+
+/// Fields that frame or route the message; a secret in one of them would break it.
+pub(super) const FRAMING: [&str; 11] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "keep-alive",
+    "te",
+    "trailer",
+    "upgrade",
+    "expect",
+    "proxy-authorization",
+    "proxy-connection",
+];
 
 /// All credentials, by id.
 #[derive(Default)]
@@ -55,11 +95,12 @@ pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>) -> Read {
         // A preset that is not known is told already; that `inject` is missing follows from it.
         let inject = match preset {
             Some(preset) if !fields.has("inject") => {
-                refuse_header_keys(&fields);
-                Some(preset.inject())
+                let inject = preset.inject();
+                refuse_other_keys(&fields, inject.mode());
+                Some(inject)
             }
             None if fields.has("preset") && !fields.has("inject") => None,
-            Some(_) | None => read_inject(&fields),
+            Some(_) | None => read_inject(&fields, id.as_deref()),
         };
         if let Some(id) = id {
             if let Some(preset) = preset {
@@ -132,56 +173,60 @@ fn read_program(fields: &Fields<'_, '_>) -> Option<SecretRef> {
     Some(SecretRef::Exec(words.iter().map(|w| w.value.to_owned()).collect()))
 }
 
-fn read_inject(fields: &Fields<'_, '_>) -> Option<Inject> {
+fn read_inject(fields: &Fields<'_, '_>, id: Option<&str>) -> Option<Inject> {
     let text = fields.required("inject", "\"bearer\"")?.value;
     let inject = match text {
         "bearer" => Inject::Bearer,
         "basic" => Inject::Basic,
-        "header" => return read_header(fields),
+        "header" => read_header(fields)?,
         "password" => Inject::Password,
-        "ssh-key" => Inject::SshKey,
+        "ssh-key" | "ssh_key" => Inject::SshKey,
         later if LATER.contains(&later) => {
             let message = format!("{later:?} is not supported yet; calls will be refused");
             fields.doubtful("inject", message, None);
             Inject::Unsupported(later.to_owned())
         }
-        other => {
-            let now = ["bearer", "basic", "header", "ssh-key", "password"];
-            let hint = match value::nearest(other, now.into_iter().chain(LATER)) {
-                Some(near) => format!("did you mean {near:?}?"),
-                None => format!("supported are {}", now.join(", ")),
-            };
-            fields.wrong("inject", "is not a mode of injection", Some(hint));
-            return None;
-        }
+        other => match recipe::read(other, id, fields) {
+            Some(recipe) => Inject::Recipe(Box::new(recipe?)),
+            None => {
+                let hint = match value::nearest(other, NOW.into_iter().chain(LATER)) {
+                    Some(near) => format!("did you mean {near:?}?"),
+                    None => format!("supported are {}", NOW.join(", ")),
+                };
+                fields.wrong("inject", "is not a mode of injection", Some(hint));
+                return None;
+            }
+        },
     };
-    refuse_header_keys(fields);
+    refuse_other_keys(fields, text);
     Some(inject)
 }
 
-fn refuse_header_keys(fields: &Fields<'_, '_>) {
-    for key in ["name", "format"] {
-        if fields.has(key) {
-            fields.wrong(key, "goes with inject = \"header\" only", None);
+/// Refuses keys that belong to other modes.
+fn refuse_other_keys(fields: &Fields<'_, '_>, mode: &str) {
+    for (key, modes) in recipe::KEYS {
+        if fields.has(key) && !modes.contains(&mode) {
+            let modes: Vec<_> = modes.iter().map(|mode| format!("{mode:?}")).collect();
+            fields.wrong(key, format!("goes with inject = {} only", modes.join(" or ")), None);
         }
     }
 }
 
+/// Checks a format: `{secret}` once, and nothing that a header can't have.
+pub(super) fn check_format(fields: &Fields<'_, '_>, format: &str) -> bool {
+    if format.matches("{secret}").count() != 1 {
+        let hint = Some("as in format = \"Token {secret}\"".to_owned());
+        fields.wrong("format", "is to hold {secret} once", hint);
+        return false;
+    }
+    if !format.bytes().all(|c| c == b'\t' || c == b' ' || c.is_ascii_graphic()) {
+        fields.wrong("format", "has a character that a header can't have", None);
+        return false;
+    }
+    true
+}
+
 fn read_header(fields: &Fields<'_, '_>) -> Option<Inject> {
-    /// Fields that frame or route the message; a secret in one of them would break it.
-    const FRAMING: [&str; 11] = [
-        "host",
-        "content-length",
-        "transfer-encoding",
-        "connection",
-        "keep-alive",
-        "te",
-        "trailer",
-        "upgrade",
-        "expect",
-        "proxy-authorization",
-        "proxy-connection",
-    ];
     let name = fields.required("name", "\"X-Api-Key\"")?.value.to_ascii_lowercase();
     if !value::is_token(&name) {
         fields.wrong("name", "is not the name of a header field", None);
@@ -192,16 +237,8 @@ fn read_header(fields: &Fields<'_, '_>) -> Option<Inject> {
         return None;
     }
     let format = fields.text("format").map(|f| f.value.to_owned());
-    if let Some(format) = &format {
-        if format.matches("{secret}").count() != 1 {
-            let hint = Some("as in format = \"Token {secret}\"".to_owned());
-            fields.wrong("format", "is to hold {secret} once", hint);
-            return None;
-        }
-        if !format.bytes().all(|c| c == b'\t' || c == b' ' || c.is_ascii_graphic()) {
-            fields.wrong("format", "has a character that a header can't have", None);
-            return None;
-        }
+    if format.as_ref().is_some_and(|format| !check_format(fields, format)) {
+        return None;
     }
     Some(Inject::Header { name, format })
 }

@@ -56,7 +56,8 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let terms = terms::read(fields, &shared.terms, false);
     let credential = read_http_credential(fields, shared);
     let preset = read_preset(fields);
-    let replace = replaces_header(fields, preset.is_some());
+    let signed = credential.as_ref().is_some_and(|c| c.inject.mode() == "sigv4");
+    let replace = replaces_header(fields, preset.is_some() || signed);
     let idempotency = read_idempotency(fields, name.as_deref());
     let approval = read_approval_and_retry(fields);
     read_reconcile(fields);
@@ -92,7 +93,8 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
     });
     let intercept = read_intercept(fields, &target);
-    let forbidden = credential.as_ref().and_then(|c| c.inject.header_name()).map(str::to_owned);
+    let own = credential.as_ref().map(|c| c.inject.own_headers()).unwrap_or_default();
+    let forbidden: Vec<_> = own.into_iter().map(str::to_owned).collect();
     let grant = HttpGrant {
         route: Some(name.clone()),
         credential,
@@ -104,7 +106,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         limits: terms.limits,
         private_addresses,
         repeat_window: terms.repeat_window,
-        forbidden_headers: forbidden.filter(|_| !replace).into_iter().collect(),
+        forbidden_headers: if replace { Vec::new() } else { forbidden },
         preset: preset.map(|p| p.name),
         intercept,
     };
@@ -147,11 +149,11 @@ fn read_intercept(fields: &Fields<'_, '_>, target: &Fields<'_, '_>) -> bool {
 }
 
 /// Whether the route's header takes the place of the agent's own.
-fn replaces_header(fields: &Fields<'_, '_>, preset: bool) -> bool {
+fn replaces_header(fields: &Fields<'_, '_>, usual: bool) -> bool {
     match fields.word("agent_header", &["refuse", "replace"]) {
         Some(word) => word == 1,
-        // Client libraries of the services behind presets send a key of their own.
-        None => preset,
+        // Client libraries of the services behind presets send a key, or a signature, of their own.
+        None => usual,
     }
 }
 

@@ -330,6 +330,35 @@ impl<'r, 't> Fields<'r, 't> {
         Some(lists)
     }
 
+    /// A table with keys of the user's own: texts, whole numbers, truth values and lists of texts.
+    pub(crate) fn scalars(&self, key: &str) -> Vec<(String, serde_json::Value)> {
+        let Some(value) = self.find(key) else { return Vec::new() };
+        let Some(table) = value.get_ref().as_table() else {
+            self.mistyped(key, value, "a table in braces");
+            return Vec::new();
+        };
+        let mut scalars = Vec::with_capacity(table.len());
+        for (name, value) in table.iter() {
+            let inner = value.get_ref();
+            let number = || inner.as_integer().and_then(|n| n.as_str().parse::<i64>().ok());
+            let list = || {
+                let list = inner.as_array()?.iter().map(|m| m.get_ref().as_str());
+                Some(list.collect::<Option<Vec<_>>>()?.into())
+            };
+            let scalar = inner
+                .as_str()
+                .map(serde_json::Value::from)
+                .or_else(|| inner.as_bool().map(Into::into))
+                .or_else(|| number().map(Into::into))
+                .or_else(list);
+            match scalar {
+                Some(scalar) => scalars.push((name.get_ref().to_string(), scalar)),
+                None => self.mistyped(key, value, "a table of texts, numbers and truth values"),
+            }
+        }
+        scalars
+    }
+
     /// The tables of a `[[list]]`.
     pub(crate) fn tables(&self, key: &str) -> Vec<(&'r DeTable<'r>, Range<usize>)> {
         let Some(value) = self.find(key) else { return Vec::new() };

@@ -97,6 +97,10 @@ fn the_schema_has_the_keys_of_the_parser() {
         assert_eq!(keys, known.iter().copied().collect(), "{pointer}");
         assert_eq!(part["additionalProperties"], Value::Bool(false), "{pointer}");
     }
+    let modes = at(&schema, "/$defs/credential/properties/inject/enum").as_array().unwrap();
+    let known = super::credential::NOW.iter().chain(&super::credential::LATER).chain(&["ssh_key"]);
+    let known: BTreeSet<_> = known.copied().collect();
+    assert_eq!(modes.iter().filter_map(Value::as_str).collect::<BTreeSet<_>>(), known);
     let presets: Vec<_> = PRESETS.iter().map(|p| Value::from(p.name)).collect();
     assert_eq!(at(&schema, "/$defs/preset/enum").as_array(), Some(&presets));
 }

@@ -1,0 +1,137 @@
+//! Modes of injection through the real proxy: what the origin gets, and what never leaves.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
+mod support;
+
+use conformance::http::Script;
+use std::fmt::Write as _;
+use support::*;
+
+const AWS: &str = "AKIDEXAMPLE:wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+
+/// One credential and one route for each mode, told apart by the path.
+fn policy(origin: &TlsOrigin) -> String {
+    let port = origin.origin.address().port();
+    let ca = origin.ca_file.path().display();
+    let mut text = format!("[[trust]]\nhost = \"localhost\"\nca_file = \"{ca}\"\n");
+    for (id, secret, keys) in [
+        ("ph", "tok", "inject = \"placeholder\""),
+        ("query", "tok", "inject = \"query\"\nname = \"key\""),
+        ("cookie", "tok", "inject = \"cookie\"\nname = \"sid\""),
+        ("aws", "aws", "inject = \"sigv4\"\nregion = \"eu-west-1\"\nservice = \"sqs\""),
+        (
+            "hmac",
+            "tok",
+            "inject = \"hmac\"\nsign = \"{body}\"\nheaders = { X-Signature = \"v1={signature}\" }",
+        ),
+    ] {
+        let target = format!("host = \"localhost\", port = {port}, path = \"/{id}/**\"");
+        write!(
+            text,
+            "[[credential]]\nid = \"{id}\"\nsecret = \"{secret}\"\n{keys}\n\
+             [[route]]\nname = \"{id}\"\nmatch = {{ {target} }}\ncredential = \"{id}\"\n\
+             private_addresses = \"allow\"\nidempotent = true\n"
+        )
+        .unwrap();
+    }
+    let open = format!("host = \"localhost\", port = {port}, path = \"/open/**\"");
+    write!(
+        text,
+        "[[route]]\nname = \"open\"\nmatch = {{ {open} }}\nprivate_addresses = \"allow\"\n"
+    )
+    .unwrap();
+    text
+}
+
+/// I-1 and I-4: each mode puts the secret where it belongs, the echo is redacted, and no file of the
+/// home holds it.
+#[test]
+fn i_4_every_mode_injects_and_echoes_are_redacted() {
+    let home = Home::new();
+    let echo = format!("you sent {SECRET}");
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], &echo)]);
+    home.secret("tok", SECRET);
+    home.secret("aws", AWS);
+    home.policy(&policy(&origin));
+    let server = home.serve();
+    let call = |arguments: &[&str], path: &str| {
+        let url = origin.url(path);
+        let response = server.curl(&[arguments, &[&url]].concat());
+        assert_eq!(response.status, 200, "{path}: {response:?}");
+        let seen = origin.origin.seen().pop().unwrap();
+        (response, seen)
+    };
+    let json = ["-H", "Content-Type: application/json", "-d", r#"{"t":"affiant_ph_ph"}"#];
+    let more = ["-H", "X-Key: k affiant_ph_ph", "-u", "bot:affiant_ph_ph"];
+    let (response, seen) =
+        call(&[&json[..], &more].concat(), "/ph/affiant_ph_ph/x?t=affiant_ph_ph");
+    assert_eq!(seen.target(), format!("/ph/{SECRET}/x?t={SECRET}"));
+    assert_eq!(text(&seen.body), format!(r#"{{"t":"{SECRET}"}}"#));
+    assert_eq!(seen.field("content-length"), Some(seen.body.len().to_string()));
+    assert_eq!(seen.field("x-key"), Some(format!("k {SECRET}")));
+    assert!(seen.field("authorization").is_some_and(|v| !v.contains("affiant")));
+    assert!(!text(&response.body).contains(SECRET), "{response:?}");
+
+    let (response, seen) = call(&[], "/query/x?key=evil&a=1");
+    assert_eq!(seen.target(), format!("/query/x?a=1&key={SECRET}"));
+    assert!(!text(&response.body).contains(SECRET), "{response:?}");
+    let (_, seen) = call(&["-H", "Cookie: a=1; sid=evil"], "/cookie/x");
+    assert_eq!(seen.field("cookie"), Some(format!("a=1; sid={SECRET}")));
+    let dummy = "AWS4-HMAC-SHA256 Credential=DUMMY/20150830/x/y/aws4_request, Signature=00";
+    let (_, seen) = call(&["-H", &format!("Authorization: {dummy}"), "-d", "a=b"], "/aws/");
+    let signed = seen.field("authorization").unwrap();
+    assert!(signed.starts_with("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/"), "{signed}");
+    assert!(signed.contains("/eu-west-1/sqs/aws4_request"), "{signed}");
+    assert!(seen.field("x-amz-date").is_some());
+    let (_, seen) = call(&["-d", "body"], "/hmac/x");
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, SECRET.as_bytes());
+    let code = ring::hmac::sign(&key, b"body");
+    let code: String = code.as_ref().iter().map(|b| format!("{b:02x}")).collect();
+    assert_eq!(seen.field("x-signature"), Some(format!("v1={code}")));
+}
+
+/// I-1: a placeholder that nothing replaces never leaves, in whatever part it stands.
+#[test]
+fn i_1_stray_placeholders_never_leave() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "ok")]);
+    home.secret("tok", SECRET);
+    home.secret("aws", AWS);
+    home.policy(&policy(&origin));
+    let server = home.serve();
+    let big = vec![b'x'; (1 << 20) + 1];
+    let file = home.path().join("big");
+    std::fs::write(&file, big).unwrap();
+    let file = format!("@{}", file.display());
+    for (arguments, path, code) in [
+        (&["-H", "X: affiant_ph_ph"][..], "/open/x", "SECRET_MISSING"),
+        (&["-d", "affiant_ph_ph"], "/open/x", "SECRET_MISSING"),
+        (&[], "/open/affiant_ph_ph", "SECRET_MISSING"),
+        (&[], "/query/x?t=affiant_ph_ph", "SECRET_MISSING"),
+        (&["-H", "X: affiant_ph_other"], "/ph/x", "SECRET_MISSING"),
+        (&["-d", "affiant_ph_ph2"], "/ph/x", "SECRET_MISSING"),
+        (&["--data-binary", &file], "/ph/x", "INJECTION_UNSUPPORTED"),
+        (&["--data-binary", &file], "/aws/x", "INJECTION_UNSUPPORTED"),
+    ] {
+        let url = origin.url(path);
+        let response = server.curl(&[arguments, &[&url]].concat());
+        assert_eq!((response.status, response.outcome()), (500, "not_attempted"), "{response:?}");
+        let error = &response.json()["error"];
+        assert_eq!(
+            (&error["code"], &error["phase"]),
+            (&code.into(), &"credential_injection".into())
+        );
+    }
+    assert!(origin.origin.seen().is_empty());
+    // Without the placeholder the same calls leave.
+    assert_eq!(server.curl(&[&origin.url("/open/x")]).status, 200);
+    assert_eq!(server.curl(&[&origin.url("/ph/x")]).status, 200);
+}
