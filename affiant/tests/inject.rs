@@ -80,6 +80,14 @@ fn i_4_every_mode_injects_and_echoes_are_redacted() {
     assert!(seen.field("authorization").is_some_and(|v| !v.contains("affiant")));
     assert!(!text(&response.body).contains(SECRET), "{response:?}");
 
+    // The same in HTTP/2 of the caller.
+    let (response, seen) =
+        call(&[&["--http2"], &json[..], &more].concat(), "/ph/affiant_ph_ph/y?t=affiant_ph_ph");
+    assert!(response.head.starts_with("HTTP/2"), "{}", response.head);
+    assert_eq!(seen.target(), format!("/ph/{SECRET}/y?t={SECRET}"));
+    assert_eq!(text(&seen.body), format!(r#"{{"t":"{SECRET}"}}"#));
+    assert!(!text(&response.body).contains(SECRET), "{response:?}");
+
     let (response, seen) = call(&[], "/query/x?key=evil&a=1");
     assert_eq!(seen.target(), format!("/query/x?a=1&key={SECRET}"));
     assert!(!text(&response.body).contains(SECRET), "{response:?}");

@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "a bench prints its table")]
 
 mod load;
+mod log;
 mod origin;
 mod server;
 
@@ -14,7 +15,13 @@ const ROUNDS: usize = 5;
 const WARM_UP: Duration = Duration::from_millis(500);
 
 fn main() -> anyhow::Result<()> {
-    let seconds: f64 = std::env::args().nth(1).map_or(Ok(3.0), |text| text.parse())?;
+    let mut arguments = std::env::args().skip(1).peekable();
+    // `journal [SECONDS]`: the log alone. `[SECONDS]`: the whole.
+    let alone = arguments.next_if(|argument| argument == "journal").is_some();
+    let seconds: f64 = arguments.next().map_or(Ok(3.0), |text| text.parse())?;
+    if alone {
+        return log::run(seconds);
+    }
     let length = Duration::from_secs_f64(seconds);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(compare(length))

@@ -195,6 +195,22 @@ impl Call {
         Ok(Dispatched { id: self.entry.id, sequence })
     }
 
+    /// [`Call::dispatch`] of a retry: under the lease of the invocation that it retries (contract
+    /// K-6). A worker whose lease is over is stopped here, before anything is sent.
+    ///
+    /// # Errors
+    /// [`crate::lease::Error`]; nothing may be sent then.
+    pub async fn dispatch_under(
+        &mut self,
+        lease: &crate::Lease,
+        dispatch: Dispatch,
+    ) -> Result<Dispatched, crate::lease::Error> {
+        let body = Body::DispatchStarted(Box::new(dispatch));
+        let queued = lease.queue_dispatch(&self.entry, self.epoch, body)?;
+        let sequence = durable(queued.receiver).await?;
+        Ok(Dispatched { id: self.entry.id, sequence })
+    }
+
     /// Appends `REQUEST_SENT`; does not wait.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use crate::contract::{Body, Event, InvocationId, Sequence, Source};
 use crate::entry::{Entry, settles};
 use crate::guard::Recent;
 use crate::index::Index;
+use crate::lease;
 use crate::log::disk::Disk;
 use crate::log::format::MAX_PART;
 use crate::log::read::Segments;
@@ -68,7 +69,8 @@ pub(crate) struct Queued {
     pub(crate) receiver: Option<oneshot::Receiver<Outcome>>,
 }
 
-/// The shared state. Locks are taken in this order: recent, overlay, entry, queue.
+/// The shared state. Locks are taken in this order: leases, recent, overlay, entry, queue. Of two
+/// entries the one of a lease comes first: its invocation is settled, and a call's is not.
 pub(crate) struct Core {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) segments: Segments,
@@ -89,6 +91,7 @@ pub(crate) struct Core {
     pub(crate) first_segment: AtomicU64,
     pub(crate) retention: Retention,
     pub(crate) guard_horizon_ms: u64,
+    pub(crate) leases: Mutex<lease::Table>,
     pub(crate) signer: Signer,
     /// Where keys and sealed copies lie.
     pub(crate) directory: PathBuf,
@@ -201,6 +204,49 @@ impl Core {
         drop(state);
         self.queue.wake();
         Ok(result)
+    }
+
+    /// Queues the use of a lease and the dispatch under it as neighbours: both or none.
+    pub(crate) fn append_under(
+        &self,
+        subject: &Arc<Entry>,
+        used: Body,
+        call: &Arc<Entry>,
+        epoch: u64,
+        dispatch: Body,
+    ) -> Result<Queued, Error> {
+        let at_ms = now_ms();
+        let source = Source::TransportObserved;
+        let used = Event { invocation: subject.id, at_ms, source, body: used };
+        let dispatch = Event { invocation: call.id, at_ms, source, body: dispatch };
+        let (used_draft, dispatch_draft) = (event_draft(&used)?, event_draft(&dispatch)?);
+        if Arc::ptr_eq(subject, call) {
+            return Err(Error::NotFound);
+        }
+        let mut held = subject.state.lock();
+        let mut calling = call.state.lock();
+        let mut queue = self.queue.lock();
+        queue.check(Some(epoch))?;
+        held.live.check(&used.body, source)?;
+        calling.live.check(&dispatch.body, source)?;
+        let queued = Instant::now();
+        let first = queue.next();
+        held.live.apply(first, &used)?;
+        held.events.push_back((first, Arc::new(used)));
+        let entry = Some(Arc::clone(subject));
+        let (waiter, settles) = (None, false);
+        let item = Item { draft: used_draft, sequence: first, entry, waiter, settles, queued };
+        self.queue.push(&mut queue, item);
+        let sequence = queue.next();
+        calling.live.apply(sequence, &dispatch)?;
+        calling.events.push_back((sequence, Arc::new(dispatch)));
+        let (sender, receiver) = oneshot::channel();
+        let (entry, waiter) = (Some(Arc::clone(call)), Some(sender));
+        let item = Item { draft: dispatch_draft, sequence, entry, waiter, settles, queued };
+        self.queue.push(&mut queue, item);
+        drop((queue, calling, held));
+        self.queue.wake();
+        Ok(Queued { sequence, receiver: Some(receiver) })
     }
 
     /// Queues a record of the whole state of an invocation, for when its earlier ones leave.

@@ -150,6 +150,10 @@ pub(crate) const fn settles(body: &Body) -> bool {
         | Body::ResultDelivered(_)
         | Body::DeliveryFailed(_)
         | Body::RepeatAnswered(_)
-        | Body::Noted(_) => false,
+        | Body::Noted(_)
+        | Body::LeaseAcquired(_)
+        | Body::LeaseRenewed(_)
+        | Body::LeaseUsed(_)
+        | Body::LeaseReleased(_) => false,
     }
 }

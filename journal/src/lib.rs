@@ -13,6 +13,7 @@ pub mod append;
 pub mod checkpoint;
 pub mod contract;
 pub mod export;
+pub mod lease;
 pub mod maintain;
 pub mod open;
 pub mod projection;
@@ -49,8 +50,9 @@ mod tests;
 
 pub use call::{Call, Dispatched, Settled};
 pub use guard::{Admission, Guard};
+pub use lease::Lease;
 pub use live::{Journal, Ticket};
 pub use options::{Filter, Maintained, Options, Page, Recovery, Retention, Stats};
-pub use projection::{Delivery, IllegalEvent, Invocation, State};
+pub use projection::{Delivery, IllegalEvent, Invocation, LeaseState, State};
 pub use result::{ResultKey, StoredResult, Stream};
 pub use verify::{Against, Verified, verify, verify_against};

@@ -281,6 +281,19 @@ impl Journal {
         crate::seal::pass(&self.core().directory, self.core().durable())
     }
 
+    /// Takes the lease of a retry of a settled invocation (contract K-6). Durable when it returns.
+    ///
+    /// # Errors
+    /// [`crate::lease::Error`].
+    pub async fn lease(
+        &self,
+        id: InvocationId,
+        holder: &str,
+        ttl: std::time::Duration,
+    ) -> Result<crate::Lease, crate::lease::Error> {
+        crate::lease::acquire(self.core(), id, holder, ttl).await
+    }
+
     /// Counters and gauges.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -338,5 +351,9 @@ fn check_late(source: Source, body: &Body) -> Result<(), IllegalEvent> {
         | Body::RemoteResponseStarted(_)
         | Body::RemoteResponseComplete(_)
         | Body::InvocationEnded(_) => illegal("only the call itself appends it"),
+        Body::LeaseAcquired(_)
+        | Body::LeaseRenewed(_)
+        | Body::LeaseUsed(_)
+        | Body::LeaseReleased(_) => illegal("only a lease appends it"),
     }
 }

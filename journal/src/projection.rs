@@ -16,8 +16,9 @@
 
 use crate::contract::{
     Accepted, Body, Code, Confirmation, Dispatch, Envelope, Event, Evidence, InvocationId,
-    Operation, Outcome, Preflight, Problem, RequestSent, ResponseComplete, ResponseStarted,
-    ResultCommitted, ResultRef, Retry, Sequence, SetupAttempt, Source, Verdict, after_unknown,
+    LeaseReleased, LeaseRenewed, Operation, Outcome, Preflight, Problem, RequestSent,
+    ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, Retry, Sequence, SetupAttempt,
+    Source, Verdict, after_unknown,
 };
 use serde::{Deserialize, Serialize};
 
@@ -117,6 +118,22 @@ pub struct Invocation {
     ended_at_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     source: Option<Source>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    lease: Option<LeaseState>,
+}
+
+/// The newest lease of an invocation, as far as the log knows (contract K-6). Whether its time is
+/// over is known to its process alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseState {
+    /// 1 for the first.
+    pub generation: u64,
+    /// The retry that was dispatched under it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub retry: Option<InvocationId>,
+    /// Whether it was given back.
+    #[serde(default)]
+    pub is_released: bool,
 }
 
 impl Invocation {
@@ -153,6 +170,7 @@ impl Invocation {
             not_before_ms: None,
             ended_at_ms: None,
             source: None,
+            lease: None,
         })
     }
 
@@ -199,6 +217,18 @@ impl Invocation {
                 self.delivery = Delivery::Delivered(delivered.confirmation);
             }
             Body::DeliveryFailed(_) => self.delivery = Delivery::Failed,
+            Body::LeaseAcquired(acquired) => {
+                let generation = acquired.generation;
+                self.lease = Some(LeaseState { generation, retry: None, is_released: false });
+            }
+            Body::LeaseRenewed(_) => {}
+            Body::LeaseUsed(used) => {
+                self.lease =
+                    self.lease.map(|lease| LeaseState { retry: Some(used.retry), ..lease });
+            }
+            Body::LeaseReleased(_) => {
+                self.lease = self.lease.map(|lease| LeaseState { is_released: true, ..lease });
+            }
         }
         Ok(())
     }
@@ -255,7 +285,41 @@ impl Invocation {
                 let delivered = matches!(self.delivery, Delivery::Delivered(_));
                 require(!delivered, "the delivery is confirmed already")
             }
+            Body::LeaseAcquired(acquired) => {
+                require(self.is_retryable(), "there is nothing to retry")?;
+                let next = self.lease.map_or(1, |lease| lease.generation + 1);
+                require(acquired.generation == next, "the generation does not follow")
+            }
+            Body::LeaseRenewed(LeaseRenewed { generation, .. })
+            | Body::LeaseReleased(LeaseReleased { generation }) => {
+                require(self.holds(*generation), "the lease is not the newest, or given back")
+            }
+            Body::LeaseUsed(used) => {
+                require(self.is_retryable(), "there is nothing to retry")?;
+                require(self.holds(used.generation), "the lease is not the newest, or given back")?;
+                let unused = self.lease.is_some_and(|lease| lease.retry.is_none());
+                require(unused, "a retry was dispatched under the lease")
+            }
         }
+    }
+
+    /// Whether a retry can make sense: the outcome leaves something to try.
+    const fn is_retryable(&self) -> bool {
+        match self.state {
+            State::Ended(_) => true,
+            State::Committed(verdict) => matches!(verdict.outcome(), Outcome::Rejected),
+            State::Accepted | State::Validated | State::Authorized | State::Dispatched => false,
+        }
+    }
+
+    fn holds(&self, generation: u64) -> bool {
+        self.lease.is_some_and(|lease| lease.generation == generation && !lease.is_released)
+    }
+
+    /// The newest lease on it.
+    #[must_use]
+    pub const fn lease(&self) -> Option<LeaseState> {
+        self.lease
     }
 
     const fn is_executing(&self) -> bool {

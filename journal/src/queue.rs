@@ -15,6 +15,8 @@ use tokio::sync::{Notify, oneshot};
 pub(crate) const LIMIT: u64 = 64 << 20;
 /// How often recovery is tried at most.
 const REOPEN_EVERY: Duration = Duration::from_secs(1);
+/// How long records that nobody waits for may wait for one that somebody does.
+const LINGER: Duration = Duration::from_millis(20);
 
 /// Told to who waits for an append.
 pub(crate) type Outcome = Result<Sequence, Error>;
@@ -43,6 +45,8 @@ pub(crate) struct Inner {
     items: VecDeque<Item>,
     next: u64,
     pub(crate) mode: Mode,
+    /// Whether somebody waits for one of the items.
+    urgent: bool,
     /// Counts recoveries: a call of an earlier one can't append any more.
     pub(crate) epoch: u64,
     reopen: bool,
@@ -88,6 +92,7 @@ impl Queue {
                 items: VecDeque::new(),
                 next,
                 mode: Mode::Open,
+                urgent: false,
                 epoch: 1,
                 reopen: false,
                 tried: None,
@@ -111,6 +116,7 @@ impl Queue {
     pub(crate) fn push(&self, inner: &mut Inner, item: Item) {
         self.bytes.fetch_add(item.draft.length() as u64, Ordering::Relaxed);
         inner.next = item.sequence.0 + 1;
+        inner.urgent |= item.waiter.is_some() || item.settles;
         inner.items.push_back(item);
     }
 
@@ -123,11 +129,20 @@ impl Queue {
     pub(crate) fn take(&self, limit: u64, batch: &mut Vec<Item>) -> Work {
         batch.clear();
         let mut inner = self.inner.lock();
-        while inner.items.is_empty() {
-            if inner.mode == Mode::Closing {
-                return Work::End;
+        loop {
+            let closing = inner.mode == Mode::Closing;
+            let first = inner.items.front().map(|item| item.queued);
+            match first {
+                None if closing => return Work::End,
+                None => self.work.wait(&mut inner),
+                Some(_) if closing || inner.urgent => break,
+                // A call's first events ride with its dispatch, its last with the next call.
+                Some(first) => {
+                    if self.work.wait_until(&mut inner, first + LINGER).timed_out() {
+                        break;
+                    }
+                }
             }
-            self.work.wait(&mut inner);
         }
         let mut bytes = 0;
         while let Some(item) = inner.items.front() {
@@ -138,6 +153,7 @@ impl Queue {
             bytes += length;
             batch.extend(inner.items.pop_front());
         }
+        inner.urgent &= !inner.items.is_empty();
         drop(inner);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.drained.notify_waiters();
@@ -151,6 +167,7 @@ impl Queue {
             inner.mode = Mode::Failed;
         }
         inner.reopen = false;
+        inner.urgent = false;
         self.bytes.store(0, Ordering::Relaxed);
         self.drained.notify_waiters();
         std::mem::take(&mut inner.items)

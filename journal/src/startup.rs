@@ -85,6 +85,7 @@ pub(crate) fn open_on(
         first_segment: AtomicU64::new(survey.headers.first().map_or(1, |first| first.segment)),
         retention: options.retention,
         guard_horizon_ms: horizon,
+        leases: Mutex::new(crate::lease::Table::default()),
         signer,
         directory: options.directory.clone(),
         feed: Mutex::new(Feed::default()),
@@ -230,7 +231,7 @@ fn end_open(core: &Arc<Core>, open: &[InvocationId], recovery: &mut Recovery) ->
                 continue;
             }
         };
-        let appended = core.append(&entry, None, vec![Part::Event(Source::Recovered, body)], false);
+        let appended = core.append(&entry, None, vec![Part::Event(Source::Recovered, body)], true);
         core.release_entry(&entry);
         last = appended?.sequence;
     }

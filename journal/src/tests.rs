@@ -324,7 +324,7 @@ async fn j_7_a_crash_at_every_call_of_retention_keeps_what_stays() {
     let base_home = tempfile::tempdir().unwrap();
     let (journal, _) = open_keeping(&base, base_home.path()).unwrap();
     let mut promises = Promises::default();
-    for _ in 0..2 {
+    for _ in 0..3 {
         bounded(work(&journal, &mut promises)).await.unwrap();
     }
     expiring(&journal).await;

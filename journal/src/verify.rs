@@ -134,6 +134,25 @@ pub fn verify_against(directory: &Path, against: Against) -> Result<Verified, Er
     walk_all(&disk, against)
 }
 
+/// Walks checksums, numbers and chain alone, as recovery does. Gives the bytes read.
+///
+/// # Errors
+/// [`Error`].
+pub fn scan(directory: &Path) -> Result<u64, Error> {
+    let disk = Directory::unlocked(directory);
+    let survey = surveyed(&disk)?;
+    let mut total = 0;
+    for (n, header) in survey.headers.iter().enumerate() {
+        let bytes = read(&disk, header)?;
+        let limit = survey.headers.get(n + 1).map_or(u64::MAX, |next| next.previous_length);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let bytes = bytes.get(..limit).unwrap_or(&bytes);
+        walk(header, bytes, &mut |_, _| Ok::<_, Damage>(()))?;
+        total += bytes.len() as u64;
+    }
+    Ok(total)
+}
+
 #[cfg(test)]
 pub(crate) fn verify_on(disk: &dyn Disk) -> Result<Verified, Error> {
     walk_all(disk, Against::default())
@@ -451,6 +470,10 @@ const fn reference(body: &Body) -> Option<&ResultRef> {
         | Body::ResultDelivered(_)
         | Body::DeliveryFailed(_)
         | Body::RepeatAnswered(_)
-        | Body::Noted(_) => None,
+        | Body::Noted(_)
+        | Body::LeaseAcquired(_)
+        | Body::LeaseRenewed(_)
+        | Body::LeaseUsed(_)
+        | Body::LeaseReleased(_) => None,
     }
 }

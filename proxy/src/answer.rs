@@ -108,7 +108,11 @@ fn sent_content(journal: &Journal, id: InvocationId) -> Option<(u64, Digest)> {
         | Body::ResultDelivered(_)
         | Body::DeliveryFailed(_)
         | Body::RepeatAnswered(_)
-        | Body::Noted(_) => None,
+        | Body::Noted(_)
+        | Body::LeaseAcquired(_)
+        | Body::LeaseRenewed(_)
+        | Body::LeaseUsed(_)
+        | Body::LeaseReleased(_) => None,
     })
 }
 

@@ -177,6 +177,18 @@ pub enum Body {
     /// A fact beside the course of events; it changes no state.
     #[serde(rename = "NOTED")]
     Noted(Noted),
+    /// A worker took the right to retry the invocation (contract K-6).
+    #[serde(rename = "LEASE_ACQUIRED")]
+    LeaseAcquired(LeaseAcquired),
+    /// It keeps that right for longer.
+    #[serde(rename = "LEASE_RENEWED")]
+    LeaseRenewed(LeaseRenewed),
+    /// It used that right: the named invocation is the retry. Right before its `DISPATCH_STARTED`.
+    #[serde(rename = "LEASE_USED")]
+    LeaseUsed(LeaseUsed),
+    /// It gave that right back.
+    #[serde(rename = "LEASE_RELEASED")]
+    LeaseReleased(LeaseReleased),
 }
 
 impl Body {
@@ -198,6 +210,10 @@ impl Body {
             Self::DeliveryFailed(_) => "DELIVERY_FAILED",
             Self::RepeatAnswered(_) => "REPEAT_ANSWERED",
             Self::Noted(_) => "NOTED",
+            Self::LeaseAcquired(_) => "LEASE_ACQUIRED",
+            Self::LeaseRenewed(_) => "LEASE_RENEWED",
+            Self::LeaseUsed(_) => "LEASE_USED",
+            Self::LeaseReleased(_) => "LEASE_RELEASED",
         }
     }
 }
@@ -443,4 +459,40 @@ pub struct Noted {
     pub name: String,
     /// Free of secrets.
     pub detail: String,
+}
+
+/// A worker took a lease on an invocation, to retry it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseAcquired {
+    /// 1 for the first lease of the invocation; one more for each that follows.
+    pub generation: u64,
+    /// Who holds it.
+    pub holder: String,
+    /// How long it holds, from when it was appended, on the monotonic clock of the process.
+    pub ttl_ms: u64,
+}
+
+/// A lease holds for longer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseRenewed {
+    /// Of the lease.
+    pub generation: u64,
+    /// From now.
+    pub ttl_ms: u64,
+}
+
+/// A retry was dispatched under a lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseUsed {
+    /// Of the lease.
+    pub generation: u64,
+    /// The retry.
+    pub retry: InvocationId,
+}
+
+/// A lease was given back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseReleased {
+    /// Of the lease.
+    pub generation: u64,
 }

@@ -7,10 +7,10 @@ use super::walk::walk;
 use super::{Draft, Header, Kind};
 use crate::contract::{
     Accepted, Body, Code, Completion, Confirmation, CredentialUse, Delivered, DeliveryFailed,
-    Digest, Dispatch, Ended, Event, Gateway, Idempotency, InvocationId, KeepResult, Noted,
-    Observation, PeerIdentity, Preflight, RemoteContract, RepeatAnswered, RequestSent,
-    ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, Retry, SetupAttempt, SetupStage,
-    Source, SshEnd, Verdict,
+    Digest, Dispatch, Ended, Event, Gateway, Idempotency, InvocationId, KeepResult, LeaseAcquired,
+    LeaseReleased, LeaseRenewed, LeaseUsed, Noted, Observation, PeerIdentity, Preflight,
+    RemoteContract, RepeatAnswered, RequestSent, ResponseComplete, ResponseStarted,
+    ResultCommitted, ResultRef, Retry, SetupAttempt, SetupStage, Source, SshEnd, Verdict,
 };
 use crate::verify::Damage;
 use std::path::PathBuf;
@@ -127,6 +127,26 @@ fn golden_events_of_version_1_are_read_and_written_the_same() {
     let stored = String::from_utf8(golden("events-v1.jsonl", lines.concat().as_bytes())).unwrap();
     let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(read, events());
+    assert_eq!(lines.concat(), stored);
+}
+
+/// The events that leases added to version 1.
+#[test]
+fn golden_leases_of_version_1_are_read_and_written_the_same() {
+    let events: Vec<Event> = [
+        Body::LeaseAcquired(LeaseAcquired { generation: 1, holder: "w".into(), ttl_ms: 30_000 }),
+        Body::LeaseRenewed(LeaseRenewed { generation: 1, ttl_ms: 30_000 }),
+        Body::LeaseUsed(LeaseUsed { generation: 1, retry: InvocationId::from_parts(3, 4) }),
+        Body::LeaseReleased(LeaseReleased { generation: 1 }),
+    ]
+    .into_iter()
+    .map(|body| Event { invocation: id(), at_ms: 1, source: Source::TransportObserved, body })
+    .collect();
+    let lines: Vec<String> =
+        events.iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect();
+    let stored = String::from_utf8(golden("leases-v1.jsonl", lines.concat().as_bytes())).unwrap();
+    let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(read, events);
     assert_eq!(lines.concat(), stored);
 }
 

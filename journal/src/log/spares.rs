@@ -161,7 +161,7 @@ impl Spares {
                     state.ready.push_back(spare);
                 }
                 Err(error) => {
-                    if state.failed.is_none() && !state.paused {
+                    if state.failed.is_none() && !state.paused && !state.stopped {
                         tracing::error!(%error, segment, "no spare segment could be made");
                     }
                     state.failed = Some(error.kind());

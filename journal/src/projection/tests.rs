@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::contract::{
-    Delivered, DeliveryFailed, Digest, Ended, Gateway, KeepResult, Noted, Outcome, PeerIdentity,
-    Phase, RepeatAnswered, SetupStage,
+    Delivered, DeliveryFailed, Digest, Ended, Gateway, KeepResult, LeaseAcquired, LeaseUsed, Noted,
+    Outcome, PeerIdentity, Phase, RepeatAnswered, SetupStage,
 };
 use proptest::prelude::*;
 
@@ -309,6 +309,13 @@ fn any_body() -> impl Strategy<Value = Body> {
         2 => Just(failed()),
         1 => Just(Body::RepeatAnswered(RepeatAnswered { by_id: true })),
         1 => Just(Body::Noted(Noted { name: "n".into(), detail: "d".into() })),
+        2 => (1..4_u64).prop_map(|generation| {
+            let (holder, ttl_ms) = ("w".into(), 9);
+            Body::LeaseAcquired(LeaseAcquired { generation, holder, ttl_ms })
+        }),
+        1 => (1..4_u64).prop_map(|g| Body::LeaseRenewed(LeaseRenewed { generation: g, ttl_ms: 9 })),
+        1 => (1..4_u64).prop_map(|g| Body::LeaseUsed(LeaseUsed { generation: g, retry: id() })),
+        1 => (1..4_u64).prop_map(|g| Body::LeaseReleased(LeaseReleased { generation: g })),
     ]
 }
 

@@ -56,8 +56,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let terms = terms::read(fields, &shared.terms, false);
     let credential = read_http_credential(fields, shared);
     let preset = read_preset(fields);
-    let signed = credential.as_ref().is_some_and(|c| c.inject.mode() == "sigv4");
-    let replace = replaces_header(fields, preset.is_some() || signed);
+    let forbidden_headers = read_forbidden(fields, credential.as_ref(), preset.is_some());
     let idempotency = read_idempotency(fields, name.as_deref());
     let approval = read_approval_and_retry(fields);
     read_reconcile(fields);
@@ -93,8 +92,6 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
     });
     let intercept = read_intercept(fields, &target);
-    let own = credential.as_ref().map(|c| c.inject.own_headers()).unwrap_or_default();
-    let forbidden: Vec<_> = own.into_iter().map(str::to_owned).collect();
     let grant = HttpGrant {
         route: Some(name.clone()),
         credential,
@@ -106,7 +103,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         limits: terms.limits,
         private_addresses,
         repeat_window: terms.repeat_window,
-        forbidden_headers: if replace { Vec::new() } else { forbidden },
+        forbidden_headers,
         preset: preset.map(|p| p.name),
         intercept,
     };
@@ -148,13 +145,20 @@ fn read_intercept(fields: &Fields<'_, '_>, target: &Fields<'_, '_>) -> bool {
     false
 }
 
-/// Whether the route's header takes the place of the agent's own.
-fn replaces_header(fields: &Fields<'_, '_>, usual: bool) -> bool {
-    match fields.word("agent_header", &["refuse", "replace"]) {
+/// The header fields that the agent may not send: those that the credential sets, unless they take
+/// the place of the agent's own.
+fn read_forbidden(
+    fields: &Fields<'_, '_>,
+    credential: Option<&Credential>,
+    preset: bool,
+) -> Vec<String> {
+    let replace = match fields.word("agent_header", &["refuse", "replace"]) {
         Some(word) => word == 1,
         // Client libraries of the services behind presets send a key, or a signature, of their own.
-        None => usual,
-    }
+        None => preset || credential.is_some_and(|c| c.inject.mode() == "sigv4"),
+    };
+    let own = credential.filter(|_| !replace).map(|c| c.inject.own_headers());
+    own.unwrap_or_default().into_iter().map(str::to_owned).collect()
 }
 
 /// The key `match`, which a preset makes optional.

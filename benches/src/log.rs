@@ -1,0 +1,236 @@
+//! The journal against the raw sync rate of the same disk, in one run.
+//!
+//! A call is what the proxy records of one: five events before the dispatch is durable, a result of
+//! 2 KB, five events until it is delivered. Raw is a 4 KiB write and `fdatasync` on a file of zeros.
+
+use anyhow::{Context as _, ensure};
+use journal::contract::{
+    Accepted, Code, Completion, Confirmation, CredentialUse, Digest, Dispatch, Gateway, KeepResult,
+    PeerIdentity, Preflight, RequestSent, ResponseComplete, ResponseStarted, Retry, SetupAttempt,
+    SetupStage, Verdict,
+};
+use journal::{Admission, Guard, Journal, Options, ResultKey, Stats, Stream};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const IN_FLIGHT: [usize; 4] = [1, 8, 64, 256];
+const RESULT: usize = 2_000;
+const ROUNDS: usize = 3;
+
+struct Row {
+    raw: f64,
+    took: f64,
+    cpu: f64,
+    calls: u64,
+    stats: Stats,
+}
+
+/// Runs all rows, each beside a raw one.
+pub(crate) fn run(seconds: f64) -> anyhow::Result<()> {
+    let length = Duration::from_secs_f64(seconds);
+    let home = tempfile::tempdir_in(std::env::var_os("BENCH_DIR").unwrap_or_else(|| ".".into()))?;
+    println!("2 KB results, {ROUNDS} rounds of {seconds} s, the medians by the rate against raw");
+    println!(
+        "{:>9} {:>9} {:>10} {:>8} {:>8} {:>10} {:>10} {:>10} {:>8}",
+        "in flight",
+        "raw/s",
+        "appends/s",
+        "waited/s",
+        "of raw",
+        "app./sync",
+        "CPU us/app",
+        "B/call",
+        "payload"
+    );
+    for in_flight in IN_FLIGHT {
+        let mut rows = Vec::new();
+        for round in 0..ROUNDS {
+            let path = home.path().join(format!("{in_flight}-{round}"));
+            rows.push(row(&path, in_flight, length)?);
+        }
+        // Two records of a call are waited for.
+        let waited = |row: &Row| 2.0 * row.calls as f64 / row.took;
+        rows.sort_by(|a, b| (waited(a) / a.raw).total_cmp(&(waited(b) / b.raw)));
+        let Some(row) = rows.get(ROUNDS / 2) else { continue };
+        ensure!(row.stats.frames == row.stats.syncs, "one sync per batch");
+        ensure!(row.stats.written_bytes.is_multiple_of(4096), "whole blocks");
+        println!(
+            "{in_flight:>9} {:>9.0} {:>10.0} {:>8.0} {:>8.2} {:>10.1} {:>10.1} {:>10} {:>8.2}",
+            row.raw,
+            row.stats.appends as f64 / row.took,
+            waited(row),
+            waited(row) / row.raw,
+            row.stats.appends as f64 / row.stats.syncs as f64,
+            row.cpu * 1e6 / row.stats.appends as f64,
+            row.stats.written_bytes / row.calls,
+            row.stats.written_bytes as f64 / row.stats.payload_bytes as f64,
+        );
+    }
+    scan(&home.path().join("64-0"))
+}
+
+fn row(path: &Path, in_flight: usize, length: Duration) -> anyhow::Result<Row> {
+    std::fs::create_dir(path)?;
+    let before = raw(path, length / 4)?;
+    let (journal, _) = Journal::open(Options::new(path.join("journal")), Some(key()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
+    let (begun, used) = (Instant::now(), cpu()?);
+    let calls = runtime.block_on(load(&journal, in_flight, begun + length))?;
+    let (took, used) = (begun.elapsed().as_secs_f64(), cpu()? - used);
+    let stats = journal.stats();
+    runtime.block_on(journal.close());
+    let after = raw(path, length / 4)?;
+    let raw = f64::midpoint(before, after);
+    Ok(Row { raw, took, cpu: used, calls, stats })
+}
+
+/// Syncs per second of 4 KiB writes to a file of zeros.
+fn raw(directory: &Path, length: Duration) -> anyhow::Result<f64> {
+    const BLOCKS: u64 = 4096;
+    let path = directory.join("raw");
+    std::fs::write(&path, vec![0; 4096 * BLOCKS as usize])?;
+    let file = std::fs::OpenOptions::new().write(true).open(&path)?;
+    file.sync_all()?;
+    let block = [7; 4096];
+    let begun = Instant::now();
+    let mut count = 0;
+    while begun.elapsed() < length {
+        file.write_at(&block, count % BLOCKS * 4096)?;
+        file.sync_data()?;
+        count += 1;
+    }
+    let rate = count as f64 / begun.elapsed().as_secs_f64();
+    std::fs::remove_file(path)?;
+    Ok(rate)
+}
+
+/// User and system time of this process, in seconds.
+fn cpu() -> anyhow::Result<f64> {
+    let text = std::fs::read_to_string("/proc/self/stat")?;
+    let rest = text.rsplit(')').next().unwrap_or_default();
+    let ticks = rest.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    Ok(ticks.sum::<Result<u64, _>>()? as f64 / 100.0)
+}
+
+async fn load(journal: &Journal, in_flight: usize, until: Instant) -> anyhow::Result<u64> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..in_flight {
+        let journal = journal.clone();
+        tasks.spawn(async move {
+            let mut calls = 0;
+            while Instant::now() < until {
+                call(&journal, &format!("{n} {calls}")).await?;
+                calls += 1;
+            }
+            anyhow::Ok(calls)
+        });
+    }
+    let mut calls = 0;
+    while let Some(done) = tasks.join_next().await {
+        calls += done??;
+    }
+    Ok(calls)
+}
+
+async fn call(journal: &Journal, text: &str) -> anyhow::Result<()> {
+    let fingerprint = Digest::of(text.as_bytes());
+    let admission = journal.admit(journal.new_id(), accepted(fingerprint), Guard::default())?;
+    let Admission::New(mut call) = admission else { anyhow::bail!("an id is known") };
+    call.preflight(preflight())?;
+    call.authorize(Some(credential()))?;
+    let (stage, code) = (SetupStage::TlsHandshake, "ok".to_owned());
+    let address = Some("192.0.2.7:443".to_owned());
+    call.setup_attempted(SetupAttempt { n: 1, stage, code, address })?;
+    drop(call.dispatch(dispatch(fingerprint)).await?);
+    call.request_sent(RequestSent { length_bytes: 0, digest: Digest::of(b"") })?;
+    call.response_started(ResponseStarted { status: Some(200), remote_request_id: None })?;
+    call.store(Stream::Head, br#"{"status":200,"headers":[["content-type","application/json"]]}"#)
+        .await?;
+    let content = [3; RESULT];
+    call.store(Stream::Content, &content).await?;
+    let complete = ResponseComplete {
+        completion: Completion::ContentLength,
+        length_bytes: RESULT as u64,
+        digest: Digest::of(&content),
+        ssh_end: None,
+        redacted: false,
+    };
+    drop(call.commit(complete, Verdict::committed(Retry::Never, Code::Ok), None).await?);
+    call.delivered(Confirmation::Protocol);
+    Ok(())
+}
+
+fn key() -> ResultKey {
+    ResultKey::new([7; 32])
+}
+
+fn accepted(fingerprint: Digest) -> Accepted {
+    Accepted {
+        gateway: Gateway::Http,
+        agent: Some("coder".to_owned()),
+        action: "POST".to_owned(),
+        target: "https://api.example:443/v1/things".to_owned(),
+        command: None,
+        fingerprint: Some(fingerprint),
+        caller_id: false,
+        link: None,
+    }
+}
+
+fn credential() -> CredentialUse {
+    CredentialUse { id: "things".to_owned(), version: 1, mode: "bearer".to_owned() }
+}
+
+fn preflight() -> Preflight {
+    Preflight {
+        policy_version: 3,
+        route: Some("things".to_owned()),
+        credential: Some(credential()),
+        idempotent: false,
+        idempotency: None,
+        keep: KeepResult::Full,
+        keep_seconds: 604_800,
+    }
+}
+
+fn dispatch(fingerprint: Digest) -> Dispatch {
+    Dispatch {
+        attempt: 1,
+        connection: 9,
+        reused: false,
+        address: "192.0.2.7:443".to_owned(),
+        peer: PeerIdentity::Tls {
+            name: "api.example".to_owned(),
+            leaf: Digest::of(b"leaf"),
+            resumed: false,
+        },
+        fingerprint,
+    }
+}
+
+/// How fast a log is read again: the scan of recovery, a rebuild of the index, a clean opening.
+fn scan(path: &Path) -> anyhow::Result<()> {
+    let directory = path.join("journal");
+    let begun = Instant::now();
+    let bytes = journal::verify::scan(&directory).context("scan")?;
+    let scanned = begun.elapsed().as_secs_f64();
+    std::fs::remove_dir_all(directory.join("index"))?;
+    let begun = Instant::now();
+    let (journal, recovery) = Journal::open(Options::new(&directory), Some(key()))?;
+    let rebuilt = begun.elapsed().as_secs_f64();
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    runtime.block_on(journal.close());
+    let begun = Instant::now();
+    let (journal, _) = Journal::open(Options::new(&directory), Some(key()))?;
+    let opened = begun.elapsed().as_secs_f64();
+    runtime.block_on(journal.close());
+    println!(
+        "scan {:.0} MB/s of {} MB; index of {} records rebuilt in {rebuilt:.2} s; clean open {:.0} ms",
+        bytes as f64 / 1e6 / scanned,
+        bytes / 1_000_000,
+        recovery.last_sequence,
+        opened * 1e3,
+    );
+    Ok(())
+}
