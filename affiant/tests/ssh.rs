@@ -173,6 +173,32 @@ fn s_1_commands_pass_through_unchanged() {
     assert_eq!((big.status.code(), big.stdout.len()), (Some(0), 5_000_000));
 }
 
+/// E-5: `ssh AGENT@GATEWAY inv ...` answers from the gateway itself, for the agent's own calls.
+#[test]
+fn e_5_the_gateway_answers_for_itself() {
+    let bench = Bench::new();
+    let ran = finish(bench.ssh(&[], "echo out; echo err >&2; exit 3"), b"");
+    assert_eq!(ran.status.code(), Some(3));
+    let own = |line: &str| {
+        let mut ssh = Command::new("ssh");
+        ssh.arg("-F").arg(&bench.config).args(["-o", "BatchMode=yes", "affiant-gateway", line]);
+        clean(&mut ssh);
+        finish(ssh, b"")
+    };
+    let list: Value = serde_json::from_slice(&own("inv list --limit 1").stdout).unwrap();
+    let id = list["invocations"][0]["invocation_id"].as_str().unwrap().to_owned();
+    assert_eq!(id, bench.newest()["invocation_id"]);
+    let result = own(&format!("inv result {id}"));
+    assert_eq!((text(&result.stdout).as_str(), text(&result.stderr).as_str()), ("out\n", "err\n"));
+    let decision: Value = serde_json::from_slice(&own(&format!("inv decide {id}")).stdout).unwrap();
+    assert_eq!(decision["decision"], "RETURN_RECORDED_RESULT");
+    let events: Value = serde_json::from_slice(&own(&format!("inv events {id}")).stdout).unwrap();
+    assert_eq!(events["events"][0]["event"], "ACTION_ACCEPTED");
+    let missing = own("inv show act_00000000000000000000000000");
+    assert_eq!(missing.status.code(), Some(1), "{}", text(&missing.stderr));
+    assert!(text(&missing.stderr).contains("NO_SUCH_INVOCATION"), "{}", text(&missing.stderr));
+}
+
 /// C-1: a target with another host key than the pinned one gets nothing.
 #[test]
 fn c_1_another_host_key_is_not_attempted() {

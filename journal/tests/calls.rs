@@ -526,3 +526,40 @@ async fn j_4_of_512_appenders_none_waits_for_ever_and_the_chain_holds() {
     assert_eq!(found.last_sequence.0, expected * 11);
     println!("{} appends in {} syncs, {} bytes", stats.appends, stats.syncs, stats.written_bytes);
 }
+
+/// Rule 9: a process that is gone leaves a call under way behind; what its log says without the rule is
+/// "under way" for ever, and with it the call is in doubt from the first moment that anybody can ask.
+#[tokio::test]
+async fn rule_9_without_the_end_at_opening_a_lost_call_stays_under_way() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let call = dispatched(&journal, "coder", "a").await;
+    let id = call.id();
+    // The image of a killed process.
+    let image = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(home.path()).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), image.path().join(entry.file_name())).unwrap();
+        }
+    }
+    let mut settled = 0;
+    journal::export::export::<journal::verify::Error>(
+        image.path(),
+        journal::contract::Sequence(0),
+        &mut |record| {
+            let text = serde_json::to_string(&record).unwrap();
+            settled += u32::from(text.contains("INVOCATION_ENDED"));
+            Ok(())
+        },
+    )
+    .unwrap();
+    assert_eq!(settled, 0, "the log alone leaves it open");
+    let (after, recovery) = open(image.path());
+    assert_eq!(recovery.unknown, [id]);
+    let found = after.invocation(id).unwrap().unwrap();
+    assert_eq!(found.verdict().outcome(), journal::contract::Outcome::Unknown);
+    after.close().await;
+    drop(call);
+    journal.close().await;
+}

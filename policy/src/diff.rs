@@ -150,6 +150,12 @@ fn ssh(route: &SshRoute) -> Keys {
     put("approval", route.approval.then(|| "required".to_owned()));
     put("address", grant.address.clone());
     put("host_keys", some(joined(grant.host_keys.iter().cloned())));
+    put("known_hosts", grant.known_hosts.clone());
+    put("intercept", (!grant.intercept).then(|| "false".to_owned()));
+    put("env", grant.env.as_ref().map(|list| joined(list.iter().cloned())));
+    put("forward_to", grant.forward_to.as_ref().map(|list| joined(list.iter().cloned())));
+    put("kill_on_cancel", grant.kill_on_cancel.then(|| "true".to_owned()));
+    put("completion", grant.completion.clone());
     put("credential", grant.credential.as_ref().map(credential));
     put("idempotent", Some(grant.idempotent.to_string()));
     put("private_addresses", Some(word(grant.private_addresses)));

@@ -1,6 +1,6 @@
 //! What the decision hands out: a grant with everything that a gateway needs, or a denial.
 
-use crate::Inject;
+use crate::{Inject, glob};
 use journal::contract::{Code, KeepResult, RemoteContract, Retry, Verdict};
 use std::fmt;
 use std::path::PathBuf;
@@ -46,6 +46,20 @@ pub struct SshGrant {
     pub address: Option<String>,
     /// Pinned host keys, each `algorithm base64`, without comment. Empty: none is pinned.
     pub host_keys: Vec<String>,
+    /// Host keys as lines of `known_hosts`, beside the pinned ones.
+    pub known_hosts: Option<String>,
+    /// Whether sessions end at the gateway. If not, a jump is relayed as it is: nothing is injected,
+    /// and the outcome is unknown by nature.
+    pub intercept: bool,
+    /// Patterns of the variables that pass; none: language and terminal.
+    pub env: Option<Vec<String>>,
+    /// Where forwardings may lead, `host:port` patterns; none: anywhere.
+    pub forward_to: Option<Vec<String>>,
+    /// Whether a command ends with its client.
+    pub kill_on_cancel: bool,
+    /// A pattern that the last line of stdout meets when the command is done, for targets that
+    /// report no exit status (contract S-8).
+    pub completion: Option<String>,
     /// What is injected.
     pub credential: Option<Credential>,
     /// Whether the command is known to be idempotent (contract K-9).
@@ -64,6 +78,27 @@ pub struct SshGrant {
     pub repeat_window: Option<Duration>,
     /// Whether loopback, private and link-local addresses may be dialled.
     pub private_addresses: bool,
+}
+
+impl SshGrant {
+    /// Whether a variable of this name passes to the target.
+    #[must_use]
+    pub fn passes_variable(&self, name: &str) -> bool {
+        match &self.env {
+            None => matches!(name, "LANG" | "TERM") || name.starts_with("LC_"),
+            Some(list) => {
+                list.iter().any(|p| glob::matches(p.as_bytes(), name.as_bytes(), |_| true))
+            }
+        }
+    }
+
+    /// Whether the last line of stdout says that the command is done; none: the route has no such
+    /// marker.
+    #[must_use]
+    pub fn is_completed_by(&self, last_line: &[u8]) -> Option<bool> {
+        let pattern = self.completion.as_ref()?;
+        Some(glob::matches(pattern.as_bytes(), last_line, |_| true))
+    }
 }
 
 /// A credential by reference: what would be injected, never the secret itself.

@@ -25,6 +25,10 @@ pub enum Inject {
     Password,
     /// SSH: private key, OpenSSH PEM text.
     SshKey,
+    /// SSH: password, given as the answer to every hidden question (keyboard-interactive).
+    KeyboardInteractive,
+    /// SSH: a user certificate minted per session; the secret is the private key of the user CA.
+    SshCertificate,
     /// More than one header: see [`Inject::edits`].
     Recipe(Box<Recipe>),
     /// A mode that the policy language knows and this build can't perform.
@@ -41,6 +45,8 @@ impl Inject {
             Self::Header { .. } => "header",
             Self::Password => "password",
             Self::SshKey => "ssh-key",
+            Self::KeyboardInteractive => "keyboard-interactive",
+            Self::SshCertificate => "ssh-certificate",
             Self::Recipe(recipe) => recipe.mode(),
             Self::Unsupported(mode) => mode,
         }
@@ -60,7 +66,11 @@ impl Inject {
                 | Recipe::Placeholder(_)
                 | Recipe::Hmac(_) => None,
             },
-            Self::Password | Self::SshKey | Self::Unsupported(_) => None,
+            Self::Password
+            | Self::SshKey
+            | Self::KeyboardInteractive
+            | Self::SshCertificate
+            | Self::Unsupported(_) => None,
         }
     }
 
@@ -94,7 +104,7 @@ impl Inject {
                 let parts = [before.as_bytes(), secret.expose(), after.as_bytes()];
                 (name.as_str(), joined(&parts))
             }
-            Self::Password | Self::SshKey => {
+            Self::Password | Self::SshKey | Self::KeyboardInteractive | Self::SshCertificate => {
                 return Err(Error::Unsupported("this mode of injection in HTTP"));
             }
             Self::Recipe(_) => {

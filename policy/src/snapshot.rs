@@ -159,6 +159,25 @@ impl Snapshot {
         }
     }
 
+    /// Whether a jump of the agent is relayed as it is (`intercept = false`), and on which terms. A
+    /// route that ends sessions at the gateway goes before one of the same host that does not.
+    ///
+    /// # Errors
+    /// [`Denial`] when such a route asks for an approval.
+    pub fn ssh_relay(
+        &self,
+        agent: &str,
+        host: &str,
+        port: u16,
+    ) -> Result<Option<SshGrant>, Denial> {
+        let host = normal_host(host)?;
+        match self.ssh.relay(agent, &host, port) {
+            Some(route) if route.approval => Err(approval_pending(&route.name)),
+            Some(route) => Ok(Some(route.grant.clone())),
+            None => Ok(None),
+        }
+    }
+
     /// Explains the decision on an HTTP action.
     #[must_use]
     pub fn explain_http(&self, action: &HttpAction<'_>) -> Explanation {

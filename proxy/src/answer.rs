@@ -171,7 +171,20 @@ impl Job<'_> {
             }
             return Finished { keep: false, pending: None };
         }
+        if verdict.outcome() == Outcome::Rejected {
+            return self.rejected(call, &ended).await;
+        }
         let envelope = self.end(Some(call), ended, None).await;
+        self.problem(&envelope, false, false).await
+    }
+
+    /// Answers that the origin's protocol says that nothing was processed (contract C-6).
+    async fn rejected(&mut self, mut call: Call, ended: &Ended) -> Finished {
+        if let Err(error) = call.reject(ended.verdict, ended.not_before_ms).await {
+            tracing::error!(%error, id = %call.id(), "a refusal was not recorded");
+        }
+        let mut envelope = call.invocation().envelope();
+        envelope.error.message.clone_from(&ended.message);
         self.problem(&envelope, false, false).await
     }
 

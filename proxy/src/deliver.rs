@@ -41,6 +41,11 @@ impl Outbound {
         Self { sink: Sink::Stream(Box::new(stream)), sent: 0, aborted: false }
     }
 
+    /// Whether the caller speaks HTTP/2.
+    pub(crate) const fn is_stream(&self) -> bool {
+        matches!(self.sink, Sink::Stream(_))
+    }
+
     /// Writes and flushes everything.
     pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let wire = match &mut self.sink {

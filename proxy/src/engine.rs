@@ -18,7 +18,7 @@ use crate::redact::Redactor;
 use crate::relay::{self, Parts, Relay, upload};
 use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
-use crate::target::Target;
+use crate::target::{Scheme, Target};
 use crate::upstream::dial::{self, Plan};
 use crate::upstream::exchange::{self, Idle};
 use crate::upstream::pool;
@@ -33,6 +33,7 @@ use policy::{Credential, Details, HttpAction, HttpGrant, Policy, Secret, Snapsho
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 /// How long a caller is asked to wait where nothing else says so.
@@ -173,7 +174,8 @@ impl Job<'_> {
         };
         if let relay::Ended::Switched(head) = ended {
             let passage = Passage { call, next_hop: &next_hop, redactor, prepared };
-            return self.upgraded(passage, &head, exchange::into_upgraded(sender, receiver)).await;
+            let origin = exchange::into_upgraded(sender, receiver);
+            return self.upgraded(passage, &head, origin).await;
         }
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
         match ended {
@@ -394,6 +396,9 @@ impl Job<'_> {
             authority: target.authority.clone(),
             trust: prepared.snapshot.trust_for(&target.authority.host.to_string()),
             credential: bound.map(|bound| (bound.id, bound.version)),
+            // Each caller's protocol goes on, so that nothing is changed that need not be: the names
+            // of HTTP/1.1 keep their case, and gRPC its frames.
+            http2: self.out.is_stream() && target.scheme == Scheme::Https,
         };
         let idle = self.connection(call, prepared, &key).await?;
         Ok(Ready { idle, key, head, framing, content, redactor })
@@ -429,7 +434,10 @@ impl Job<'_> {
         let private_addresses = prepared.grant.private_addresses;
         let repeatable = prepared.operation.idempotent;
         let allowed = |address| dial::is_allowed(address, private_addresses);
-        if let Some(idle) = self.shared.pool.take(key, repeatable, allowed) {
+        let patience = prepared.grant.limits.connect_timeout;
+        if let Some(idle) = self.shared.pool.take(key, repeatable, allowed)
+            && let Ok(Ok(idle)) = timeout(patience, idle.ready()).await
+        {
             return Ok(idle);
         }
         let plan = Plan {
@@ -438,6 +446,7 @@ impl Job<'_> {
             private_addresses,
             trust: &key.trust,
             timeout: prepared.grant.limits.connect_timeout,
+            http2: key.http2,
         };
         let mut unrecorded = None;
         let dialled = dial::dial(&plan, &self.shared.trust, |attempt| {
@@ -448,7 +457,13 @@ impl Job<'_> {
         .await;
         match unrecorded {
             Some(error) => Err(Refusal::Journal(error)),
-            None => dialled.map_err(Refusal::Dial),
+            None => {
+                let idle = dialled.map_err(Refusal::Dial)?;
+                self.shared.pool.share(key, &idle);
+                let ready = timeout(patience, idle.ready()).await;
+                let ready = ready.map_err(|_| Refusal::Dial(dial::Error::Timeout))?;
+                ready.map_err(|error| Refusal::Dial(dial::Error::Broken(error)))
+            }
         }
     }
 }

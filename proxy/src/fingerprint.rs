@@ -18,6 +18,8 @@ const VOLATILE: &[&str] = &[
     "content-length",
     "date",
     "expect",
+    "grpc-previous-rpc-attempts",
+    "grpc-timeout",
     "host",
     "keep-alive",
     "newrelic",

@@ -16,9 +16,12 @@
 //! - A response that is held goes out only after its outcome is durable; a streamed one says
 //!   `unknown` until its trailers.
 //! - The heads of both sides are parsed and written by this crate, byte for byte; pingora reads the
-//!   content of requests. No head is repaired: what is doubtful is refused.
+//!   content of requests, and chunks are judged a second time beside it. No head is repaired: what
+//!   is doubtful is refused. A caller of HTTP/2 is served by the same engine: its streams take and
+//!   give what HTTP/1.1 would, and frames are the transport.
 //! - The credential is in one buffer that is zeroed, and in the search that redacts it, and nowhere
-//!   else: not in an error, a record, a log line or a pool key (I-2).
+//!   else: not in an error, a record, a log line or a pool key (I-2). Towards an origin of HTTP/2 it
+//!   is in the frames, too, until they are sent; no table of the header compression keeps it.
 //! - Identity and policy are asked for every request, inside of tunnels as well.
 
 mod address;
@@ -30,6 +33,7 @@ mod deliver;
 mod engine;
 mod fingerprint;
 mod front;
+mod grpc;
 mod head;
 mod http2;
 mod incoming;

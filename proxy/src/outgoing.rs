@@ -111,21 +111,16 @@ pub(crate) fn head(
 
 /// The caller's trailer section as it goes to the origin: what frames, routes or authenticates a
 /// message has no place there (RFC 9110 section 6.5.1), nor has the field that injection sets.
-pub(crate) fn trailers(trailers: &Fields, injected: Option<&str>) -> Vec<u8> {
+pub(crate) fn trailers(trailers: &Fields, injected: Option<&str>) -> Fields {
     const NEVER: &[&str] = &["authorization", "content-length", "expect", "host", "trailer"];
-    let mut out = Vec::new();
-    for (name, value) in trailers.iter() {
+    let passes = |(name, value): &(&[u8], &[u8])| {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         // What was read ahead was looked through; trailers come behind that.
         let never =
             NEVER.iter().any(|known| is(known)) || injected.is_some_and(is) || is_stray(value);
-        if !never && !stays(name, trailers) {
-            for part in [name, b": ", value, b"\r\n"] {
-                out.extend_from_slice(part);
-            }
-        }
-    }
-    out
+        !never && !stays(name, trailers)
+    };
+    trailers.iter().filter(passes).map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
 }
 
 /// `Host` as sent when it agrees with the target, else from the target (RFC 9112 section 3.2.2).

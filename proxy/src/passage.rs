@@ -37,15 +37,15 @@ impl Job<'_> {
         &mut self,
         passage: Passage<'_>,
         head: &Response,
-        (origin, early): (Shared<Wire>, Bytes),
+        origin: Option<(Shared<Wire>, Bytes)>,
     ) -> Finished {
         let Passage { mut call, next_hop, mut redactor, prepared } = passage;
         let operation = &prepared.operation;
         call.note("upgraded", "websocket");
         let bytes = deliver::switching(head, &self.opening(&call, operation, next_hop, Some(101)));
         let sent = self.out.send(&bytes).await;
-        let passed = match (sent, self.incoming.take_inbound()) {
-            (Ok(()), Some(inbound)) => {
+        let passed = match (sent, self.incoming.take_inbound().zip(origin)) {
+            (Ok(()), Some((inbound, (origin, early)))) => {
                 // A quiet WebSocket is no fault: only the bound of a whole response applies.
                 let idle = prepared.grant.limits.response_timeout;
                 pump(inbound, self.out, origin, early, &mut redactor, idle).await
@@ -104,8 +104,8 @@ impl Job<'_> {
         call.note("tunnel_opened", &next_hop);
         let bytes = deliver::established(&self.opening(&call, &operation, &next_hop, None));
         let sent = self.out.send(&bytes).await;
-        let passed = match (sent, self.incoming.take_inbound()) {
-            (Ok(()), Some(inbound)) => {
+        let passed = match (sent, self.incoming.take_inbound().zip(origin)) {
+            (Ok(()), Some((inbound, origin))) => {
                 let (mut redactor, idle) = (Redactor::default(), grant.limits.response_timeout);
                 pump(inbound, self.out, origin, Bytes::new(), &mut redactor, idle).await
             }
@@ -140,6 +140,7 @@ impl Job<'_> {
             private_addresses: grant.private_addresses,
             trust: &[],
             timeout: grant.limits.connect_timeout,
+            http2: false,
         };
         let mut unrecorded = None;
         let dialled = dial::dial(&plan, &self.shared.trust, |attempt| {

@@ -13,6 +13,7 @@
 
 use crate::deliver::{self, Delivery, Ours, Outbound};
 use crate::engine::{BACKOFF_MS, now_ms};
+use crate::grpc;
 use crate::head::{Fields, Framing, Response, Version};
 use crate::incoming::{self, Incoming};
 use crate::outgoing;
@@ -224,6 +225,9 @@ impl<'a> Relay<'a> {
                 head = receiver.head(self.parts.method, self.parts.upgrade) => match head {
                     Ok(Received::Interim(head)) => self.interim(head).await,
                     Ok(head) => return Ok(head),
+                    Err(error @ exchange::Error::NotProcessed) => {
+                        return Err(Broken::Receive { error, begun: false });
+                    }
                     Err(error) => {
                         return Err(match unsent {
                             Some(unsent) => Broken::Send(unsent),
@@ -284,7 +288,7 @@ impl<'a> Relay<'a> {
         receiver: &mut Receiver,
     ) -> Result<(Completion, Fields), Broken> {
         let mut unattended_until = None;
-        if is_event_stream(head) {
+        if is_event_stream(head) || grpc::streams(head) {
             self.begin_streaming(head).await?;
         }
         loop {
@@ -422,9 +426,13 @@ impl<'a> Relay<'a> {
                 self.keep(piece).await;
             }
         }
+        let status = match grpc::settling_status(head, trailers) {
+            Ok(status) => status,
+            Err(grpc::NoStatus) => return self.broken(Broken::NoGrpcStatus),
+        };
         let at_ms = now_ms();
         let not_before = retry_after(&head.fields, at_ms);
-        let verdict = settle_http(head.status, not_before, self.parts.operation, at_ms);
+        let verdict = settle_http(status, not_before, self.parts.operation, at_ms);
         let complete = ResponseComplete {
             completion,
             length_bytes: self.received,
@@ -468,7 +476,9 @@ impl<'a> Relay<'a> {
         let bodiless = self.parts.method == "HEAD" || matches!(head.status, 204 | 304);
         let delivery = if bodiless || head.fields.has("content-length") {
             Delivery::AsDeclared
-        } else if completion == Completion::Chunked && self.parts.version == Version::Http11 {
+        } else if (completion == Completion::Chunked || trailers.iter().next().is_some())
+            && self.parts.version == Version::Http11
+        {
             Delivery::HeldChunks
         } else {
             Delivery::Length(length as u64)

@@ -175,6 +175,9 @@ pub(crate) enum Broken {
     /// The content grew over the limit while it was sent.
     #[error("The content grew over the route's limit; the request was broken off.")]
     PayloadLimit,
+    /// A gRPC response without its status (contract S-9).
+    #[error("The gRPC response ended without a status.")]
+    NoGrpcStatus,
     /// Nobody waits for the response any more, and it passed the bounds for that.
     #[error("The caller went away, and the response did not end within bounds.")]
     Unattended,
@@ -192,17 +195,27 @@ impl Broken {
             Self::ResponseTimeout => Code::ResponseTimeout,
             Self::ReadTimeout => Code::ReadTimeout,
             Self::Receive { error, begun } => match error {
-                exchange::Error::Io(_) | exchange::Error::Closed if *begun => {
+                // The protocol's own word, not a doubt (contract C-6).
+                exchange::Error::NotProcessed => {
+                    return Verdict::rejected(Retry::Backoff, Code::RemoteNotProcessed);
+                }
+                exchange::Error::Io(_) | exchange::Error::Closed | exchange::Error::Reset(_)
+                    if *begun =>
+                {
                     Code::RemoteResultIncomplete
                 }
-                exchange::Error::Io(_) | exchange::Error::Closed => Code::RemoteOutcomeUnknown,
+                exchange::Error::Io(_) | exchange::Error::Closed | exchange::Error::Reset(_) => {
+                    Code::RemoteOutcomeUnknown
+                }
                 exchange::Error::Head(_)
                 | exchange::Error::Content(_)
                 | exchange::Error::Interim
+                | exchange::Error::Stream
                 | exchange::Error::Switched => Code::RemoteProtocolError,
             },
             Self::Caller(_) | Self::Unattended => Code::CallerCancelled,
             Self::PayloadLimit => Code::PayloadLimit,
+            Self::NoGrpcStatus => Code::RemoteResultIncomplete,
             Self::NotStored(_) => {
                 return Verdict::unknown(retry, Code::ResultNotStored).in_delivery();
             }
@@ -221,6 +234,7 @@ impl Broken {
             Self::Caller(incoming::Error::Stalled) => "CALLER_STALLED".to_owned(),
             Self::PayloadLimit => "PAYLOAD_LIMIT".to_owned(),
             Self::Unattended => "UNATTENDED".to_owned(),
+            Self::NoGrpcStatus => "NO_GRPC_STATUS".to_owned(),
             Self::NotStored(_) => "JOURNAL".to_owned(),
         }
     }
@@ -283,9 +297,8 @@ pub(crate) const fn status(code: Code) -> (u16, &'static str) {
         | Code::ChannelRefused
         | Code::RequestRefused => (502, "proxy_internal_error"),
         // An earlier invocation with this end, of which no result is kept.
-        Code::Ok | Code::RemoteRejected | Code::RemoteFailed | Code::RemoteNotProcessed => {
-            (424, "http_request_denied")
-        }
+        Code::Ok | Code::RemoteRejected | Code::RemoteFailed => (424, "http_request_denied"),
+        Code::RemoteNotProcessed => (503, "connection_terminated"),
         Code::RemoteOutcomeUnknown | Code::CallerCancelled => (502, "connection_terminated"),
         Code::ResponseTimeout => (504, "http_response_timeout"),
         Code::ReadTimeout => (504, "connection_read_timeout"),

@@ -3,5 +3,6 @@
 
 pub(crate) mod dial;
 pub(crate) mod exchange;
+pub(crate) mod http2;
 pub(crate) mod pool;
 pub(crate) mod tls;

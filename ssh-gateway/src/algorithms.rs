@@ -99,14 +99,18 @@ pub(crate) fn server_config(
 
 /// The settings of the upstream hop: only the pinned types of host key are asked for, else the
 /// target may show another one and a right host would fail.
-pub(crate) fn client_config(options: &Options, key_types: Vec<Algorithm>) -> Arc<client::Config> {
+pub(crate) fn client_config(
+    options: &Options,
+    key_types: Vec<Algorithm>,
+    certificates: bool,
+) -> Arc<client::Config> {
     Arc::new(client::Config {
         client_id: SshId::Standard(Cow::Borrowed(VERSION)),
         limits: limits(),
         window_size: WINDOW_BYTES,
         preferred: Preferred {
             key: Cow::Owned(key_types),
-            host_key_certificates: Cow::Borrowed(&[]),
+            host_key_certificates: Cow::Borrowed(if certificates { KEY_TYPES } else { &[] }),
             cipher: Cow::Borrowed(CLIENT_CIPHERS),
             mac: Cow::Borrowed(CLIENT_MACS),
             compression: Cow::Borrowed(NO_COMPRESSION),

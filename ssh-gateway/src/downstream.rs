@@ -5,8 +5,8 @@
 use crate::flag::raised;
 use bytes::Bytes;
 use journal::contract::{Confirmation, SshEnd};
-use russh::server::{Handle, Msg};
-use russh::{ChannelWriteHalf, Sig};
+use russh::server::{ChannelOpenHandle, Handle, Msg};
+use russh::{ChannelOpenFailure, ChannelWriteHalf, Sig};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -29,14 +29,17 @@ pub(crate) enum End {
         /// Their language.
         language: String,
     },
+    /// The orderly close of a forwarding, or a route's own mark of completion.
+    Closed,
 }
 
 impl End {
     /// The end as records have it.
-    pub(crate) fn to_record(&self) -> SshEnd {
+    pub(crate) fn to_record(&self) -> Option<SshEnd> {
         match self {
-            Self::Status(status) => SshEnd::ExitStatus(*status),
-            Self::Signal { signal, .. } => SshEnd::ExitSignal(signal_name(signal).to_owned()),
+            Self::Status(status) => Some(SshEnd::ExitStatus(*status)),
+            Self::Signal { signal, .. } => Some(SshEnd::ExitSignal(signal_name(signal).to_owned())),
+            Self::Closed => None,
         }
     }
 
@@ -80,6 +83,9 @@ pub(crate) struct Downstream {
     gone: watch::Receiver<bool>,
     stall: Duration,
     has_terminal: bool,
+    /// The answer to the opening of a forwarding, held back until it is decided.
+    reply: Option<ChannelOpenHandle>,
+    is_forwarding: bool,
     stalled: bool,
     eof_sent: bool,
     sent_bytes: u64,
@@ -99,9 +105,25 @@ impl Downstream {
             gone,
             stall,
             has_terminal,
+            reply: None,
+            is_forwarding: false,
             stalled: false,
             eof_sent: false,
             sent_bytes: 0,
+        }
+    }
+
+    /// Makes it a forwarding, whose opening is answered by what comes of it.
+    pub(crate) fn held(mut self, reply: ChannelOpenHandle) -> Self {
+        self.reply = Some(reply);
+        self.is_forwarding = true;
+        self
+    }
+
+    /// Lets a forwarding begin.
+    pub(crate) async fn accept(&mut self) {
+        if let Some(reply) = self.reply.take() {
+            reply.accept().await;
         }
     }
 
@@ -171,6 +193,8 @@ impl Downstream {
                 );
                 self.bounded(request).await;
             }
+            End::Closed if self.is_forwarding => {}
+            End::Closed => self.bounded(self.write.exit_status(0)).await,
         }
         self.is_confirmed().await.then_some(Confirmation::Protocol)
     }
@@ -183,6 +207,13 @@ impl Downstream {
     /// Explains on stderr why there is no committed result, and ends with exit status 255, which is
     /// what OpenSSH users expect of a transport failure (contract E-5).
     pub(crate) async fn fail(mut self, text: &str) {
+        if let Some(reply) = self.reply.take() {
+            let reason = text.lines().next().unwrap_or_default().to_owned();
+            return reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await;
+        }
+        if self.is_forwarding {
+            return self.bounded(self.write.close()).await;
+        }
         if !self.eof_sent {
             let text = if self.has_terminal { text.replace('\n', "\r\n") } else { text.to_owned() };
             self.send(Some(1), Bytes::from(text)).await;

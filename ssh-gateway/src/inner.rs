@@ -9,12 +9,11 @@
 use crate::algorithms;
 use crate::downstream::Downstream;
 use crate::gateway::Shared;
-use crate::invocation::{self, Job, record_refusal};
+use crate::invocation::{self, Job};
 use crate::line::Line;
+use crate::opaque::Entrance;
 use crate::request::{Destination, Preparation, Request, Terminal};
-use crate::respond;
 use crate::spool::spool;
-use journal::contract::{Accepted, Code, Ended, Gateway, Retry, Verdict};
 use russh::server::{Auth, ChannelOpenHandle, Handle, Handler, Msg, Session, VerifiedPublicKey};
 use russh::{
     Channel, ChannelId, ChannelMsg, ChannelOpenFailure, ChannelReadHalf, ChannelStream, Disconnect,
@@ -159,19 +158,26 @@ impl Handler for Inner {
 
     async fn channel_open_direct_tcpip(
         &mut self,
-        _channel: Channel<Msg>,
+        channel: Channel<Msg>,
         host: &str,
         port: u32,
         _originator: &str,
         _originator_port: u32,
         reply: ChannelOpenHandle,
-        _session: &mut Session,
+        session: &mut Session,
     ) -> Result<(), Self::Error> {
-        if let Some(destination) = self.destination.clone() {
-            let shared = Arc::clone(&self.shared);
-            let to = format!("{host}:{port}");
-            tokio::spawn(async move { refuse_forward(&shared, &destination, &to, reply).await });
-        }
+        let slot = Slot::take(&self.channels, self.shared.options.max_channels);
+        let (Some(slot), Some(destination)) = (slot, self.destination.clone()) else {
+            reply.reject(ChannelOpenFailure::ResourceShortage).await;
+            return Ok(());
+        };
+        let (shared, line) = (Arc::clone(&self.shared), Arc::clone(&self.line));
+        let to = (host.to_owned(), port);
+        let entrance = Entrance { channel, handle: session.handle(), reply, line };
+        tokio::spawn(async move {
+            forward(shared, destination, to, entrance).await;
+            drop(slot);
+        });
         Ok(())
     }
 
@@ -217,15 +223,12 @@ impl Handler for Inner {
     async fn env_request(
         &mut self,
         channel: ChannelId,
-        name: &str,
+        _name: &str,
         _value: &str,
         session: &mut Session,
     ) -> Result<(), Self::Error> {
-        if Preparation::allows(name) {
-            session.channel_success(channel)
-        } else {
-            session.channel_failure(channel)
-        }
+        // Which variables pass is the route's to say, and the route is known with the command.
+        session.channel_success(channel)
     }
 
     async fn shell_request(
@@ -274,33 +277,25 @@ impl Drop for Slot {
     }
 }
 
-/// A forwarding through the target: not supported, said so, and recorded.
-pub(crate) async fn refuse_forward(
-    shared: &Shared,
-    destination: &Destination,
-    to: &str,
-    reply: ChannelOpenHandle,
+/// A forwarding through the target, if policy lets it.
+pub(crate) async fn forward(
+    shared: Arc<Shared>,
+    destination: Arc<Destination>,
+    (host, port): (String, u32),
+    entrance: Entrance,
 ) {
-    let accepted = Accepted {
-        gateway: Gateway::Ssh,
-        agent: Some(destination.agent.clone()),
-        action: "forward".to_owned(),
-        target: destination.target(),
-        command: None,
-        fingerprint: None,
-        caller_id: false,
-        link: None,
+    let Entrance { channel, handle, reply, line } = entrance;
+    let Ok(port) = u16::try_from(port) else {
+        let reason = "affiant: the port is none".to_owned();
+        return reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await;
     };
-    let ended = Ended {
-        verdict: Verdict::refused(Retry::AfterCorrection, Code::UnsupportedAction),
-        message: format!("Forwarding to {to} through the target is not supported."),
-        field: Some("request.channel".to_owned()),
-        not_before_ms: None,
-        observation: None,
-    };
-    let envelope = record_refusal(shared, accepted, ended).await;
-    let reason = respond::summary(&envelope);
-    reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await;
+    let _under_way = shared.under_way();
+    let (read, write) = channel.split();
+    let (spool, gone) = spool(read, line);
+    let stall = shared.options.client_stall;
+    let downstream = Downstream::new(write, handle, gone, stall, false).held(reply);
+    let (request, preparation) = (Request::Forward { host, port }, Preparation::default());
+    invocation::run(Job { shared, destination, request, preparation }, downstream, spool).await;
 }
 
 /// One session channel: what precedes the request, then the request itself.

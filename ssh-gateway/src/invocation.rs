@@ -1,18 +1,19 @@
 //! One session channel from request to settled outcome: admit, decide, inject, connect, dispatch,
 //! relay, settle, deliver. Each step is one function; every way out leaves a record and an answer.
 
+mod certificate;
 mod settle;
 
 use crate::downstream::Downstream;
 use crate::gateway::Shared;
 use crate::redact::Needles;
-use crate::relay::Relay;
+use crate::relay::{Relay, Seen};
 use crate::repeat::{self, Match, Resolution};
 use crate::replay;
 use crate::request::{Destination, Preparation, Request};
 use crate::respond;
 use crate::spool::Spool;
-use crate::upstream::{self, Login, Plan, Ready};
+use crate::upstream::{self, Login, Plan, Ready, Running, Started};
 use journal::contract::{
     Accepted, Code, CredentialUse, Dispatch, Ended, Envelope, Evidence, Gateway, InvocationId,
     Outcome, Preflight, Retry, Verdict,
@@ -21,6 +22,7 @@ use journal::{Admission, Call, Guard, Invocation};
 use policy::{Credential, Denial, Inject, Policy, Secret, SshGrant};
 use russh::keys::decode_secret_key;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// One request on one channel.
 pub(crate) struct Job {
@@ -31,14 +33,14 @@ pub(crate) struct Job {
 }
 
 /// A refusal: what it says, and which field can be corrected.
-struct Refusal {
+pub(crate) struct Refusal {
     verdict: Verdict,
     message: String,
     field: Option<String>,
 }
 
 impl Refusal {
-    fn new(verdict: Verdict, message: impl Into<String>, field: Option<&str>) -> Self {
+    pub(crate) fn new(verdict: Verdict, message: impl Into<String>, field: Option<&str>) -> Self {
         Self { verdict, message: message.into(), field: field.map(str::to_owned) }
     }
 
@@ -194,7 +196,10 @@ fn guard_window(
 ) -> Option<std::time::Duration> {
     match (request, decision) {
         (Request::Exec(_), Ok(grant)) if !grant.idempotent => grant.repeat_window,
-        (Request::Exec(_) | Request::Shell | Request::Subsystem(_), Ok(_) | Err(_)) => None,
+        (
+            Request::Exec(_) | Request::Shell | Request::Subsystem(_) | Request::Forward { .. },
+            Ok(_) | Err(_),
+        ) => None,
     }
 }
 
@@ -231,7 +236,7 @@ async fn unavailable(downstream: Downstream, id: InvocationId, error: &journal::
 /// A call on record: to dispatch if everything before holds, and to its end.
 async fn carry_out(
     job: Job,
-    mut downstream: Downstream,
+    downstream: Downstream,
     spool: Spool,
     mut call: Call,
     decision: Result<SshGrant, Denial>,
@@ -275,11 +280,35 @@ async fn carry_out(
             return end_refused(call, downstream, Refusal::new(verdict, message, None)).await;
         }
     };
-    let mut running = ready.start(dispatched, &job.request).await;
+    match ready.start(dispatched, &job.request).await {
+        Started::Running(running) => {
+            let side = Side { downstream, spool, needles };
+            relay(&job, call, &grant, *running, side).await;
+        }
+        Started::Refused => {
+            let seen = Seen { accepted: Some(false), closed: true, ..Seen::default() };
+            settle::settle(&job.shared.deliveries, call, downstream, seen, "REFUSED").await;
+        }
+        Started::Lost(cause) => {
+            settle::settle(&job.shared.deliveries, call, downstream, Seen::default(), cause).await;
+        }
+    }
+}
+
+/// The client's side of a command, and what must not pass there.
+struct Side {
+    downstream: Downstream,
+    spool: Spool,
+    needles: Needles,
+}
+
+/// Relays a request under way, and settles it.
+async fn relay(job: &Job, mut call: Call, grant: &SshGrant, mut running: Running, side: Side) {
+    let Side { mut downstream, spool, needles } = side;
     let options = &job.shared.options;
     // A program under a terminal ends with its terminal.
     let interactive = job.request.is_interactive() || job.preparation.terminal.is_some();
-    let relay = Relay::new(&mut call, &mut downstream, &grant, options, interactive, &needles);
+    let relay = Relay::new(&mut call, &mut downstream, grant, options, interactive, &needles);
     let seen = relay.run(&mut running, spool).await;
     let cause = running.cause();
     // The target's side is over whatever comes; its close needs nobody to wait for it.
@@ -289,7 +318,7 @@ async fn carry_out(
 }
 
 /// Ends a call that was not dispatched.
-async fn end_refused(mut call: Call, downstream: Downstream, refusal: Refusal) {
+pub(crate) async fn end_refused(mut call: Call, downstream: Downstream, refusal: Refusal) {
     let (verdict, message) = (refusal.verdict, refusal.message.clone());
     let envelope = match call.end(refusal.into_ended()).await {
         Ok(_settled) => call.invocation().envelope(),
@@ -324,7 +353,8 @@ async fn authorize(
         None => (Login::None, Needles::default()),
         Some((credential, bound)) => {
             let secret = secret_of(&job.shared.policy, credential, bound).await;
-            login(credential, secret.map_err(unusable)?)?
+            let secret = secret.map_err(unusable)?;
+            login(job, call.id(), credential, secret)?
         }
     };
     call.authorize(bound).map_err(|error| not_recorded(&error))?;
@@ -350,26 +380,49 @@ fn unusable(error: policy::credential::Error) -> Refusal {
     Refusal::new(error.verdict(), sentence(&error.to_string()), Some("target.credential"))
 }
 
-fn login(credential: &Credential, secret: Secret) -> Result<(Login, Needles), Refusal> {
+fn login(
+    job: &Job,
+    id: InvocationId,
+    credential: &Credential,
+    secret: Secret,
+) -> Result<(Login, Needles), Refusal> {
     match &credential.inject {
-        Inject::Password => {
+        Inject::Password | Inject::KeyboardInteractive => {
             if secret.expose_text().is_none() {
                 let why = "a password has to be UTF-8 text";
                 return Err(unusable(policy::credential::Error::Unreadable(why)));
             }
             let needles = Needles::password(&secret);
-            Ok((Login::Password(secret), needles))
+            let asks = credential.inject == Inject::KeyboardInteractive;
+            let login = if asks { Login::Answer(secret) } else { Login::Password(secret) };
+            Ok((login, needles))
         }
         Inject::SshKey => {
             let key = private_key(&secret).map_err(unusable)?;
             Ok((Login::Key(Arc::new(key)), Needles::key(&secret)))
+        }
+        Inject::SshCertificate => {
+            let authority = private_key(&secret).map_err(unusable)?;
+            let user = &job.destination.user;
+            let with_terminal = job.preparation.terminal.is_some();
+            let with_forwarding = matches!(job.request, Request::Forward { .. });
+            let wanted = certificate::Wanted { id, user, with_terminal, with_forwarding };
+            let minted = certificate::mint(&authority, &wanted, SystemTime::now());
+            let (key, certificate) = minted.map_err(|error| {
+                tracing::error!(%id, %error, "no user certificate could be made");
+                let why = "no certificate can be made with it";
+                unusable(policy::credential::Error::Unreadable(why))
+            })?;
+            let login = Login::Certificate(Arc::new(key), Box::new(certificate));
+            Ok((login, Needles::key(&secret)))
         }
         Inject::Bearer
         | Inject::Basic
         | Inject::Header { .. }
         | Inject::Recipe(_)
         | Inject::Unsupported(_) => {
-            let why = "this mode of injection for SSH; use `password` or `ssh-key`";
+            let why = "this mode of injection for SSH; use `ssh-key`, `ssh-certificate`, \
+                       `password` or `keyboard-interactive`";
             Err(unusable(policy::credential::Error::Unsupported(why)))
         }
     }
@@ -383,13 +436,13 @@ fn private_key(secret: &Secret) -> Result<russh::keys::PrivateKey, policy::crede
 }
 
 /// A message that begins with a capital and ends with a full stop.
-fn sentence(text: &str) -> String {
+pub(crate) fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|c| c.to_ascii_uppercase());
     first.into_iter().chain(letters).chain(Some('.')).collect()
 }
 
-fn not_recorded(error: &journal::append::Error) -> Refusal {
+pub(crate) fn not_recorded(error: &journal::append::Error) -> Refusal {
     tracing::error!(%error, "an event before dispatch is not on record");
     let verdict = Verdict::not_injected(Retry::Backoff, Code::JournalUnavailable);
     Refusal::new(verdict, "The journal can't take the record, so nothing was sent.", None)
@@ -410,6 +463,7 @@ async fn connect(
         user: &job.destination.user,
         login,
         preparation: &job.preparation,
+        session_channel: !matches!(job.request, Request::Forward { .. }),
     };
     let mut record = |attempt| {
         if let Err(error) = call.setup_attempted(attempt) {

@@ -8,8 +8,9 @@ use crate::gateway::Shared;
 use crate::inner::{self, Jump, Slot};
 use crate::invocation::record_refusal;
 use crate::line::Line;
+use crate::opaque::{self, Entrance};
 use crate::own;
-use crate::request::{Destination, Preparation};
+use crate::request::Destination;
 use crate::respond;
 use journal::contract::{Accepted, Code, Ended, Gateway, Retry, Verdict};
 use russh::keys::PublicKey;
@@ -278,15 +279,11 @@ impl Handler for Outer {
     async fn env_request(
         &mut self,
         channel: ChannelId,
-        name: &str,
+        _name: &str,
         _value: &str,
         session: &mut Session,
     ) -> Result<(), Self::Error> {
-        if Preparation::allows(name) {
-            session.channel_success(channel)
-        } else {
-            session.channel_failure(channel)
-        }
+        session.channel_success(channel)
     }
 
     async fn shell_request(
@@ -323,38 +320,55 @@ impl Handler for Outer {
         _originator: &str,
         _originator_port: u32,
         reply: ChannelOpenHandle,
-        _session: &mut Session,
+        session: &mut Session,
     ) -> Result<(), Self::Error> {
         let slot = Slot::take(&self.channels, self.shared.options.max_channels);
         let (Some(slot), Some(entry)) = (slot, self.entry.clone()) else {
             reply.reject(ChannelOpenFailure::ResourceShortage).await;
             return Ok(());
         };
-        let agent = match entry {
-            Entry::Agent(agent) => agent,
-            Entry::Target(destination) => {
-                let (shared, to) = (Arc::clone(&self.shared), format!("{host}:{port}"));
-                tokio::spawn(async move {
-                    inner::refuse_forward(&shared, &destination, &to, reply).await;
-                    drop(slot);
-                });
-                return Ok(());
-            }
-        };
+        let to = (host.to_owned(), port);
         let (shared, line) = (Arc::clone(&self.shared), Arc::clone(&self.line));
-        let host = host.to_owned();
+        let entrance = Entrance { channel, handle: session.handle(), reply, line };
         tokio::spawn(async move {
-            match judge(&shared, &agent, &host, port).await {
-                Ok(port) => {
-                    reply.accept().await;
-                    let jump = Jump { agent, host, port };
-                    inner::serve(shared, line, jump, channel.into_stream()).await;
+            match entry {
+                Entry::Agent(agent) => jump(shared, agent, to, entrance).await,
+                Entry::Target(destination) => {
+                    inner::forward(shared, destination, to, entrance).await;
                 }
-                Err(reason) => reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await,
             }
             drop(slot);
         });
         Ok(())
+    }
+}
+
+/// A jump on: ended here, or relayed as it is where policy says so.
+async fn jump(shared: Arc<Shared>, agent: String, (host, port): (String, u32), to: Entrance) {
+    let refuse = |reason| ChannelOpenFailure::Other { code: 1, reason };
+    let port = match judge(&shared, &agent, &host, port).await {
+        Ok(port) => port,
+        Err(reason) => return to.reply.reject(refuse(reason)).await,
+    };
+    let relayed = shared.policy.snapshot().ssh_relay(&agent, &host, port);
+    let jump = Jump { agent, host, port };
+    match relayed {
+        Ok(None) => {
+            let Entrance { channel, reply, line, .. } = to;
+            reply.accept().await;
+            inner::serve(shared, line, jump, channel.into_stream()).await;
+        }
+        Ok(Some(grant)) => opaque::serve(shared, jump, grant, to).await,
+        Err(denial) => {
+            let target = jump_target(&jump.host, u32::from(port));
+            let reason = refuse_jump(
+                &shared,
+                &jump.agent,
+                target,
+                (denial.verdict(), denial.message, denial.field),
+            );
+            to.reply.reject(refuse(reason.await)).await;
+        }
     }
 }
 
@@ -370,11 +384,22 @@ async fn judge(shared: &Shared, agent: &str, host: &str, port: u32) -> Result<u1
             Err(denial) => (denial.verdict(), denial.message, denial.field),
         },
     };
+    let target = jump_target(host, port);
+    Err(refuse_jump(shared, agent, target, (verdict, message, field)).await)
+}
+
+/// Records the refusal of a jump; answers what the client is told.
+async fn refuse_jump(
+    shared: &Shared,
+    agent: &str,
+    target: String,
+    (verdict, message, field): (Verdict, String, String),
+) -> String {
     let accepted = Accepted {
         gateway: Gateway::Ssh,
         agent: Some(agent.to_owned()),
         action: "jump".to_owned(),
-        target: jump_target(host, port),
+        target,
         command: None,
         fingerprint: None,
         caller_id: false,
@@ -382,7 +407,7 @@ async fn judge(shared: &Shared, agent: &str, host: &str, port: u32) -> Result<u1
     };
     let ended =
         Ended { verdict, message, field: Some(field), not_before_ms: None, observation: None };
-    Err(respond::summary(&record_refusal(shared, accepted, ended).await))
+    respond::summary(&record_refusal(shared, accepted, ended).await)
 }
 
 /// The target of a jump as records name it: the host comes from the client, so only plain names and

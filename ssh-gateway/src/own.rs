@@ -96,7 +96,7 @@ fn lines(text: Bytes, has_terminal: bool) -> Bytes {
 async fn answer(control: Option<&dyn Control>, agent: &str, request: &Request) -> Answer {
     let text = match request {
         Request::Shell => return Answer { stdout: USAGE.into(), ..Answer::default() },
-        Request::Subsystem(_) => {
+        Request::Subsystem(_) | Request::Forward { .. } => {
             return Answer::refused(2, "affiant: the gateway itself has no subsystems; jump on\n");
         }
         Request::Exec(command) => String::from_utf8_lossy(command),

@@ -16,7 +16,7 @@ use journal::contract::{Digest, KeepResult, RequestSent, ResponseStarted};
 use journal::{Call, Stream};
 use policy::SshGrant;
 use russh::client::Msg;
-use russh::{ChannelMsg, ChannelWriteHalf};
+use russh::{ChannelMsg, ChannelWriteHalf, Sig};
 use sha2::{Digest as _, Sha256};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,6 +27,9 @@ use tokio::time::Instant;
 /// can still be explained on stderr; a command that closes its streams and runs on is not held up
 /// longer.
 const EOF_HOLD: Duration = Duration::from_secs(1);
+
+/// How long a command may take to end after it was told to.
+const KILL_TIME: Duration = Duration::from_secs(5);
 
 /// How long a few bytes wait that could be the beginning of an echoed credential.
 const ECHO_HOLD: Duration = Duration::from_millis(50);
@@ -63,6 +66,10 @@ pub(crate) struct Seen {
     pub(crate) output_after_end: bool,
     /// What broke the protocol.
     pub(crate) violation: Option<&'static str>,
+    /// Whether the last line of stdout met the route's mark of completion.
+    pub(crate) completed: Option<bool>,
+    /// Whether it was a forwarding, which ends by its close alone.
+    pub(crate) is_forwarding: bool,
     /// Why the gateway stopped reading.
     pub(crate) stop: Option<Stop>,
     /// Content bytes, stdout and stderr together.
@@ -81,6 +88,37 @@ impl Seen {
 
 /// The note on a stdin that had not ended when the command did: length and digest.
 pub(crate) const STDIN_SO_FAR: &str = "STDIN_SO_FAR";
+
+/// The last line of a stream that is not empty, as far as a mark of completion can be long.
+#[derive(Debug, Default)]
+struct LastLine {
+    line: Vec<u8>,
+    is_over: bool,
+}
+
+/// Longer lines are no marks.
+const MAX_MARK_BYTES: usize = 4096;
+
+impl LastLine {
+    fn push(&mut self, data: &[u8]) {
+        for byte in data {
+            if *byte == b'\n' {
+                self.is_over = true;
+                continue;
+            }
+            if std::mem::take(&mut self.is_over) {
+                self.line.clear();
+            }
+            if self.line.len() <= MAX_MARK_BYTES {
+                self.line.push(*byte);
+            }
+        }
+    }
+
+    fn get(&self) -> &[u8] {
+        self.line.strip_suffix(b"\r").unwrap_or(&self.line)
+    }
+}
 
 /// How far the feeder is.
 #[derive(Default)]
@@ -113,6 +151,7 @@ pub(crate) struct Relay<'a> {
     read_on: Option<Instant>,
     eof_hold: Option<Instant>,
     echo_hold: Option<Instant>,
+    last_line: LastLine,
     seen: Seen,
 }
 
@@ -139,6 +178,7 @@ impl<'a> Relay<'a> {
             read_on: None,
             eof_hold: None,
             echo_hold: None,
+            last_line: LastLine::default(),
             seen: Seen::default(),
         }
     }
@@ -156,6 +196,11 @@ impl<'a> Relay<'a> {
             told,
             Arc::clone(&progress),
         ));
+        if running.is_forwarding {
+            self.seen.is_forwarding = true;
+            self.started();
+            self.downstream.accept().await;
+        }
         let mut left = false;
         while self.seen.stop.is_none() && !self.seen.closed {
             let holds = [self.deadline, self.read_on, self.eof_hold, self.echo_hold];
@@ -169,6 +214,9 @@ impl<'a> Relay<'a> {
                 () = raised(&mut overflow) => self.seen.stop = Some(Stop::InputStalled),
                 () = self.downstream.gone(), if !left => {
                     left = true;
+                    if self.grant.kill_on_cancel {
+                        drop(running.write.signal(Sig::TERM).await);
+                    }
                     self.leave();
                 }
                 () = sleep_until(wake) => self.expire().await,
@@ -183,6 +231,7 @@ impl<'a> Relay<'a> {
         }
         self.note_stdin(&progress);
         self.flush().await;
+        self.seen.completed = self.grant.is_completed_by(self.last_line.get());
         self.seen.redacted = self.filters.iter().any(Redactor::found);
         self.seen
     }
@@ -205,7 +254,8 @@ impl<'a> Relay<'a> {
             self.output(Some(ext), data).await;
         } else if let ChannelMsg::Eof = message {
             self.seen.eof = true;
-            self.eof_hold = Instant::now().checked_add(EOF_HOLD);
+            let hold = if self.seen.is_forwarding { Duration::ZERO } else { EOF_HOLD };
+            self.eof_hold = Instant::now().checked_add(hold);
         } else if let ChannelMsg::ExitStatus { exit_status } = message {
             self.ended(End::Status(exit_status));
         } else if let ChannelMsg::ExitSignal { signal_name, core_dumped, error_message, lang_tag } =
@@ -281,6 +331,9 @@ impl<'a> Relay<'a> {
         }
         self.seen.hasher.update(&data);
         self.seen.length_bytes = self.seen.length_bytes.saturating_add(data.len() as u64);
+        if extended.is_none() && self.grant.completion.is_some() {
+            self.last_line.push(&data);
+        }
         let stream = if extended.is_none() { Stream::Stdout } else { Stream::Stderr };
         self.keep(stream, &data).await;
         self.downstream.send(extended, data).await;
@@ -325,7 +378,10 @@ impl<'a> Relay<'a> {
     /// The client has gone: read on for the record, or end what was for it alone (contract D-4).
     fn leave(&mut self) {
         self.call.note("CALLER_GONE", "the client left before the end of the command");
-        if self.interactive {
+        if self.grant.kill_on_cancel {
+            // It was told to end: what it says to that is the result.
+            self.read_on = Instant::now().checked_add(KILL_TIME);
+        } else if self.interactive {
             self.seen.stop = Some(Stop::ClientGone);
         } else {
             self.read_on = Instant::now().checked_add(self.options.read_on);

@@ -4,7 +4,9 @@ use crate::downstream::{Downstream, End};
 use crate::gateway::Shared;
 use crate::respond;
 use bytes::Bytes;
-use journal::contract::{Body, Confirmation, Delivered, Outcome, RepeatAnswered, Source};
+use journal::contract::{
+    Body, Completion, Confirmation, Delivered, Outcome, RepeatAnswered, Source,
+};
 use journal::{Invocation, StoredResult, Stream};
 
 /// The newest state of `earlier`; waits for its end within a bound while it is under way.
@@ -39,7 +41,12 @@ pub(crate) async fn answer(
 ) {
     let id = invocation.id();
     record(shared, &invocation, Body::RepeatAnswered(RepeatAnswered { by_id }));
-    let end = invocation.evidence().ssh_end.as_ref().map(End::from_record);
+    let evidence = invocation.evidence();
+    let end = match (&evidence.ssh_end, evidence.completion) {
+        (Some(end), _) => Some(End::from_record(end)),
+        (None, Some(Completion::CloseDelimited)) => Some(End::Closed),
+        (None, _) => None,
+    };
     let stored = match invocation.verdict().outcome() {
         Outcome::Committed => shared.journal.result(id),
         Outcome::NotAttempted | Outcome::Rejected | Outcome::Unknown => {

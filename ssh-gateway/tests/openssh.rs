@@ -420,8 +420,8 @@ async fn a_forwarding_is_refused_and_recorded() {
     let Some(bench) = Bench::start("").await else { return };
     let output = within(bench.ssh(&["-W", "127.0.0.1:1", "t"]).output()).await.unwrap();
     assert_eq!(output.status.code(), Some(255));
-    assert!(err(&output).contains("UNSUPPORTED_ACTION"), "{}", err(&output));
-    assert_eq!(bench.home.newest().await.verdict().code(), Code::UnsupportedAction);
+    assert!(err(&output).contains("TARGET_NOT_ALLOWED"), "{}", err(&output));
+    assert_eq!(bench.home.newest().await.verdict().code(), Code::TargetNotAllowed);
 }
 
 /// I-4: a target that prints the injected key shows none of it, and the record says so.

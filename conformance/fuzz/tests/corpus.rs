@@ -1,6 +1,11 @@
 //! Replays the corpora of the fuzz targets, on any toolchain.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by a panic"
+)]
 
 use fuzz::checks;
 use std::path::Path;
@@ -40,6 +45,28 @@ fn s_2_chunked_content() {
 #[test]
 fn j_6_segments() {
     replay("journal_record", checks::journal_record);
+}
+
+/// J-7: no bytes of a segment break recovery. The seeds, and seeded changes of them.
+#[test]
+fn j_7_recovery() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/journal_recovery");
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    for entry in std::fs::read_dir(corpus).unwrap() {
+        let data = std::fs::read(entry.unwrap().path()).unwrap();
+        checks::journal_recovery(&data);
+        for _ in 0..if data.is_empty() { 0 } else { 40 } {
+            let mut changed = data.clone();
+            for _ in 0..3 {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let at = usize::try_from(random >> 16).unwrap() % changed.len();
+                changed[at] = random.to_le_bytes()[0];
+            }
+            checks::journal_recovery(&changed);
+        }
+    }
 }
 
 /// J-1: events are read as they were written.

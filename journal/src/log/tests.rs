@@ -402,3 +402,73 @@ fn rule_1_a_garbled_spare_is_no_damage() {
     spare.sync().unwrap();
     assert_eq!(open(&sim).unwrap().seen, acknowledged);
 }
+
+/// Rule 4: a good checksum with a wrong number, sequence or chain is refused, at whichever of the two
+/// frames. The checksum alone, which is the rule switched off, takes every one of them.
+#[test]
+fn rule_4_without_number_sequence_and_chain_a_foreign_frame_is_believed() {
+    use super::format::{FrameHead, FrameView, begin_frame, finish_frame, genesis};
+    use super::walk::walk;
+    let store = [1; 16];
+    let header = super::Header {
+        store,
+        segment: 1,
+        salt: [2; 16],
+        first_sequence: 1,
+        chain_in: genesis(&store),
+        previous: 0,
+        previous_length: 0,
+        previous_last: 0,
+        length: SEGMENT,
+        created_ms: 0,
+        discarded: 0,
+    };
+    let frame = |number: u64, sequence: u64, chain_in: [u8; 32], record_chain: [u8; 32]| {
+        let count = 1;
+        let head = FrameHead { number, first_sequence: sequence, count, chain_in, at_ms: 1 };
+        let mut out = Vec::new();
+        begin_frame(&mut out);
+        let next = draft(b"{}".to_vec()).encode(sequence, &record_chain, &mut out);
+        (out, head, next)
+    };
+    let (first, head, next) = frame(1, 1, header.chain_in, header.chain_in);
+    let other = [9; 32];
+    for (second, expected) in [
+        (frame(2, 2, next, next), None),
+        (frame(3, 2, next, next), Some("the frame has the wrong number")),
+        (frame(2, 3, next, next), Some("the frame's sequence does not follow")),
+        (frame(2, 2, other, next), Some("the frame does not follow the chain")),
+        (frame(2, 2, next, other), Some("a record does not follow the chain")),
+    ] {
+        let mut bytes = header.encode();
+        for (mut out, head) in [(first.clone(), head), (second.0, second.1)] {
+            let offset = bytes.len() as u64;
+            finish_frame(&mut out, &header.salt, header.segment, offset, &head);
+            assert!(FrameView::decode(&out, &header.salt, header.segment, offset).is_some());
+            bytes.extend_from_slice(&out);
+        }
+        let walked = walk(&header, &bytes, &mut |_, _| Ok::<_, crate::verify::Damage>(()));
+        assert_eq!(walked.err().map(|damage| damage.what), expected);
+    }
+}
+
+/// Rule 7: what reached the disk without being acknowledged is kept, and kept again after the next
+/// crash. Cut off instead, it would have been seen once and be gone later.
+#[test]
+fn rule_7_what_is_durable_but_not_acknowledged_is_kept() {
+    let sim = Sim::new();
+    let mut opened = open(&sim).unwrap();
+    let mut acknowledged = Vec::new();
+    assert!(work(&mut opened.tail, &mut Random::new(3), 3, &mut acknowledged));
+    // The write reaches the page cache; the process is killed at the sync.
+    sim.fault_at(sim.calls() + 2, Fault::Crash);
+    let late = draft(b"late".to_vec());
+    assert!(opened.tail.append(std::iter::once(&late), 1, &mut Vec::new()).is_err());
+    let after = sim.after_kill();
+    let mut expected = acknowledged.clone();
+    expected.push((acknowledged.len() as u64 + 1, b"late".to_vec()));
+    assert_eq!(open(&after).unwrap().seen, expected);
+    let again = after.after_power_cut(&mut Random::new(4));
+    let (seen, _) = read_log(&again, None).unwrap();
+    assert_eq!(seen, expected, "what was seen once is seen again");
+}

@@ -8,18 +8,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Modes that the language knows and this version can't perform.
-pub(super) const LATER: [&str; 7] = [
-    "sigv4-streaming",
-    "oauth2",
-    "github-app",
-    "mtls",
-    "keyboard-interactive",
-    "ssh-certificate",
-    "ssh-agent",
-];
+pub(super) const LATER: [&str; 5] =
+    ["sigv4-streaming", "oauth2", "github-app", "mtls", "ssh-agent"];
 
 /// Modes that this version performs.
-pub(super) const NOW: [&str; 11] = [
+pub(super) const NOW: [&str; 13] = [
     "bearer",
     "basic",
     "header",
@@ -31,6 +24,8 @@ pub(super) const NOW: [&str; 11] = [
     "jwt",
     "ssh-key",
     "password",
+    "keyboard-interactive",
+    "ssh-certificate",
 ];
 
 pub(super) const PROGRAM: &[&str] = &["exec"];
@@ -181,6 +176,8 @@ fn read_inject(fields: &Fields<'_, '_>, id: Option<&str>) -> Option<Inject> {
         "header" => read_header(fields)?,
         "password" => Inject::Password,
         "ssh-key" | "ssh_key" => Inject::SshKey,
+        "keyboard-interactive" | "keyboard_interactive" => Inject::KeyboardInteractive,
+        "ssh-certificate" | "ssh_certificate" => Inject::SshCertificate,
         later if LATER.contains(&later) => {
             let message = format!("{later:?} is not supported yet; calls will be refused");
             fields.doubtful("inject", message, None);

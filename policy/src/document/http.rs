@@ -222,7 +222,10 @@ fn warn_of_exposure(
 
 fn read_http_credential(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Credential> {
     let credential = read_credential(fields, shared)?;
-    if matches!(credential.inject, Inject::SshKey | Inject::Password) {
+    if matches!(
+        credential.inject,
+        Inject::SshKey | Inject::Password | Inject::KeyboardInteractive | Inject::SshCertificate
+    ) {
         let mode = credential.inject.mode();
         fields.wrong("credential", format!("{mode:?} is injected by SSH routes only"), None);
         return None;

@@ -25,6 +25,12 @@ pub(super) const KNOWN: &[&str] = &[
     "retry",
     "repeat_guard",
     "private_addresses",
+    "known_hosts",
+    "intercept",
+    "env",
+    "forward_to",
+    "kill_on_cancel",
+    "completion",
 ];
 
 pub(super) const MATCH: &[&str] = &["host", "port", "users", "commands"];
@@ -54,7 +60,10 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let approval = read_approval_and_retry(fields);
     let allow = read_allow(fields);
     let any_shell = fields.word("shell", &["plain", "any"]) == Some(1);
-    let host_keys = read_host_keys(fields);
+    let intercept = fields.truth("intercept").unwrap_or(true);
+    refuse_inside_keys(fields, intercept);
+    let known_hosts = fields.text("known_hosts").map(|text| text.value.to_owned());
+    let host_keys = read_host_keys(fields, intercept && known_hosts.is_none());
     let address = read_address(fields);
     let idempotent = fields.truth("idempotent").unwrap_or(false);
     if !fields.has("match") {
@@ -74,6 +83,12 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         route: name.clone(),
         address,
         host_keys,
+        known_hosts,
+        intercept,
+        env: read_patterns(fields, "env"),
+        forward_to: read_patterns(fields, "forward_to"),
+        kill_on_cancel: fields.truth("kill_on_cancel").unwrap_or(false),
+        completion: fields.text("completion").map(|text| text.value.to_owned()),
         credential,
         idempotent,
         keep: terms.keep,
@@ -144,7 +159,45 @@ fn read_allow(fields: &Fields<'_, '_>) -> Allow {
     allow
 }
 
-fn read_host_keys(fields: &Fields<'_, '_>) -> Vec<String> {
+/// A relayed jump is not looked into: what needs that can't be asked for beside it.
+fn refuse_inside_keys(fields: &Fields<'_, '_>, intercept: bool) {
+    if intercept {
+        return;
+    }
+    let inside = [
+        "credential",
+        "allow",
+        "host_keys",
+        "known_hosts",
+        "env",
+        "forward_to",
+        "kill_on_cancel",
+        "completion",
+        "idempotent",
+        "shell",
+    ];
+    for key in inside.into_iter().filter(|key| fields.has(key)) {
+        fields.wrong(key, "needs a session that ends at the gateway (intercept = true)", None);
+    }
+}
+
+/// A list of patterns with `*`.
+fn read_patterns(fields: &Fields<'_, '_>, key: &str) -> Option<Vec<String>> {
+    let mut patterns = Vec::new();
+    for pattern in fields.texts(key)? {
+        if pattern.value.is_empty() || pattern.value.chars().any(|c| c.is_control() || c == ' ') {
+            fields.wrong_at(pattern.offset, key, "is not a pattern");
+        } else {
+            patterns.push(pattern.value.to_owned());
+        }
+    }
+    Some(patterns)
+}
+
+fn read_host_keys(fields: &Fields<'_, '_>, needed: bool) -> Vec<String> {
+    if !fields.has("host_keys") && !needed {
+        return Vec::new();
+    }
     if !fields.has("host_keys") {
         let hint = "`ssh-keyscan HOST` prints them; compare with the host's own before you pin";
         fields.doubtful("host_keys", "is missing: calls will be refused", Some(hint.to_owned()));

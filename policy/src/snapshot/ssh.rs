@@ -6,7 +6,7 @@ use super::order::{Relation, admits, breadth, relate, tied};
 use super::{Tie, http::bracketed, not_allowed, shown};
 use crate::document::SshRoute;
 use crate::host::{self, Pattern};
-use crate::{Denial, SshAction, SshRequest, glob};
+use crate::{Denial, SshAction, SshGrant, SshRequest, glob};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
@@ -74,6 +74,17 @@ impl Index {
     /// Whether some route leads the agent to the host and port.
     pub(super) fn leads_to(&self, agent: &str, host: &str, port: u16) -> bool {
         self.of_host(host).any(|r| r.port == port && admits(&r.agents, agent))
+    }
+
+    /// The route by which a jump is relayed as it is.
+    pub(super) fn relay(&self, agent: &str, host: &str, port: u16) -> Option<&SshRoute> {
+        self.groups(host).find_map(|group| {
+            let routes = group.iter().filter_map(|&i| self.routes.get(i));
+            let mut admitting =
+                routes.filter(|r| r.port == port && admits(&r.agents, agent)).peekable();
+            admitting.peek()?;
+            Some(admitting.try_fold(None, |_, r| (!r.grant.intercept).then_some(Some(r))).flatten())
+        })?
     }
 
     /// The deciding route.
@@ -145,16 +156,30 @@ pub(super) fn mismatch(route: &SshRoute, action: &SshAction<'_>) -> Option<Misma
     if !admits(&route.users, action.user) {
         return Some(Mismatch::User);
     }
+    if !route.grant.intercept {
+        return Some(Mismatch::Request);
+    }
     let allowed = match action.request {
         SshRequest::Exec(_) => route.allow.exec,
         SshRequest::Shell => route.allow.shell,
         SshRequest::Subsystem(name) => route.allow.subsystems.contains(name),
-        SshRequest::Forward { .. } => route.allow.forward,
+        SshRequest::Forward { host, port } => {
+            route.allow.forward && forwards_to(&route.grant, host, port)
+        }
     };
     if !allowed {
         return Some(Mismatch::Request);
     }
     rank(route, &action.request).is_none().then_some(Mismatch::Command)
+}
+
+/// Whether the route lets a forwarding lead there.
+fn forwards_to(grant: &SshGrant, host: &str, port: u16) -> bool {
+    let place = format!("{}:{port}", host.to_ascii_lowercase());
+    grant.forward_to.as_ref().is_none_or(|list| {
+        list.iter()
+            .any(|p| glob::matches(p.to_ascii_lowercase().as_bytes(), place.as_bytes(), |_| true))
+    })
 }
 
 /// How narrow the route's condition on the request is, if the request meets it.

@@ -1,6 +1,7 @@
 //! Setting up a new connection: resolve, check, connect, verify. Nothing of a request is known here.
 
 use super::exchange::{Idle, Peer, Wire};
+use super::http2;
 use super::tls::{self, Trust};
 use crate::address;
 use crate::target::{Authority, Host, Scheme};
@@ -28,6 +29,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) private_addresses: bool,
     pub(crate) trust: &'a [PathBuf],
     pub(crate) timeout: Duration,
+    /// Whether HTTP/2 is offered.
+    pub(crate) http2: bool,
 }
 
 /// Why no connection was set up.
@@ -223,7 +226,14 @@ async fn connect(
                 .map_err(at)?
         }
     };
-    Ok(Idle::new(wire, Peer { connection, address, identity, reused: false }))
+    let peer = Peer { connection, address, identity, reused: false };
+    if !wire.speaks_http2() {
+        return Ok(Idle::new(wire, peer));
+    }
+    let begun = timeout_at(deadline, http2::Connection::begin(wire, peer));
+    let at = |error| (SetupStage::TlsHandshake, error);
+    let begun = begun.await.map_err(|_| at(Error::Timeout))?;
+    begun.map(Idle::on_streams).map_err(|error| at(Error::Broken(error)))
 }
 
 async fn handshake(
@@ -231,7 +241,7 @@ async fn handshake(
     tcp: TcpStream,
     trust: &Trust,
 ) -> Result<(Wire, PeerIdentity), Error> {
-    let config = trust.config(plan.trust).map_err(Error::Trust)?;
+    let config = trust.config(plan.trust, plan.http2).map_err(Error::Trust)?;
     let name = match &plan.authority.host {
         Host::Address(address) => ServerName::from(*address),
         Host::Name(name) => ServerName::try_from(name.to_string())

@@ -8,6 +8,7 @@
 //! proof that the dispatch is durable, by value (contract D-1), and a proof is good for one
 //! exchange (contract D-7). There is no resend, no retry and no redirect in here.
 
+use super::http2;
 use crate::body::{self, Decoder, Step};
 use crate::head::{self, Fields, Framing};
 use crate::stream::Shared;
@@ -38,6 +39,14 @@ impl Wire {
         match self {
             Self::Plain(tcp) => tcp,
             Self::Tls(tls) => tls.get_ref().0,
+        }
+    }
+
+    /// Whether both sides agreed on HTTP/2.
+    pub(super) fn speaks_http2(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(tls) => tls.get_ref().1.alpn_protocol() == Some(b"h2"),
         }
     }
 
@@ -109,16 +118,44 @@ pub(crate) struct Peer {
     pub(crate) reused: bool,
 }
 
-/// A connection that carries nothing now, and can't be written to.
+enum Transport {
+    Wire(Wire),
+    Streams(http2::Connection),
+}
+
+/// A connection that can carry an exchange now, and can't be written to.
 pub(crate) struct Idle {
-    wire: Wire,
+    transport: Transport,
     peer: Peer,
     since: Instant,
 }
 
 impl Idle {
     pub(super) fn new(wire: Wire, peer: Peer) -> Self {
-        Self { wire, peer, since: Instant::now() }
+        Self { transport: Transport::Wire(wire), peer, since: Instant::now() }
+    }
+
+    /// One more exchange on a connection that carries many.
+    pub(super) fn on_streams(connection: http2::Connection) -> Self {
+        let peer = connection.peer().clone();
+        Self { transport: Transport::Streams(connection), peer, since: Instant::now() }
+    }
+
+    /// The connection, if it carries many exchanges.
+    pub(super) const fn streams(&self) -> Option<&http2::Connection> {
+        match &self.transport {
+            Transport::Wire(_) => None,
+            Transport::Streams(connection) => Some(connection),
+        }
+    }
+
+    /// Waits until the origin takes an exchange.
+    pub(crate) async fn ready(self) -> io::Result<Self> {
+        let transport = match self.transport {
+            Transport::Streams(connection) => Transport::Streams(connection.ready().await?),
+            wire @ Transport::Wire(_) => wire,
+        };
+        Ok(Self { transport, ..self })
     }
 
     pub(crate) const fn peer(&self) -> &Peer {
@@ -130,37 +167,128 @@ impl Idle {
     }
 
     pub(super) fn is_quiet(&mut self) -> bool {
-        self.wire.is_quiet()
+        match &mut self.transport {
+            Transport::Wire(wire) => wire.is_quiet(),
+            Transport::Streams(connection) => connection.again().is_some(),
+        }
     }
 
     /// Crosses the dispatch boundary: the proof is used up.
     pub(crate) fn dispatch(self, proof: Dispatched) -> (Sender, Receiver) {
         drop(proof);
-        let wire = Shared::new(self.wire);
-        let sender = Sender { wire: wire.clone(), chunked: false, left: 0, ended: false };
-        let receiver = Receiver {
-            wire,
-            peer: self.peer,
-            buffer: BytesMut::new(),
-            decoder: Decoder::Empty,
-            keep: false,
-            interim: 0,
-        };
-        (sender, receiver)
+        match self.transport {
+            Transport::Streams(connection) => {
+                let (sender, receiver) = connection.exchange();
+                let receiver =
+                    Receiver { side: Side::Stream(receiver), peer: self.peer, interim: 0 };
+                (Sender::Stream(sender), receiver)
+            }
+            Transport::Wire(wire) => {
+                let wire = Shared::new(wire);
+                let sender =
+                    WireSender { wire: wire.clone(), chunked: false, left: 0, ended: false };
+                let (buffer, decoder) = (BytesMut::new(), Decoder::Empty);
+                let side = Side::Wire(WireReceiver { wire, buffer, decoder, keep: false });
+                (Sender::Wire(sender), Receiver { side, peer: self.peer, interim: 0 })
+            }
+        }
     }
 }
 
 /// Sends the one request of an exchange.
-pub(crate) struct Sender {
+pub(crate) enum Sender {
+    Wire(WireSender),
+    Stream(http2::Sender),
+}
+
+impl Sender {
+    /// Sends the head, and the content that is at hand with it.
+    pub(crate) async fn head(
+        &mut self,
+        head: Zeroizing<Vec<u8>>,
+        framing: Framing,
+        content: &[Bytes],
+    ) -> io::Result<()> {
+        match self {
+            Self::Wire(sender) => sender.head(head, framing, content).await,
+            Self::Stream(sender) => sender.head(head, framing, content).await,
+        }
+    }
+
+    /// Sends one piece of content.
+    pub(crate) async fn content(&mut self, piece: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Wire(sender) => sender.content(piece).await,
+            Self::Stream(sender) => sender.content(piece).await,
+        }
+    }
+
+    /// Sends the end of the content. Must follow the last byte, and only that.
+    pub(crate) async fn finish(&mut self, trailers: &Fields) -> io::Result<()> {
+        match self {
+            Self::Wire(sender) => sender.finish(trailers).await,
+            Self::Stream(sender) => sender.finish(trailers),
+        }
+    }
+}
+
+/// Receives the one response of an exchange.
+pub(crate) struct Receiver {
+    side: Side,
+    peer: Peer,
+    /// Interim responses so far.
+    interim: u32,
+}
+
+enum Side {
+    Wire(WireReceiver),
+    Stream(http2::Receiver),
+}
+
+impl Receiver {
+    /// Whether any byte of a response is there.
+    pub(crate) fn has_bytes(&self) -> bool {
+        match &self.side {
+            Side::Wire(receiver) => !receiver.buffer.is_empty(),
+            Side::Stream(_) => false,
+        }
+    }
+
+    /// Reads the next response head; `method` decides the framing of a final one, `upgrade` whether
+    /// a WebSocket was asked for. Cancel-safe.
+    pub(crate) async fn head(&mut self, method: &str, upgrade: bool) -> Result<Received, Error> {
+        let received = match &mut self.side {
+            Side::Wire(receiver) => receiver.head(method, upgrade).await?,
+            Side::Stream(receiver) => receiver.head().await?,
+        };
+        if matches!(received, Received::Interim(_)) {
+            self.interim += 1;
+            if self.interim > MAX_INTERIM {
+                return Err(Error::Interim);
+            }
+        }
+        Ok(received)
+    }
+
+    /// The next piece of content. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Result<Piece, Error> {
+        match &mut self.side {
+            Side::Wire(receiver) => receiver.next().await,
+            Side::Stream(receiver) => receiver.next().await,
+        }
+    }
+}
+
+/// Sends on a connection of HTTP/1.1.
+pub(crate) struct WireSender {
     wire: Shared<Wire>,
     chunked: bool,
     left: u64,
     ended: bool,
 }
 
-impl Sender {
-    /// Sends the head, and the content that is at hand with it.
-    pub(crate) async fn head(
+impl WireSender {
+    async fn head(
         &mut self,
         mut head: Zeroizing<Vec<u8>>,
         framing: Framing,
@@ -209,17 +337,22 @@ impl Sender {
         }
     }
 
-    /// Sends one piece of content.
-    pub(crate) async fn content(&mut self, piece: &[u8]) -> io::Result<()> {
+    async fn content(&mut self, piece: &[u8]) -> io::Result<()> {
         self.write(piece).await?;
         self.wire.flush().await
     }
 
-    /// Sends the end of the content. Must follow the last byte, and only that. `trailers` are lines;
-    /// only chunks have room for them.
-    pub(crate) async fn finish(&mut self, trailers: &[u8]) -> io::Result<()> {
+    /// `trailers`: only chunks have room for them.
+    async fn finish(&mut self, trailers: &Fields) -> io::Result<()> {
         if self.chunked {
-            self.wire.write_all(&[b"0\r\n", trailers, b"\r\n"].concat()).await?;
+            let mut last = b"0\r\n".to_vec();
+            for (name, value) in trailers.iter() {
+                for part in [name, b": ", value, b"\r\n"] {
+                    last.extend_from_slice(part);
+                }
+            }
+            last.extend_from_slice(b"\r\n");
+            self.wire.write_all(&last).await?;
             self.wire.flush().await?;
         } else if self.left != 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -250,6 +383,15 @@ pub(crate) enum Error {
     /// The origin switched protocols without being asked.
     #[error("the origin switched protocols unasked")]
     Switched,
+    /// The protocol itself says that the request was not processed (contract C-6).
+    #[error("the origin refused the stream and did not process the request")]
+    NotProcessed,
+    /// The origin reset the stream.
+    #[error("the origin reset the stream")]
+    Reset(Option<h2::Reason>),
+    /// The frames of the stream were malformed.
+    #[error("the response's frames are malformed")]
+    Stream,
 }
 
 impl Error {
@@ -262,6 +404,11 @@ impl Error {
             Self::Content(_) => "BAD_FRAMING".to_owned(),
             Self::Interim => "TOO_MANY_INTERIM".to_owned(),
             Self::Switched => "UNASKED_SWITCH".to_owned(),
+            Self::NotProcessed => "NOT_PROCESSED".to_owned(),
+            Self::Reset(reason) => {
+                reason.map_or_else(|| "RESET".to_owned(), |r| format!("RESET_{}", u32::from(r)))
+            }
+            Self::Stream => "BAD_FRAMES".to_owned(),
         }
     }
 }
@@ -281,18 +428,15 @@ pub(crate) enum Piece {
     End(Completion, Fields),
 }
 
-/// Receives the one response of an exchange.
-pub(crate) struct Receiver {
+/// Receives on a connection of HTTP/1.1.
+struct WireReceiver {
     wire: Shared<Wire>,
-    peer: Peer,
     buffer: BytesMut,
     decoder: Decoder,
     keep: bool,
-    /// Interim responses so far.
-    interim: u32,
 }
 
-impl Receiver {
+impl WireReceiver {
     async fn fill(&mut self) -> Result<(), Error> {
         self.buffer.reserve(16 * 1024);
         match self.wire.read_buf(&mut self.buffer).await {
@@ -302,14 +446,7 @@ impl Receiver {
         }
     }
 
-    /// Whether any byte of a response is there.
-    pub(crate) fn has_bytes(&self) -> bool {
-        !self.buffer.is_empty()
-    }
-
-    /// Reads the next response head; `method` decides the framing of a final one, `upgrade` whether
-    /// a WebSocket was asked for. Cancel-safe.
-    pub(crate) async fn head(&mut self, method: &str, upgrade: bool) -> Result<Received, Error> {
+    async fn head(&mut self, method: &str, upgrade: bool) -> Result<Received, Error> {
         let head = self.one_head().await?;
         match head.status {
             101 => {
@@ -321,13 +458,7 @@ impl Receiver {
                     Err(Error::Switched)
                 }
             }
-            100..=199 => {
-                self.interim += 1;
-                if self.interim > MAX_INTERIM {
-                    return Err(Error::Interim);
-                }
-                Ok(Received::Interim(head))
-            }
+            100..=199 => Ok(Received::Interim(head)),
             _ => {
                 let framing = head::response_framing(&head, method).map_err(Error::Head)?;
                 self.decoder = framing.into();
@@ -351,8 +482,7 @@ impl Receiver {
         }
     }
 
-    /// The next piece of content. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Result<Piece, Error> {
+    async fn next(&mut self) -> Result<Piece, Error> {
         loop {
             match self.decoder.step(&mut self.buffer).map_err(Error::Content)? {
                 Step::Data(data) => return Ok(Piece::Data(data)),
@@ -370,16 +500,19 @@ impl Receiver {
     }
 }
 
-/// The connection after an upgrade, and what came on it already.
-pub(crate) fn into_upgraded(sender: Sender, receiver: Receiver) -> (Shared<Wire>, Bytes) {
+/// The connection after an upgrade, and what came on it already. None: it carries streams.
+pub(crate) fn into_upgraded(sender: Sender, receiver: Receiver) -> Option<(Shared<Wire>, Bytes)> {
     drop(sender);
-    (receiver.wire, receiver.buffer.freeze())
+    match receiver.side {
+        Side::Wire(receiver) => Some((receiver.wire, receiver.buffer.freeze())),
+        Side::Stream(_) => None,
+    }
 }
 
 /// The connection of a tunnel that nobody looks into. It carries no exchange.
-pub(crate) fn into_tunnel(idle: Idle, proof: Dispatched) -> Shared<Wire> {
+pub(crate) fn into_tunnel(idle: Idle, proof: Dispatched) -> Option<Shared<Wire>> {
     let (sender, receiver) = idle.dispatch(proof);
-    into_upgraded(sender, receiver).0
+    into_upgraded(sender, receiver).map(|(wire, _)| wire)
 }
 
 fn keeps_alive(head: &head::Response) -> bool {
@@ -389,14 +522,16 @@ fn keeps_alive(head: &head::Response) -> bool {
     }
 }
 
-/// The connection after a complete exchange, if it may carry another one.
+/// The connection after a complete exchange, if it may carry another one. One that carries many needs
+/// no giving back.
 pub(crate) fn rejoin(sender: Sender, receiver: Receiver) -> Option<Idle> {
-    let sound = sender.ended && receiver.keep && receiver.decoder == Decoder::Done;
+    let (Sender::Wire(sender), Side::Wire(side)) = (sender, receiver.side) else { return None };
+    let sound = sender.ended && side.keep && side.decoder == Decoder::Done;
     // Bytes beyond the response would be taken for the next one's.
-    if !sound || !receiver.buffer.is_empty() {
+    if !sound || !side.buffer.is_empty() {
         return None;
     }
     drop(sender);
-    let wire = receiver.wire.into_inner()?;
+    let wire = side.wire.into_inner()?;
     Some(Idle::new(wire, Peer { reused: true, ..receiver.peer }))
 }

@@ -21,7 +21,7 @@ pub(crate) enum Error {
 }
 
 /// Extra roots by file, with the time of each file's last change.
-type TrustKey = Vec<(PathBuf, Option<SystemTime>)>;
+type TrustKey = (Vec<(PathBuf, Option<SystemTime>)>, bool);
 
 /// The TLS settings towards origins, one per trust set.
 pub(crate) struct Trust {
@@ -40,21 +40,27 @@ impl Trust {
         let (added, ignored) = roots.add_parsable_certificates(native.certs);
         tracing::debug!(added, ignored, "system roots loaded");
         let trust = Self { roots, configs: DashMap::new() };
-        trust.build(&[]).map(|_| trust).map_err(|error| match error {
+        trust.build(&[], false).map(|_| trust).map_err(|error| match error {
             Error::Config(error) => error,
             Error::File(_) => rustls::Error::General("no file was read".to_owned()),
         })
     }
 
     /// The settings that trust the system's roots and those of the files.
-    pub(crate) fn config(&self, files: &[PathBuf]) -> Result<Arc<ClientConfig>, Error> {
+    /// `http2`: whether it is offered.
+    pub(crate) fn config(
+        &self,
+        files: &[PathBuf],
+        http2: bool,
+    ) -> Result<Arc<ClientConfig>, Error> {
         let changed =
             |path: &PathBuf| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
-        let key: TrustKey = files.iter().map(|path| (path.clone(), changed(path))).collect();
+        let files_as_they_are = files.iter().map(|path| (path.clone(), changed(path))).collect();
+        let key: TrustKey = (files_as_they_are, http2);
         if let Some(config) = self.configs.get(&key) {
             return Ok(Arc::clone(&config));
         }
-        let config = Arc::new(self.build(files)?);
+        let config = Arc::new(self.build(files, http2)?);
         // A changed file leaves its old settings behind; there are few.
         if self.configs.len() > 256 {
             self.configs.clear();
@@ -63,7 +69,7 @@ impl Trust {
         Ok(config)
     }
 
-    fn build(&self, files: &[PathBuf]) -> Result<ClientConfig, Error> {
+    fn build(&self, files: &[PathBuf], http2: bool) -> Result<ClientConfig, Error> {
         let mut roots = self.roots.clone();
         for file in files {
             for certificate in CertificateDer::pem_file_iter(file).map_err(Error::File)? {
@@ -77,7 +83,10 @@ impl Trust {
             .map_err(Error::Config)?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = match http2 {
+            true => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            false => vec![b"http/1.1".to_vec()],
+        };
         // C-9: no request byte leaves as early data.
         config.enable_early_data = false;
         Ok(config)

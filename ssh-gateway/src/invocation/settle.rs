@@ -40,6 +40,13 @@ impl Seen {
         };
         match (self.accepted, &self.end) {
             (Some(false), _) => Conclusion::Refused,
+            (Some(true), None) if self.closed && self.is_forwarding => {
+                Conclusion::Complete(End::Closed)
+            }
+            // The route's own contract says that the command is done (contract S-8).
+            (Some(true), None) if self.closed && self.completed == Some(true) => {
+                Conclusion::Complete(End::Closed)
+            }
             (None, _) if self.closed => {
                 incomplete("The target closed the channel without an answer to the request.")
             }
@@ -102,7 +109,11 @@ pub(super) async fn settle(
     let settled = match seen.conclude() {
         Conclusion::Complete(end) => {
             let record = end.to_record();
-            match call.commit(complete(&seen, &record), settle_ssh(&record), None).await {
+            let verdict = match &record {
+                Some(record) => settle_ssh(record),
+                None => Verdict::committed(Retry::Never, Code::Ok),
+            };
+            match call.commit(complete(&seen, record), verdict, None).await {
                 Ok(_settled) => return deliver(deliveries, call, downstream, &end).await,
                 Err(error) => Err(error),
             }
@@ -133,15 +144,16 @@ pub(super) async fn settle(
     downstream.fail(&respond::lines(&envelope)).await;
 }
 
-fn complete(seen: &Seen, end: &SshEnd) -> ResponseComplete {
+fn complete(seen: &Seen, end: Option<SshEnd>) -> ResponseComplete {
     ResponseComplete {
-        completion: match end {
-            SshEnd::ExitStatus(_) => Completion::ExitStatus,
-            SshEnd::ExitSignal(_) => Completion::ExitSignal,
+        completion: match &end {
+            Some(SshEnd::ExitStatus(_)) => Completion::ExitStatus,
+            Some(SshEnd::ExitSignal(_)) => Completion::ExitSignal,
+            None => Completion::CloseDelimited,
         },
         length_bytes: seen.length_bytes,
         digest: seen.digest(),
-        ssh_end: Some(end.clone()),
+        ssh_end: end,
         redacted: seen.redacted,
     }
 }

@@ -1,34 +1,48 @@
-//! The target's host key against the pinned ones: never trusted on first use.
+//! The target's host key against what policy knows of it: never trusted on first use.
 
 use super::Error;
 use crate::algorithms::KEY_TYPES;
+use crate::known_hosts::{KnownHosts, Place};
+use policy::SshGrant;
 use russh::Channel;
 use russh::client::{ChannelOpenHandle, DisconnectReason, Handler, Msg, Session};
 use russh::keys::{Algorithm, HashAlg, PublicKey, PublicKeyOrCertificate};
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 use tokio::sync::watch;
 
-/// The host keys that policy pins for the target.
-pub(super) struct Pins(Vec<PublicKey>);
+/// What proves the target: pinned keys, and the lines of a `known_hosts` text.
+pub(super) struct Pins {
+    keys: Vec<PublicKey>,
+    known: KnownHosts,
+    places: Vec<Place>,
+}
 
 impl Pins {
-    /// Reads the pins.
+    /// Reads what policy says of the target, which is known by each of the places.
     ///
     /// # Errors
-    /// When there is none, or one can't be read: then nothing can be verified.
-    pub(super) fn parse(lines: &[String]) -> Result<Self, Error> {
-        if lines.is_empty() {
+    /// When there is nothing, or something can't be read: then nothing can be verified.
+    pub(super) fn parse(grant: &SshGrant, places: Vec<Place>) -> Result<Self, Error> {
+        let pinned = grant.host_keys.iter().map(|line| PublicKey::from_openssh(line.trim()));
+        let mut keys: Vec<_> = pinned.collect::<Result<_, _>>().map_err(|_| Error::NoHostKey)?;
+        let known = grant.known_hosts.as_deref().unwrap_or_default();
+        let known = KnownHosts::parse(known).map_err(|error| {
+            tracing::warn!(route = grant.route, %error, "no host can be verified");
+            Error::NoHostKey
+        })?;
+        keys.extend(known.keys(&places));
+        let pins = Self { keys, known, places };
+        if pins.keys.is_empty() && !pins.has_authority() {
             return Err(Error::NoHostKey);
         }
-        let parsed: Result<Vec<_>, _> =
-            lines.iter().map(|line| PublicKey::from_openssh(line.trim())).collect();
-        parsed.map(Self).map_err(|_| Error::NoHostKey)
+        Ok(pins)
     }
 
-    /// The algorithms to ask the target for.
+    /// The algorithms of plain keys to ask the target for.
     pub(super) fn key_types(&self) -> Vec<Algorithm> {
         let is_pinned = |wanted: &Algorithm| {
-            self.0.iter().any(|key| match (key.algorithm(), wanted) {
+            self.keys.iter().any(|key| match (key.algorithm(), wanted) {
                 (Algorithm::Rsa { .. }, Algorithm::Rsa { .. }) => true,
                 (pinned, wanted) => pinned == *wanted,
             })
@@ -36,8 +50,14 @@ impl Pins {
         KEY_TYPES.iter().filter(|wanted| is_pinned(wanted)).cloned().collect()
     }
 
+    /// Whether certificates can prove the target.
+    pub(super) fn has_authority(&self) -> bool {
+        self.known.has_authority(&self.places)
+    }
+
     fn accepts(&self, key: &PublicKey) -> bool {
-        self.0.iter().any(|pinned| pinned.key_data() == key.key_data())
+        self.keys.iter().any(|pinned| pinned.key_data() == key.key_data())
+            && !self.known.revokes(&self.places, key)
     }
 }
 
@@ -107,13 +127,17 @@ impl Handler for Verifier {
         &mut self,
         key: &PublicKeyOrCertificate,
     ) -> Result<bool, Self::Error> {
-        let key = match key {
-            PublicKeyOrCertificate::PublicKey { key, .. } => key,
-            // Not asked for, so not proof.
-            PublicKeyOrCertificate::Certificate(_) => return Ok(false),
+        let (fingerprint, accepted) = match key {
+            PublicKeyOrCertificate::PublicKey { key, .. } => {
+                (key.fingerprint(HashAlg::Sha256), self.pins.accepts(key))
+            }
+            PublicKeyOrCertificate::Certificate(certificate) => {
+                let Pins { known, places, .. } = &self.pins;
+                let proven = known.vouches(places, certificate, SystemTime::now());
+                (certificate.public_key().fingerprint(HashAlg::Sha256), proven)
+            }
         };
-        let fingerprint = key.fingerprint(HashAlg::Sha256).to_string();
-        let accepted = self.pins.accepts(key);
+        let fingerprint = fingerprint.to_string();
         let place = if accepted { &self.seen.accepted } else { &self.seen.refused };
         place.get_or_init(|| fingerprint);
         Ok(accepted)

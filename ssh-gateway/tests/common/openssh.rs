@@ -145,6 +145,19 @@ impl Bench {
         command
     }
 
+    /// Applies a policy: one route for the host `t`, whose keys the caller writes.
+    pub(crate) fn apply(&self, inject: &str, route: &str) {
+        let text = format!(
+            "[[credential]]\nid = \"c\"\nsecret = \"target-key\"\ninject = \"{inject}\"\n\
+             [[ssh]]\nname = \"t\"\nagents = [\"{AGENT}\"]\nmatch = {{ host = \"t\" }}\n\
+             address = \"{}\"\n{route}\n",
+            self.sshd.address
+        );
+        if let Err(error) = self.home.policy.apply(&text, "policy.toml", "test") {
+            panic!("{error:?}\n{text}");
+        }
+    }
+
     pub(crate) async fn run(&self, line: &str) -> Output {
         within(self.ssh(&["t", line]).output()).await.unwrap()
     }

@@ -50,7 +50,7 @@ fn d_6_a_signal_is_a_committed_end() {
         message: String::new(),
         language: String::new(),
     };
-    let record = end.to_record();
+    let record = end.to_record().unwrap();
     assert_eq!(record, SshEnd::ExitSignal("KILL".to_owned()));
     let verdict = settle_ssh(&record);
     assert_eq!((verdict.outcome().as_str(), verdict.code()), ("committed", Code::RemoteFailed));

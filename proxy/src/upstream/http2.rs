@@ -1,0 +1,307 @@
+//! HTTP/2 towards origins: many exchanges on one connection, each released by a proof of its own.
+//!
+//! The library below resends nothing. What it can't tell, the last stream of a GOAWAY, is read off
+//! the wire beside it.
+
+use super::exchange::{Error, Peer, Piece, Received, Wire};
+use crate::head::{self, Fields, Framing, Version};
+use crate::http2::frames::{Frames, Seen};
+use crate::http2::{from_map, to_map};
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream, SendStream};
+use journal::contract::Completion;
+use std::future::{Future as _, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+use zeroize::Zeroizing;
+
+/// Bytes a stream, and a connection, may have on the way to us.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 8 << 20;
+
+/// What is known of the connection beside the library.
+#[derive(Debug, Default)]
+struct Facts {
+    closed: AtomicBool,
+    going_away: AtomicBool,
+    last_stream: AtomicU32,
+}
+
+impl Facts {
+    fn is_processed(&self, id: u32) -> bool {
+        !self.going_away.load(Ordering::Acquire) || id <= self.last_stream.load(Ordering::Acquire)
+    }
+}
+
+/// A connection that carries many exchanges. It has no method that writes; a stream does.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    send: SendRequest<Bytes>,
+    peer: Peer,
+    facts: Arc<Facts>,
+}
+
+impl Connection {
+    /// Begins HTTP/2 on a connection that agreed to it. Sends the preface, and no request byte.
+    pub(super) async fn begin(wire: Wire, peer: Peer) -> io::Result<Self> {
+        let facts = Arc::new(Facts::default());
+        let watched = Watched { wire, frames: Frames::default(), facts: Arc::clone(&facts) };
+        let mut builder = h2::client::Builder::new();
+        builder
+            .enable_push(false)
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX));
+        let (send, connection) = builder.handshake(watched).await.map_err(io::Error::other)?;
+        let ended = Arc::clone(&facts);
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to an origin ended");
+            }
+            ended.closed.store(true, Ordering::Release);
+        });
+        Ok(Self { send, peer, facts })
+    }
+
+    pub(super) const fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// The same connection for another exchange, if it takes one.
+    pub(super) fn again(&self) -> Option<Self> {
+        let gone = self.facts.closed.load(Ordering::Acquire)
+            || self.facts.going_away.load(Ordering::Acquire);
+        (!gone).then(|| Self { peer: Peer { reused: true, ..self.peer.clone() }, ..self.clone() })
+    }
+
+    /// Waits until the origin takes one more stream.
+    pub(super) async fn ready(self) -> io::Result<Self> {
+        let send = self.send.ready().await.map_err(io::Error::other)?;
+        Ok(Self { send, ..self })
+    }
+
+    /// The two sides of an exchange; the caller has given up its proof.
+    pub(super) fn exchange(self) -> (Sender, Receiver) {
+        let (tell, told) = oneshot::channel();
+        let sender = Sender { send: Some(self.send), stream: None, tell: Some(tell) };
+        let receiver =
+            Receiver { told: Some(told), response: None, body: None, id: 0, facts: self.facts };
+        (sender, receiver)
+    }
+}
+
+/// The transport below the library.
+struct Watched {
+    wire: Wire,
+    frames: Frames,
+    facts: Arc<Facts>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut this.wire).poll_read(cx, buf))?;
+        let facts = &this.facts;
+        this.frames.see(buf.filled().get(before..).unwrap_or_default(), |seen| {
+            if let Seen::GoAway(last) = seen {
+                facts.last_stream.store(last, Ordering::Release);
+                facts.going_away.store(true, Ordering::Release);
+            }
+        });
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.wire).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.wire).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.wire).poll_shutdown(cx)
+    }
+}
+
+/// Sends the one request of an exchange as frames.
+pub(crate) struct Sender {
+    send: Option<SendRequest<Bytes>>,
+    stream: Option<SendStream<Bytes>>,
+    tell: Option<oneshot::Sender<ResponseFuture>>,
+}
+
+/// The request of HTTP/1.1 as HTTP/2 has it. Values are marked so that no table keeps them.
+fn request(head: &[u8]) -> io::Result<http::Request<()>> {
+    // A copy that the library keeps until it has sent it.
+    let head = head::request(&Bytes::copy_from_slice(head)).map_err(io::Error::other)?;
+    let authority = head.fields.first("host").unwrap_or_default();
+    let uri = http::Uri::builder()
+        .scheme("https")
+        .authority(authority)
+        .path_and_query(head.target.as_str())
+        .build()
+        .map_err(io::Error::other)?;
+    let mut fields = to_map(&head.fields).ok_or(io::ErrorKind::InvalidData)?;
+    fields.remove(http::header::HOST);
+    fields.values_mut().for_each(|value| value.set_sensitive(true));
+    let mut request = http::Request::builder()
+        .method(head.method.as_str())
+        .uri(uri)
+        .version(http::Version::HTTP_2)
+        .body(())
+        .map_err(io::Error::other)?;
+    *request.headers_mut() = fields;
+    Ok(request)
+}
+
+fn failed(error: h2::Error) -> io::Error {
+    if error.is_io() {
+        return error.into_io().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into());
+    }
+    io::Error::new(io::ErrorKind::ConnectionReset, error)
+}
+
+impl Sender {
+    pub(super) async fn head(
+        &mut self,
+        head: Zeroizing<Vec<u8>>,
+        framing: Framing,
+        content: &[Bytes],
+    ) -> io::Result<()> {
+        let request = request(&head)?;
+        drop(head);
+        let ended = matches!(framing, Framing::Empty | Framing::Length(0));
+        let mut send = self.send.take().ok_or(io::ErrorKind::NotConnected)?;
+        let (response, stream) = send.send_request(request, ended).map_err(failed)?;
+        self.stream = (!ended).then_some(stream);
+        if let Some(tell) = self.tell.take() {
+            // Nobody waits any more when the exchange was given up.
+            drop(tell.send(response));
+        }
+        for piece in content {
+            self.content(piece).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn content(&mut self, piece: &[u8]) -> io::Result<()> {
+        let stream = self.stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        let mut left = Bytes::copy_from_slice(piece);
+        while !left.is_empty() {
+            stream.reserve_capacity(left.len());
+            let room = poll_fn(|cx| stream.poll_capacity(cx)).await;
+            let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(failed)?;
+            let piece = left.split_to(room.min(left.len()));
+            if !piece.is_empty() {
+                stream.send_data(piece, false).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self, trailers: &Fields) -> io::Result<()> {
+        let Some(stream) = self.stream.as_mut() else { return Ok(()) };
+        let trailers = to_map(trailers).ok_or(io::ErrorKind::InvalidData)?;
+        if trailers.is_empty() {
+            stream.send_data(Bytes::new(), true).map_err(failed)
+        } else {
+            stream.send_trailers(trailers).map_err(failed)
+        }
+    }
+}
+
+/// Receives the one response of an exchange.
+pub(crate) struct Receiver {
+    told: Option<oneshot::Receiver<ResponseFuture>>,
+    response: Option<ResponseFuture>,
+    body: Option<RecvStream>,
+    id: u32,
+    facts: Arc<Facts>,
+}
+
+impl Receiver {
+    /// What the protocol proves by the error (RFC 9113 section 8.7, contract C-6).
+    fn error(&self, error: &h2::Error) -> Error {
+        let refused = error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM);
+        if (refused && error.is_reset()) || !self.facts.is_processed(self.id) {
+            return Error::NotProcessed;
+        }
+        if error.is_io() || error.is_go_away() {
+            return Error::Closed;
+        }
+        if error.is_remote() { Error::Reset(error.reason()) } else { Error::Stream }
+    }
+
+    /// Cancel-safe.
+    pub(super) async fn head(&mut self) -> Result<Received, Error> {
+        if let Some(told) = &mut self.told {
+            let response = told.await.map_err(|_| Error::Closed)?;
+            self.told = None;
+            self.id = response.stream_id().as_u32();
+            self.response = Some(response);
+        }
+        let Some(response) = &mut self.response else { return Err(Error::Closed) };
+        let got = poll_fn(|cx| {
+            if let Poll::Ready(Some(interim)) = response.poll_informational(cx) {
+                return Poll::Ready(interim.map(|interim| (interim.map(|()| None), true)));
+            }
+            let response = ready!(Pin::new(&mut *response).poll(cx));
+            Poll::Ready(response.map(|response| (response.map(Some), false)))
+        });
+        let got = got.await;
+        let (response, interim) = got.map_err(|error| self.error(&error))?;
+        let (parts, body) = response.into_parts();
+        let head = head::Response {
+            status: parts.status.as_u16(),
+            reason: crate::deliver::reason(parts.status.as_u16()).as_bytes().to_vec(),
+            version: Version::Http11,
+            fields: from_map(&parts.headers),
+        };
+        if interim {
+            return Ok(Received::Interim(head));
+        }
+        self.response = None;
+        self.body = body;
+        Ok(Received::Final(head))
+    }
+
+    /// Cancel-safe.
+    pub(super) async fn next(&mut self) -> Result<Piece, Error> {
+        let Some(body) = &mut self.body else { return Err(Error::Closed) };
+        let next = body.data().await;
+        match next {
+            Some(Ok(piece)) => {
+                if let Err(error) = body.flow_control().release_capacity(piece.len()) {
+                    return Err(self.error(&error));
+                }
+                Ok(Piece::Data(piece))
+            }
+            Some(Err(error)) => Err(self.error(&error)),
+            None => match body.trailers().await {
+                Ok(trailers) => {
+                    let trailers = trailers.as_ref().map(from_map).unwrap_or_default();
+                    Ok(Piece::End(Completion::EndStream, trailers))
+                }
+                Err(error) => Err(self.error(&error)),
+            },
+        }
+    }
+}

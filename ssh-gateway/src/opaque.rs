@@ -1,0 +1,192 @@
+//! A jump that is relayed as it is (`intercept = false`): the caller's own session with the target,
+//! of which nothing is seen but bytes.
+//!
+//! Who was connected, where to and how much is on record; what was done there is not, so the
+//! outcome is `unknown` by nature (contract S-1, S-6).
+
+use crate::downstream::Downstream;
+use crate::gateway::Shared;
+use crate::inner::Jump;
+use crate::invocation::{Refusal, end_refused, not_recorded, sentence};
+use crate::line::Line;
+use crate::spool::{Input, Spool, spool};
+use crate::upstream;
+use bytes::Bytes;
+use journal::contract::{
+    Accepted, Code, Digest, Dispatch, Ended, Gateway, KeepResult, Observation, PeerIdentity,
+    Preflight, RequestSent, ResponseStarted, Retry, Verdict,
+};
+use journal::{Admission, Call, Guard};
+use policy::SshGrant;
+use russh::Channel;
+use russh::server::{ChannelOpenHandle, Handle, Msg};
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedWriteHalf;
+
+/// Bytes per read of the target.
+const READ_BYTES: usize = 32 << 10;
+
+/// The client's side of the jump.
+pub(crate) struct Entrance {
+    pub(crate) channel: Channel<Msg>,
+    pub(crate) handle: Handle,
+    pub(crate) reply: ChannelOpenHandle,
+    pub(crate) line: Arc<Line>,
+}
+
+/// Relays one jump to its end.
+pub(crate) async fn serve(shared: Arc<Shared>, jump: Jump, grant: SshGrant, entrance: Entrance) {
+    let _under_way = shared.under_way();
+    let Entrance { channel, handle, reply, line } = entrance;
+    let (read, write) = channel.split();
+    let (spool, gone) = spool(read, line);
+    let stall = shared.options.client_stall;
+    let mut downstream = Downstream::new(write, handle, gone, stall, false).held(reply);
+    let host = if jump.host.contains(':') { format!("[{}]", jump.host) } else { jump.host.clone() };
+    let target = format!("ssh://{host}:{}", jump.port);
+    let fingerprint = Digest::of(format!("affiant ssh relay 1 {} {target}", jump.agent).as_bytes());
+    let accepted = Accepted {
+        gateway: Gateway::Ssh,
+        agent: Some(jump.agent.clone()),
+        action: "relay".to_owned(),
+        target,
+        command: None,
+        fingerprint: Some(fingerprint),
+        caller_id: false,
+        link: None,
+    };
+    let id = shared.journal.new_id();
+    let Ok(Admission::New(mut call)) = shared.journal.admit(id, accepted, Guard::default()) else {
+        tracing::error!(%id, "the journal can't take a jump");
+        return downstream.fail("affiant: the journal can't take the record of this jump").await;
+    };
+    match begin(&shared, &mut call, &jump, &grant, fingerprint).await {
+        Ok(stream) => {
+            downstream.accept().await;
+            let ended = relay(stream, spool, &mut downstream, &mut call).await;
+            if let Err(error) = call.end(ended).await {
+                tracing::error!(%id, %error, "the end of a relayed jump is not on record");
+            }
+            downstream.eof().await;
+            downstream.close().await;
+        }
+        Err(refusal) => end_refused(call, downstream, refusal).await,
+    }
+}
+
+/// To a connection whose use is on record.
+async fn begin(
+    shared: &Shared,
+    call: &mut Call,
+    jump: &Jump,
+    grant: &SshGrant,
+    fingerprint: Digest,
+) -> Result<TcpStream, Refusal> {
+    let preflight = Preflight {
+        policy_version: shared.policy.snapshot().version(),
+        route: Some(grant.route.clone()),
+        credential: None,
+        idempotent: false,
+        idempotency: None,
+        keep: KeepResult::None,
+        keep_seconds: 0,
+    };
+    call.preflight(preflight).map_err(|error| not_recorded(&error))?;
+    call.authorize(None).map_err(|error| not_recorded(&error))?;
+    let mut record = |attempt| {
+        if let Err(error) = call.setup_attempted(attempt) {
+            tracing::warn!(%error, "SETUP_ATTEMPTED is not on record");
+        }
+    };
+    let dialled = upstream::dial(grant, &jump.host, jump.port, &mut record).await;
+    let (stream, address) = dialled.map_err(|error| {
+        Refusal::new(error.verdict(), sentence(&error.to_string()), error.field())
+    })?;
+    let dispatch = Dispatch {
+        attempt: 1,
+        connection: shared.next_connection(),
+        reused: false,
+        address: address.to_string(),
+        peer: PeerIdentity::Unverified,
+        fingerprint,
+    };
+    // The caller's first byte may already begin something.
+    match call.dispatch(dispatch).await {
+        Ok(_dispatched) => Ok(stream),
+        Err(error) => {
+            tracing::error!(id = %call.id(), %error, "DISPATCH_STARTED is not on record");
+            let verdict = Verdict::not_connected(Retry::Backoff, Code::JournalUnavailable);
+            let message = "The journal can't take the dispatch record, so nothing was sent.";
+            Err(Refusal::new(verdict, message, None))
+        }
+    }
+}
+
+/// Passes bytes both ways until the target's side has ended, or the client has gone.
+async fn relay(
+    stream: TcpStream,
+    spool: Spool,
+    downstream: &mut Downstream,
+    call: &mut Call,
+) -> Ended {
+    let (mut from, to) = stream.into_split();
+    let mut sending = tokio::spawn(send(spool, to));
+    let mut buffer = vec![0; READ_BYTES];
+    let mut length_bytes = 0_u64;
+    let cause = loop {
+        tokio::select! {
+            read = from.read(&mut buffer) => match read {
+                Ok(0) => break "EOF",
+                Ok(length) => {
+                    if length_bytes == 0 {
+                        let started = ResponseStarted { status: None, remote_request_id: None };
+                        drop(call.response_started(started));
+                    }
+                    length_bytes = length_bytes.saturating_add(length as u64);
+                    let data = buffer.get(..length).unwrap_or_default();
+                    downstream.send(None, Bytes::copy_from_slice(data)).await;
+                }
+                Err(_) => break "RESET",
+            },
+            () = downstream.gone() => break "CALLER_GONE",
+        }
+    };
+    // Nobody waits any more for what the target does not take.
+    let sent = tokio::time::timeout(std::time::Duration::from_secs(1), &mut sending).await;
+    sending.abort();
+    if let Ok(Ok(sent)) = sent {
+        drop(call.request_sent(sent));
+    }
+    Ended {
+        verdict: Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown),
+        message: "The session was relayed as it is; what was done in it is not known here."
+            .to_owned(),
+        field: None,
+        not_before_ms: None,
+        observation: Some(Observation { length_bytes, cause: cause.to_owned() }),
+    }
+}
+
+/// Passes the client's bytes on; answers how many there were.
+async fn send(mut spool: Spool, mut to: OwnedWriteHalf) -> RequestSent {
+    use sha2::Digest as _;
+    let mut hasher = sha2::Sha256::new();
+    let mut length_bytes = 0_u64;
+    while let Some(input) = spool.next().await {
+        let Input::Data(data) = input else {
+            if matches!(input, Input::Eof) {
+                break;
+            }
+            continue;
+        };
+        if to.write_all(&data).await.is_err() {
+            break;
+        }
+        hasher.update(&data);
+        length_bytes = length_bytes.saturating_add(data.len() as u64);
+    }
+    drop(to.shutdown().await);
+    RequestSent { length_bytes, digest: Digest(hasher.finalize().into()) }
+}

@@ -1,0 +1,408 @@
+//! What a route says of its target, with stock OpenSSH: host verification, certificates, variables,
+//! forwarding, relayed jumps, ends of commands.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "test code: a broken expectation ends the test"
+)]
+
+mod common;
+
+use common::openssh::{Bench, Sshd, err, keygen, out};
+use common::{envelope, facts, within};
+use journal::contract::{Code, Completion, Outcome, Phase, SshEnd};
+use ssh_gateway::Options;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command;
+
+const CREDENTIAL: &str = "credential = \"c\"\nrepeat_guard = \"off\"";
+
+fn known(text: &str) -> String {
+    format!("known_hosts = \"\"\"\n{text}\n\"\"\"\n{CREDENTIAL}")
+}
+
+async fn ssh_keygen(arguments: &[&str]) -> String {
+    let output = within(Command::new("ssh-keygen").args(arguments).output()).await.unwrap();
+    assert!(output.status.success(), "{arguments:?} {}", err(&output));
+    out(&output)
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap().trim().to_owned()
+}
+
+/// C-1: lines of `known_hosts`, plain, by pattern, hashed, by address; and `ssh-keygen -F` agrees.
+#[tokio::test]
+async fn c_1_known_hosts_lines_verify_a_target() {
+    let Some(bench) = Bench::start("").await else { return };
+    let key = bench.sshd.host_key();
+    let file = bench.home.directory.path().join("known");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, format!("t {key}\n")).unwrap();
+    ssh_keygen(&["-H", "-f", path]).await;
+    let hashed = read(&file);
+    assert!(hashed.starts_with("|1|"), "{hashed}");
+    assert!(ssh_keygen(&["-F", "t", "-f", path]).await.contains("found"));
+    let by_address = format!("[127.0.0.1]:{} {key}", bench.sshd.address.port());
+    for text in [&format!("# c\n\nother,t {key} me"), &format!("?,!x {key}"), &hashed, &by_address]
+    {
+        bench.apply("ssh-key", &known(text));
+        let output = bench.run("echo in").await;
+        assert_eq!(out(&output), "in\n", "{text}: {}", err(&output));
+    }
+    let cases = [
+        (format!("!t,* {key}"), Code::HostKeyUnknown),
+        (format!("other {key}"), Code::HostKeyUnknown),
+        (format!("t {key}\n@revoked * {key}"), Code::HostKeyMismatch),
+        (format!("t {key}\n@revokt * {key}"), Code::HostKeyUnknown),
+        (format!("t {key}\nt ssh-ed25519 AAAA"), Code::HostKeyUnknown),
+    ];
+    for (text, code) in cases {
+        bench.apply("ssh-key", &known(&text));
+        let output = bench.run("id").await;
+        let expected = (Phase::ConnectionSetup, Outcome::NotAttempted, code);
+        assert_eq!(facts(&envelope(&output.stderr)), expected, "{text}");
+    }
+}
+
+/// C-1: a host certificate proves the target if its authority, name, kind and time hold.
+#[tokio::test]
+async fn c_1_a_host_authority_verifies_a_target() {
+    let keys = tempfile::tempdir().unwrap();
+    let at = |name: &str| keys.path().join(name);
+    for name in ["ca", "other_ca", "host"] {
+        keygen(&at(name)).await;
+    }
+    let sign = async |names: &str, more: &[&str]| {
+        let (ca, host) = (at("ca"), at("host.pub"));
+        let mut arguments = vec!["-q", "-s", ca.to_str().unwrap(), "-I", "h", "-n", names];
+        arguments.extend(more);
+        arguments.push(host.to_str().unwrap());
+        ssh_keygen(&arguments).await;
+    };
+    sign("t", &["-h"]).await;
+    let config = format!("HostKey {0}\nHostCertificate {0}-cert.pub", at("host").display());
+    let Some(bench) = Bench::start_with("", &config, Options::default()).await else { return };
+    let (ca, other) = (read(&at("ca.pub")), read(&at("other_ca.pub")));
+    bench.apply("ssh-key", &known(&format!("@cert-authority t {ca}")));
+    let output = bench.run("echo in").await;
+    assert_eq!(out(&output), "in\n", "{}", err(&output));
+    let revoked = format!("@cert-authority t {ca}\n@revoked * {ca}");
+    for (lines, code) in [
+        (format!("@cert-authority t {other}"), Code::HostKeyMismatch),
+        (format!("@cert-authority other {ca}"), Code::HostKeyUnknown),
+        (revoked, Code::HostKeyMismatch),
+    ] {
+        bench.apply("ssh-key", &known(&lines));
+        let output = bench.run("id").await;
+        assert_eq!(facts(&envelope(&output.stderr)).2, code, "{lines}");
+    }
+    // Another name, a user's certificate, a time that is over: sshd reads the file at each start.
+    let good = known(&format!("@cert-authority t {ca}"));
+    let wrong: [(&str, &[&str]); 3] =
+        [("u", &["-h"]), ("t", &[]), ("t", &["-h", "-V", "20200101:20200102"])];
+    for (names, more) in wrong {
+        sign(names, more).await;
+        let Some(sshd) = Sshd::start_with(&config).await else { return };
+        bench
+            .home
+            .policy
+            .apply(
+                &format!(
+                    "[[credential]]\nid = \"c\"\nsecret = \"target-key\"\ninject = \"ssh-key\"\n\
+             [[ssh]]\nname = \"t\"\nmatch = {{ host = \"t\" }}\naddress = \"{}\"\n{good}\n",
+                    sshd.address
+                ),
+                "policy.toml",
+                "test",
+            )
+            .unwrap();
+        let output = bench.run("id").await;
+        assert_eq!(facts(&envelope(&output.stderr)).2, Code::HostKeyMismatch, "{names} {more:?}");
+    }
+}
+
+/// A certificate of the session's own lets it in, and the target's log names the invocation.
+#[tokio::test]
+async fn a_user_certificate_is_minted_per_session() {
+    let keys = tempfile::tempdir().unwrap();
+    let ca = keys.path().join("user_ca");
+    keygen(&ca).await;
+    let config = format!("TrustedUserCAKeys {}.pub\nLogLevel VERBOSE", ca.display());
+    let Some(bench) = Bench::start_with("", &config, Options::default()).await else { return };
+    std::fs::write(bench.sshd.directory.path().join("authorized_keys"), "").unwrap();
+    bench.home.policy.set_secret("target-key", &common::secret_file(&ca)).unwrap();
+    let pinned = format!("host_keys = [\"{}\"]\n{CREDENTIAL}", bench.sshd.host_key());
+    bench.apply("ssh-certificate", &pinned);
+    let output = bench.run("echo in").await;
+    assert_eq!(out(&output), "in\n", "{} {}", err(&output), bench.sshd.log());
+    let id = bench.home.newest().await.id().to_string();
+    assert!(bench.sshd.log().contains(&id), "{}", bench.sshd.log());
+    // A terminal is permitted to who asks for one.
+    bench.apply("ssh-certificate", &format!("{pinned}\nallow = [\"exec\"]"));
+    let output = within(bench.ssh(&["-tt", "t", "tty"]).output()).await.unwrap();
+    assert!(out(&output).contains("/dev/pts/"), "{}", out(&output));
+    // The authority's key in place of a login key opens nothing.
+    bench.apply("ssh-key", &pinned);
+    let output = bench.run("id").await;
+    assert_eq!(facts(&envelope(&output.stderr)).2, Code::RemoteAuthFailed);
+}
+
+/// Variables pass by the route's list.
+#[tokio::test]
+async fn variables_pass_by_the_routes_list() {
+    let config = "AcceptEnv *";
+    let Some(bench) = Bench::start_with("", config, Options::default()).await else { return };
+    let route = format!("host_keys = [\"{}\"]\n{CREDENTIAL}", bench.sshd.host_key());
+    let set = "SetEnv=FOO_A=1 FOO_B=2 BAR=3 LC_X=4";
+    let line = "echo $FOO_A.$FOO_B.$BAR.$LC_X";
+    for (list, expected) in [("", "...4\n"), ("env = [\"FOO_*\", \"BAR\"]", "1.2.3.\n")] {
+        bench.apply("ssh-key", &format!("{route}\n{list}"));
+        let output = within(bench.ssh(&["-o", set, "t", line]).output()).await.unwrap();
+        assert_eq!(out(&output), expected, "{}", err(&output));
+    }
+}
+
+/// Forwarding through the target leads where policy lets it, and is on record with its bytes.
+#[tokio::test]
+async fn forwarding_is_by_policy() {
+    let Some(bench) = Bench::start("").await else { return };
+    let origin = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = origin.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = origin.accept().await {
+            let mut text = Vec::new();
+            stream.read_to_end(&mut text).await.unwrap();
+            text.reverse();
+            stream.write_all(&text).await.unwrap();
+        }
+    });
+    bench.apply(
+        "ssh-key",
+        &format!(
+            "host_keys = [\"{}\"]\n{CREDENTIAL}\nallow = [\"forward\"]\n\
+         forward_to = [\"127.0.0.1:{port}\", \"127.0.0.1:1\"]",
+            bench.sshd.host_key()
+        ),
+    );
+    let through = async |place: &str| {
+        let mut command = bench.ssh(&["-W", place, "t"]);
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"abc").await.unwrap();
+        within(child.wait_with_output()).await.unwrap()
+    };
+    let output = through(&format!("127.0.0.1:{port}")).await;
+    assert_eq!(out(&output), "cba", "{}", err(&output));
+    let invocation = bench.home.newest().await;
+    assert_eq!(invocation.accepted().action, format!("forward:127.0.0.1:{port}"));
+    assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
+    let evidence = invocation.evidence();
+    assert_eq!(evidence.completion, Some(Completion::CloseDelimited));
+    assert_eq!((evidence.response_bytes, evidence.request_complete), (Some(3), true));
+    // Nobody listens there: the target says so.
+    let output = through("127.0.0.1:1").await;
+    assert!(err(&output).contains("REQUEST_REFUSED"), "{}", err(&output));
+    assert_eq!(bench.home.newest().await.verdict().outcome(), Outcome::Rejected);
+    let output = through("127.0.0.1:2").await;
+    assert!(err(&output).contains("TARGET_NOT_ALLOWED"), "{}", err(&output));
+    assert_eq!(bench.home.newest().await.verdict().outcome(), Outcome::NotAttempted);
+    let output = bench.run("id").await;
+    assert_eq!(facts(&envelope(&output.stderr)).2, Code::TargetNotAllowed);
+}
+
+/// `intercept = false`: the caller's own session, of which only bytes are known.
+#[tokio::test]
+async fn a_relayed_jump_is_unknown_by_nature() {
+    let Some(bench) = Bench::start("").await else { return };
+    bench.apply("ssh-key", "intercept = false");
+    let key = bench.sshd.directory.path().join("user_key");
+    let mut command = bench.ssh(&["-o", "StrictHostKeyChecking=no", "-o"]);
+    command.args(["UserKnownHostsFile=/dev/null", "-o", "PubkeyAuthentication=yes", "-i"]);
+    let output = within(command.arg(&key).args(["t", "echo in; exit 3"]).output()).await.unwrap();
+    assert_eq!((out(&output).as_str(), output.status.code()), ("in\n", Some(3)), "{output:?}");
+    let id = bench.home.newest_now().id();
+    let invocation = bench.home.settled(id).await;
+    assert_eq!(invocation.accepted().action, "relay");
+    assert_eq!(invocation.verdict().outcome(), Outcome::Unknown);
+    assert!(invocation.message().contains("relayed as it is"), "{}", invocation.message());
+    assert!(invocation.evidence().dispatch_started);
+}
+
+/// D-4: `kill_on_cancel` ends the command with its client, and what came of that is on record.
+/// (OpenSSH's sshd takes no signals for root, so the target is one of the test's own.)
+#[tokio::test]
+async fn d_4_a_command_ends_with_its_client_where_the_route_says_so() {
+    let (address, key) = asker::start(russh::MethodKind::Password, "secret").await;
+    let route = common::policy_text(address, key.trim(), "kill_on_cancel = true");
+    let route = route.replace("\"ssh-key\"", "\"password\"");
+    let home = common::Home::start(&route).await;
+    home.policy.set_secret("target-key", &policy::Secret::from("secret")).unwrap();
+    let client = home.client().await;
+    within(client.exec_and_leave("wait", Duration::from_secs(5), None)).await.unwrap();
+    let invocation = home.newest().await;
+    assert_eq!(invocation.evidence().ssh_end, Some(SshEnd::ExitSignal("TERM".into())));
+    assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
+}
+
+/// S-8: a route's mark of completion stands for a status that the target does not report.
+#[tokio::test]
+async fn s_8_a_mark_of_completion_settles_a_command_without_status() {
+    let timeout = "ChannelTimeout session:*=1s";
+    let Some(bench) = Bench::start_with("", timeout, Options::default()).await else { return };
+    bench.apply(
+        "ssh-key",
+        &format!(
+            "host_keys = [\"{}\"]\n{CREDENTIAL}\ncompletion = \"DONE *\"",
+            bench.sshd.host_key()
+        ),
+    );
+    let output = bench.run("echo one; echo DONE 1; sleep 4; exit 7").await;
+    assert_eq!((out(&output).as_str(), output.status.code()), ("one\nDONE 1\n", Some(0)));
+    let invocation = bench.home.newest().await;
+    assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
+    let output = bench.run("echo DONE 1; echo two; sleep 4; exit 7").await;
+    let told = envelope(&output.stderr);
+    let expected = (Phase::RemoteExecution, Outcome::Unknown, Code::RemoteResultIncomplete);
+    assert_eq!(facts(&told), expected);
+    // A status that comes says more.
+    let output = bench.run("echo DONE 2; exit 3").await;
+    assert_eq!(output.status.code(), Some(3));
+}
+
+/// A target that asks for a password in its own way, and tells what it was answered.
+mod asker {
+    use russh::keys::{Algorithm, PrivateKey};
+    use russh::server::{Auth, ChannelOpenHandle, Config, Handler, Msg, Response, Session};
+    use russh::{Channel, ChannelId, MethodKind, MethodSet, Sig};
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+    use tokio::net::TcpListener;
+
+    struct Asker {
+        secret: &'static str,
+        asked: usize,
+        method: MethodKind,
+    }
+
+    impl Handler for Asker {
+        type Error = russh::Error;
+
+        async fn auth_password(&mut self, _user: &str, word: &str) -> Result<Auth, russh::Error> {
+            let right = self.method == MethodKind::Password && word == self.secret;
+            Ok(if right { Auth::Accept } else { Auth::reject() })
+        }
+
+        async fn auth_keyboard_interactive<'a>(
+            &'a mut self,
+            _user: &str,
+            _submethods: &str,
+            response: Option<Response<'a>>,
+        ) -> Result<Auth, russh::Error> {
+            let answers: Vec<String> = response
+                .map(|answers| answers.map(|a| String::from_utf8_lossy(&a).into_owned()).collect())
+                .unwrap_or_default();
+            if self.method != MethodKind::KeyboardInteractive {
+                return Ok(Auth::reject());
+            }
+            self.asked += 1;
+            let prompts: Vec<(&'static str, bool)> = match self.asked {
+                1 => vec![("Favourite colour: ", true), ("Password: ", false)],
+                // A round without a question, as some targets have.
+                2 if answers == ["", self.secret] => vec![],
+                3 => return Ok(Auth::Accept),
+                _ => return Ok(Auth::reject()),
+            };
+            let prompts: Vec<_> = prompts.into_iter().map(|(p, echo)| (p.into(), echo)).collect();
+            Ok(Auth::Partial { name: "".into(), instructions: "".into(), prompts: prompts.into() })
+        }
+
+        async fn channel_open_session(
+            &mut self,
+            _channel: Channel<Msg>,
+            reply: ChannelOpenHandle,
+            _session: &mut Session,
+        ) -> Result<(), russh::Error> {
+            reply.accept().await;
+            Ok(())
+        }
+
+        async fn exec_request(
+            &mut self,
+            channel: ChannelId,
+            command: &[u8],
+            session: &mut Session,
+        ) -> Result<(), russh::Error> {
+            session.channel_success(channel)?;
+            if command == b"wait" {
+                return session.data(channel, b"begun".to_vec());
+            }
+            session.data(channel, self.secret.as_bytes().to_vec())?;
+            session.exit_status_request(channel, 0)?;
+            session.eof(channel)?;
+            session.close(channel)
+        }
+
+        async fn signal(
+            &mut self,
+            channel: ChannelId,
+            signal: Sig,
+            session: &mut Session,
+        ) -> Result<(), russh::Error> {
+            session.exit_signal_request(channel, signal, false, "", "")?;
+            session.close(channel)
+        }
+    }
+
+    /// Starts one that takes the secret by one method; answers where, and its host key.
+    pub(super) async fn start(method: MethodKind, secret: &'static str) -> (SocketAddr, String) {
+        let mut rng = russh::keys::key::safe_rng();
+        let key = PrivateKey::random(&mut rng, Algorithm::Ed25519).unwrap();
+        let public = key.public_key().to_openssh().unwrap();
+        let methods = MethodSet::from(&[method][..]);
+        let config = Arc::new(Config { methods, keys: vec![key], ..Config::default() });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let handler = Asker { secret, asked: 0, method };
+                let config = Arc::clone(&config);
+                tokio::spawn(async move {
+                    if let Ok(session) = russh::server::run_stream(config, stream, handler).await {
+                        drop(session.await);
+                    }
+                });
+            }
+        });
+        (address, public)
+    }
+}
+
+/// A password goes in by either method; what it is never comes out (I-4).
+#[tokio::test]
+async fn i_4_a_password_logs_in_by_both_methods() {
+    use russh::MethodKind;
+    let secret = "correct horse";
+    for (method, inject, other) in [
+        (MethodKind::KeyboardInteractive, "keyboard-interactive", "password"),
+        (MethodKind::Password, "password", "keyboard-interactive"),
+    ] {
+        let (address, key) = asker::start(method, secret).await;
+        let route = common::policy_text(address, key.trim(), "repeat_guard = \"off\"");
+        let policy =
+            |inject: &str| route.replace("inject = \"ssh-key\"", &format!("inject = \"{inject}\""));
+        let home = common::Home::start(&policy(inject)).await;
+        home.policy.set_secret("target-key", &policy::Secret::from(secret)).unwrap();
+        let client = home.client().await;
+        let ran = within(client.exec("id", b"", None)).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), "[redacted]", "{ran:?}");
+        home.policy.apply(&policy(other), "policy.toml", "test").unwrap();
+        let ran = within(client.exec("id", b"", None)).await.unwrap();
+        assert_eq!(facts(&envelope(&ran.stderr)).2, Code::RemoteAuthFailed);
+    }
+}
