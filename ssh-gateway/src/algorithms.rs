@@ -19,6 +19,11 @@ const VERSION: &str = "SSH-2.0-OpenSSH_9.9 Affiant";
 /// Bytes that a peer may send on a channel before it has to wait for us.
 pub(crate) const WINDOW_BYTES: u32 = 2 << 20;
 
+/// Messages that a hop takes for a channel whose reader is busy. The outer hop stops, output and
+/// grants of window included, when the inner one, which may wait for just these, has not taken them;
+/// so this has to hold all that inner windows let a client send ahead.
+const QUEUED_MESSAGES: usize = 2048;
+
 /// Re-keying: peers do it by their own rules first; these are the outer bounds.
 fn limits() -> Limits {
     Limits::new(1 << 30, 1 << 30, Duration::from_secs(4 * 3600))
@@ -89,6 +94,7 @@ pub(crate) fn server_config(
         },
         // Offers of public keys count here too; passwords have a limit of their own.
         max_auth_attempts: options.max_login_attempts.saturating_mul(4),
+        channel_buffer_size: QUEUED_MESSAGES,
         inactivity_timeout: None,
         keepalive_interval: Some(options.keepalive_interval),
         keepalive_max: options.keepalive_max,

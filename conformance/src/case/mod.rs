@@ -25,6 +25,8 @@ pub const MARK: &str = "Conformance-Origin";
 pub enum Pairing {
     /// HTTP/1.1 on both sides.
     Http1,
+    /// HTTP/2 between caller and broker, in a tunnel; HTTP/1.1 between broker and origin.
+    Http2Caller,
 }
 
 /// The method of the request.

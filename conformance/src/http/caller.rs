@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
 
 /// The proxy closes its side of a connection within that time, or the caller just goes.
 const ORDERLY_END: Duration = Duration::from_secs(1);
@@ -107,14 +108,54 @@ impl Caller {
     }
 
     async fn exchange(&self, request: &Request) -> io::Result<Answer> {
-        let mut stream = TcpStream::connect(self.proxy).await?;
+        let stream = TcpStream::connect(self.proxy).await?;
         stream.set_nodelay(true)?;
         if !request.tls {
             let target = format!("http://{}{}", request.authority, request.path);
             let head = head(request, &target, self.authorization.as_deref());
             return self.converse(stream, &head, request).await;
         }
+        match self.tunnel(request, None, stream).await? {
+            Ok(stream) => {
+                let head = head(request, &request.path, None);
+                self.converse(stream, &head, request).await
+            }
+            Err(refused) => Ok(refused),
+        }
+    }
+
+    /// One request by HTTP/2 inside of a tunnel of its own.
+    pub async fn call_h2(&self, request: &Request) -> Answer {
+        let exchange = async {
+            let stream = TcpStream::connect(self.proxy).await?;
+            match self.tunnel(request, Some(b"h2"), stream).await? {
+                Ok(stream) => super::caller_h2::converse(stream, request, self.patience).await,
+                Err(refused) => Ok(refused),
+            }
+        };
+        match timeout(self.patience * 2, exchange).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => Answer::Nothing(error.to_string()),
+            Err(_) => Answer::Nothing("the caller lost patience".to_owned()),
+        }
+    }
+
+    /// TLS through CONNECT; or the answer that refused the tunnel.
+    async fn tunnel(
+        &self,
+        request: &Request,
+        protocol: Option<&[u8]>,
+        mut stream: TcpStream,
+    ) -> io::Result<Result<TlsStream<TcpStream>, Answer>> {
         let trust = self.trust.clone().ok_or_else(|| io::Error::other("no trust for https"))?;
+        let trust = match protocol {
+            None => trust,
+            Some(protocol) => {
+                let mut trust = rustls::ClientConfig::clone(&trust);
+                trust.alpn_protocols = vec![protocol.to_vec()];
+                Arc::new(trust)
+            }
+        };
         let mut connect = format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n", request.authority);
         if let Some(authorization) = &self.authorization {
             connect.push_str(&format!("Proxy-Authorization: {authorization}\r\n"));
@@ -123,13 +164,15 @@ impl Caller {
         stream.write_all(connect.as_bytes()).await?;
         match self.receive(&mut stream, "CONNECT").await? {
             Answer::Response(answer) if answer.status == 200 => {}
-            refused @ (Answer::Response(_) | Answer::Nothing(_)) => return Ok(refused),
+            refused @ (Answer::Response(_) | Answer::Nothing(_)) => return Ok(Err(refused)),
         }
         let host = request.authority.rsplit_once(':').map_or("", |(host, _)| host).to_owned();
         let name = ServerName::try_from(host).map_err(io::Error::other)?;
         let stream = tokio_rustls::TlsConnector::from(trust).connect(name, stream).await?;
-        let head = head(request, &request.path, None);
-        self.converse(stream, &head, request).await
+        if protocol.is_some() && stream.get_ref().1.alpn_protocol() != protocol {
+            return Err(io::Error::other("the proxy did not take the protocol"));
+        }
+        Ok(Ok(stream))
     }
 
     async fn converse<S: AsyncRead + AsyncWrite>(

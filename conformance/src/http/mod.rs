@@ -1,6 +1,7 @@
 //! HTTP/1.1 origins that follow a script per path, and a caller that reads by the letter.
 
 mod caller;
+mod caller_h2;
 mod origin;
 mod script;
 

@@ -25,6 +25,7 @@ impl Row {
         let Shape { pairing, method, tls, reused, streamed } = self.shape;
         let pairing = match pairing {
             Pairing::Http1 => "h1",
+            Pairing::Http2Caller => "h2-h1",
         };
         format!(
             "{pairing}/{}/{}/{}/{}/{}/{}",
@@ -49,7 +50,10 @@ pub fn rows() -> Vec<Row> {
                 continue;
             }
             for contract in [Contract::Plain, Contract::Idempotent, Contract::Once, Contract::Key] {
-                let simple = !shape.reused && !shape.streamed && shape.tls;
+                let simple = shape.pairing == Pairing::Http1
+                    && !shape.reused
+                    && !shape.streamed
+                    && shape.tls;
                 if contract == Contract::Plain || (simple && declares(contract, shape.method)) {
                     rows.push(Row { case: Arc::clone(&case), shape, contract });
                 }
@@ -72,13 +76,16 @@ const fn declares(contract: Contract, method: Method) -> bool {
 fn shapes() -> Vec<Shape> {
     let mut shapes = Vec::new();
     for method in Method::ALL {
-        for tls in [false, true] {
-            for reused in [false, true] {
-                for streamed in [false, true] {
+        for streamed in [false, true] {
+            for tls in [false, true] {
+                for reused in [false, true] {
                     let pairing = Pairing::Http1;
                     shapes.push(Shape { pairing, method, tls, reused, streamed });
                 }
             }
+            // Which protocol the caller speaks and which connection the origin gets do not meet.
+            let (pairing, tls, reused) = (Pairing::Http2Caller, true, false);
+            shapes.push(Shape { pairing, method, tls, reused, streamed });
         }
     }
     shapes

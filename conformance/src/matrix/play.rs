@@ -3,7 +3,7 @@
 use super::judge::{Finding, judge};
 use super::plan::{Item, Plan, Row, Socket};
 use super::{Broker, Dialect, Report};
-use crate::case::{Contract, MARK, Shape};
+use crate::case::{Contract, MARK, Pairing, Shape};
 use crate::http::{Answer, End, Origin, Request, Script, Seen, Step};
 use serde_json::Value;
 use std::io;
@@ -156,7 +156,10 @@ async fn once(
     if row.contract == Contract::Key {
         asked.fields.push(("Idempotency-Key".to_owned(), format!("key-{number}")));
     }
-    let answer = broker.caller.call(&asked).await;
+    let answer = match row.shape.pairing {
+        Pairing::Http1 => broker.caller.call(&asked).await,
+        Pairing::Http2Caller => broker.caller.call_h2(&asked).await,
+    };
     let record = match broker.dialect {
         Dialect::Affiant => record(broker, &answer).await,
         Dialect::Plain => None,
