@@ -253,7 +253,7 @@ async fn d_4_a_command_ends_with_its_client_where_the_route_says_so() {
 /// S-8: a route's mark of completion stands for a status that the target does not report.
 #[tokio::test]
 async fn s_8_a_mark_of_completion_settles_a_command_without_status() {
-    let timeout = "ChannelTimeout session:*=1s";
+    let timeout = "ChannelTimeout session:*=3s";
     let Some(bench) = Bench::start_with("", timeout, Options::default()).await else { return };
     bench.apply(
         "ssh-key",
@@ -262,11 +262,11 @@ async fn s_8_a_mark_of_completion_settles_a_command_without_status() {
             bench.sshd.host_key()
         ),
     );
-    let output = bench.run("echo one; echo DONE 1; sleep 4; exit 7").await;
+    let output = bench.run("echo one; echo DONE 1; sleep 9; exit 7").await;
     assert_eq!((out(&output).as_str(), output.status.code()), ("one\nDONE 1\n", Some(0)));
     let invocation = bench.home.newest().await;
     assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
-    let output = bench.run("echo DONE 1; echo two; sleep 4; exit 7").await;
+    let output = bench.run("echo DONE 1; echo two; sleep 9; exit 7").await;
     let told = envelope(&output.stderr);
     let expected = (Phase::RemoteExecution, Outcome::Unknown, Code::RemoteResultIncomplete);
     assert_eq!(facts(&told), expected);

@@ -115,9 +115,11 @@ pub(super) async fn list(
         },
         cursor: query.cursor,
     };
-    let page = state.journal.list(&filter).map_err(|error| match error {
-        journal::read::Error::Cursor => invalid("cursor", error),
-        other => internal(&other),
+    let page = state.journal.list(&filter).map_err(|error| {
+        if matches!(error, journal::read::Error::Cursor) {
+            return invalid("cursor", error);
+        }
+        internal(&error)
     })?;
     let invocations: Vec<Value> = page.invocations.iter().map(describe).collect();
     Ok(Json(json!({ "invocations": invocations, "next": page.next })).into_response())

@@ -8,6 +8,7 @@ use axum::extract::{Path, State as Extract};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use policy::Secret;
+use policy::secrets::Error;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -125,9 +126,11 @@ pub(super) async fn put_secret(
     let value = Secret::new(body.to_vec());
     let version = state.policy.set_secret(&name, &value).map_err(|error| {
         let code = match &error {
-            policy::secrets::Error::Vault(_) => ProblemCode::VaultLocked,
-            policy::secrets::Error::Store(_) => ProblemCode::Internal,
-            _ => ProblemCode::InvalidParameter,
+            Error::Vault(_) => ProblemCode::VaultLocked,
+            Error::Store(_) => ProblemCode::Internal,
+            Error::Name | Error::Unknown | Error::Empty | Error::TooLong => {
+                ProblemCode::InvalidParameter
+            }
         };
         Problem::new(code, error.to_string())
     })?;
