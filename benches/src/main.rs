@@ -41,7 +41,7 @@ async fn compare(length: Duration) -> anyhow::Result<()> {
     let target = Target { port: origin.port, path: "/1k", length: 1024 };
     let columns = [
         Column { name: "direct", path: Path::direct(&origin.ca_pem)?, pid: None },
-        Column { name: "journal off", path: off.path()?, pid: Some(off.pid()) },
+        Column { name: "no sync", path: off.path()?, pid: Some(off.pid()) },
         Column { name: "journal on", path: on.path()?, pid: Some(on.pid()) },
     ];
     println!("HTTPS GET of 1 KB from nginx, keep-alive, intercepted, bearer injected");
@@ -98,7 +98,7 @@ fn print(concurrency: usize, columns: &[Column], rows: &[Vec<Measured>]) {
     }
     if let [direct, off, on] = rows {
         let p50 = |row: &[Measured]| median(row.iter().map(|m| m.percentile_us(0.50)));
-        println!("journal on / off: {:.3} of the requests per second", rate(on) / rate(off));
+        println!("journal on / no sync: {:.3} of the requests per second", rate(on) / rate(off));
         println!("added latency over direct, p50: {:.0} us", p50(on) - p50(direct));
     }
 }
