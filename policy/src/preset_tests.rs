@@ -23,9 +23,7 @@ fn the_services_of_the_issue_are_there() {
         "jira",
         "linear",
         "notion",
-        "npm",
         "openai",
-        "pypi",
         "sendgrid",
         "slack",
         "stripe",
@@ -135,8 +133,6 @@ fn k_1_calls_have_the_contract_of_the_table() {
         ("sendgrid", "POST", "api.sendgrid.com", "/v3/mail/send", Some(false)),
         ("cloudflare", "POST", "api.cloudflare.com", "/client/v4/zones", Some(false)),
         ("cloudflare", "PUT", "api.cloudflare.com", "/client/v4/zones/1", None),
-        ("pypi", "POST", "upload.example", "/legacy/", Some(false)),
-        ("npm", "PUT", "npm.example", "/left-pad", Some(false)),
     ];
     for &(preset, method, host, path, expected) in cases {
         let grant = decide(&policy(preset, ""), method, host, path);

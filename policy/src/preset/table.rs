@@ -42,9 +42,7 @@ pub const PRESETS: &[Preset] = &[
     JIRA,
     LINEAR,
     NOTION,
-    NPM,
     OPENAI,
-    PYPI,
     SENDGRID,
     SLACK,
     STRIPE,
@@ -304,24 +302,6 @@ const NOTION: Preset = Preset {
     note: "",
 };
 
-const NPM: Preset = Preset {
-    name: "npm",
-    title: "npm registry",
-    hosts: &["npm.example"],
-    path: None,
-    attach: Attach::Bearer,
-    secret: "an access token",
-    source: source("https://docs.npmjs.com/about-access-tokens"),
-    lines: &[line(
-        &["PUT", "POST"],
-        ALL,
-        NOT,
-        "publishing uses PUT; a name and version can be used once, so a repeat is refused",
-        source("https://docs.npmjs.com/cli/commands/npm-publish"),
-    )],
-    note: "After an unknown outcome of a publication, GET of the package says whether the version is there.",
-};
-
 const OPENAI: Preset = Preset {
     name: "openai",
     title: "OpenAI API",
@@ -354,24 +334,6 @@ const OPENAI: Preset = Preset {
         ),
     ],
     note: "For clients that send `store = false` and no hosted tools to `/v1/responses`, a route of its own with `idempotent = true` is right.",
-};
-
-const PYPI: Preset = Preset {
-    name: "pypi",
-    title: "PyPI uploads",
-    hosts: &["upload.example"],
-    path: None,
-    attach: Attach::Basic,
-    secret: "`__token__:pypi-...`",
-    source: source("https://docs.example/api/upload/"),
-    lines: &[line(
-        POST,
-        ALL,
-        NOT,
-        "a file name can be used once, so a repeat is refused",
-        source("https://index.example/help/#file-name-reuse"),
-    )],
-    note: "After an unknown outcome of an upload, the project's page in the index (`https://index.example/simple/NAME/`) says whether the file is there.",
 };
 
 const SENDGRID: Preset = Preset {
