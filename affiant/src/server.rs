@@ -40,7 +40,15 @@ pub(crate) fn open_state(
 ) -> anyhow::Result<Arc<State>> {
     let policy = Arc::new(home.open_policy()?);
     let options = journal::Options { durable, retention, ..journal::Options::new(home.journal()) };
-    let (journal, recovery) = Journal::open(options, None).context("open the journal")?;
+    let (journal, recovery) = Journal::open(options, None).map_err(|error| {
+        let step = if matches!(error, journal::open::Error::Damaged(_)) {
+            "open the journal (`affiant journal verify` names the place, `affiant journal repair` \
+             cuts there and keeps what it cuts)"
+        } else {
+            "open the journal"
+        };
+        anyhow::Error::new(error).context(step)
+    })?;
     if !recovery.unknown.is_empty() {
         tracing::warn!(
             "{} dispatched calls were under way when the last run ended; see \

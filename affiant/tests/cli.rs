@@ -225,3 +225,28 @@ fn sigterm_drains() {
     assert_eq!(server.exit_code(), Some(0));
     home.ok(&["journal", "verify"]);
 }
+
+/// J-6: `verify` and `serve` agree that a log has lost acknowledged events.
+#[test]
+fn j_6_verify_and_serve_agree_on_a_lost_tail() {
+    let home = Home::new();
+    let server = home.serve();
+    for n in 0..3 {
+        assert_eq!(server.curl(&[&format!("http://denied.example/{n}")]).status, 403);
+    }
+    assert_eq!(server.terminate(), Some(0));
+    home.ok(&["journal", "verify"]);
+    let segment = home.path().join("journal/00000001.seg");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[end - 100] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+    let verified = home.run(&["journal", "verify"]);
+    assert_eq!(verified.status.code(), Some(1), "{}", text(&verified.stdout));
+    assert!(text(&verified.stderr).contains("acknowledged events are missing"));
+    let served = home.run(&["serve", "--http", "127.0.0.1:0", "--ssh", "127.0.0.1:0"]);
+    assert_eq!(served.status.code(), Some(2));
+    let said = text(&served.stderr);
+    assert_eq!(said.matches("acknowledged events are missing").count(), 1, "{said}");
+    assert!(said.contains("affiant journal repair"), "{said}");
+}

@@ -89,6 +89,18 @@ fn sequence_of(key: &[u8]) -> Result<Sequence, Error> {
     Ok(Sequence(u64::from_be_bytes(*bytes)))
 }
 
+fn parse_mark(bytes: &[u8]) -> Option<Watermark> {
+    let (schema, rest) = bytes.split_first_chunk::<4>()?;
+    let (store, rest) = rest.split_first_chunk::<16>()?;
+    let (sequence, rest) = rest.split_first_chunk::<8>()?;
+    let (chain, _) = rest.split_first_chunk::<32>()?;
+    (u32::from_le_bytes(*schema) == SCHEMA).then(|| Watermark {
+        store: *store,
+        sequence: u64::from_le_bytes(*sequence),
+        chain: *chain,
+    })
+}
+
 impl Index {
     /// Opens or makes the index.
     pub(crate) fn open(path: &Path, durable: bool) -> Result<Self, Error> {
@@ -109,22 +121,34 @@ impl Index {
         Ok(Self { env, table })
     }
 
+    /// Where the index of a directory stands, read beside whatever writes it. `None` when there is
+    /// none, or it can't be read from here (this process has it open, say).
+    pub(crate) fn peek(path: &Path) -> Option<Watermark> {
+        if !path.join("data.mdb").exists() {
+            return None;
+        }
+        let mut options = EnvOpenOptions::new().read_txn_without_tls();
+        options.map_size(MAP_BYTES).max_readers(1024).max_dbs(0);
+        let env = open_to_read(&mut options, path).ok()?;
+        let reader = env.read_txn().ok()?;
+        let looked = env.open_databases_and_commit(reader, |opener, reader| {
+            let table = opener.open_database::<Bytes, Bytes>(reader, None)?;
+            let mark = match &table {
+                Some(table) => table.get(reader, b"m")?.and_then(parse_mark),
+                None => None,
+            };
+            Ok::<_, heed::Error>(CommitOrAbort::<Database<'_, Bytes, Bytes>, _>::Abort(mark))
+        });
+        match looked.ok()? {
+            CommitOrAbort::Abort(mark) => mark,
+            CommitOrAbort::Commit(_) => None,
+        }
+    }
+
     /// Where the index stands; `None` when it is empty or of another schema.
     pub(crate) fn watermark(&self) -> Result<Option<Watermark>, Error> {
         let reader = self.env.read_txn()?;
-        let Some(bytes) = self.table.get(&reader, b"m")? else { return Ok(None) };
-        let parse = || {
-            let (schema, rest) = bytes.split_first_chunk::<4>()?;
-            let (store, rest) = rest.split_first_chunk::<16>()?;
-            let (sequence, rest) = rest.split_first_chunk::<8>()?;
-            let (chain, _) = rest.split_first_chunk::<32>()?;
-            (u32::from_le_bytes(*schema) == SCHEMA).then(|| Watermark {
-                store: *store,
-                sequence: u64::from_le_bytes(*sequence),
-                chain: *chain,
-            })
-        };
-        Ok(parse())
+        Ok(self.table.get(&reader, b"m")?.and_then(parse_mark))
     }
 
     /// Removes everything.
@@ -404,6 +428,15 @@ fn open_env(
     }
     // SAFETY: the directory lock of the journal is held, and only this module touches the files.
     unsafe { options.open(path) }
+}
+
+#[expect(unsafe_code, reason = "LMDB maps a file, here to read it")]
+fn open_to_read(
+    options: &mut EnvOpenOptions<WithoutTls>,
+    path: &Path,
+) -> Result<Env<WithoutTls>, heed::Error> {
+    // SAFETY: a read-only map; whoever writes the index does so through LMDB and its lock file.
+    unsafe { options.flags(EnvFlags::READ_ONLY).open(path) }
 }
 
 fn restrict(path: &Path, mode: u32) -> std::io::Result<()> {

@@ -22,7 +22,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Local: the log is damaged inside what was acknowledged. Nothing was changed.
-    #[error("the journal is damaged: {0}")]
+    #[error("the journal is damaged")]
     Damaged(#[from] crate::verify::Damage),
     /// Local: the derived index could not be opened or rebuilt.
     #[error("could not {step} of the index")]

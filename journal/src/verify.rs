@@ -2,6 +2,7 @@
 
 use crate::checkpoint::{Checkpoint, VerifyingKey};
 use crate::contract::{Body, Digest, Event, InvocationId, ResultRef, Sequence};
+use crate::index::Index;
 use crate::log::disk::{Directory, Disk};
 use crate::log::file_name;
 use crate::log::recover::{Survey, check_sealed, survey};
@@ -111,6 +112,8 @@ pub struct Verified {
     pub removed_sequence: Sequence,
     /// Bytes after the last good frame that are not zero: a torn last batch, never acknowledged.
     pub torn_bytes: u64,
+    /// Where the index stood before the walk. `None`: it could not be compared.
+    pub indexed: Option<Sequence>,
 }
 
 /// Walks segments, checksums, chain, sequence, legality of events and completeness of results, and
@@ -128,10 +131,23 @@ pub fn verify(directory: &Path) -> Result<Verified, Error> {
 /// The first finding.
 pub fn verify_against(directory: &Path, against: Against) -> Result<Verified, Error> {
     let disk = Directory::unlocked(directory);
-    if let Some(anchor) = surveyed(&disk)?.anchor {
+    // Read before the walk: a writer at work can only have gone on since.
+    let indexed = Index::peek(&directory.join("index")).map(|mark| Sequence(mark.sequence));
+    let survey = surveyed(&disk)?;
+    if let Some(anchor) = &survey.anchor {
         VerifyingKey::read(directory).and_then(|key| key.open(&anchor.note)).map_err(Box::new)?;
     }
-    walk_all(&disk, against)
+    let verified = walk_all(&disk, against)?;
+    if indexed.is_some_and(|seen| seen > verified.last_sequence) {
+        return Err(Error::Damaged(Damage {
+            segment: survey.headers.last().map_or(0, |header| header.segment),
+            offset: 0,
+            frame: 0,
+            sequence: verified.last_sequence,
+            what: "the log ends before what the index has seen: acknowledged events are missing",
+        }));
+    }
+    Ok(Verified { indexed, ..verified })
 }
 
 /// Walks checksums, numbers and chain alone, as recovery does. Gives the bytes read.
@@ -236,6 +252,7 @@ pub(crate) fn walk_all(disk: &dyn Disk, against: Against) -> Result<Verified, Er
         last_sequence: last,
         chain: Digest(end.map_or([0; 32], |end| end.chain)),
         torn_bytes: end.map_or(0, |end| end.torn_bytes),
+        indexed: None,
     })
 }
 

@@ -77,6 +77,7 @@ fn verify(
                 "last_sequence": verified.last_sequence,
                 "chain": verified.chain,
                 "torn_bytes": verified.torn_bytes,
+                "indexed": verified.indexed,
             }))?;
             Ok(ExitCode::SUCCESS)
         }
@@ -96,6 +97,9 @@ fn verify(
             } else {
                 format!("{} results were decrypted and have their digest", verified.results)
             });
+            if verified.indexed.is_none() {
+                output::line("its end was not compared with the index, which can't be read here");
+            }
             if with_checkpoint {
                 output::line("everything up to the checkpoint is there, unchanged");
             }
