@@ -339,3 +339,40 @@ fn both_gateways_write_one_journal() {
         .collect();
     assert_eq!(gateways, ["ssh", "http"]);
 }
+
+/// SIGTERM lets a command end and its exit status reach the client.
+#[test]
+fn r_5_sigterm_lets_the_exit_status_leave() {
+    let mut bench = Bench::new();
+    for n in 0..3 {
+        let gate = bench.home.path().join(format!("gate{n}"));
+        let command =
+            format!("while [ ! -e {} ]; do sleep 0.05; done; echo fin; exit 6", gate.display());
+        let id = format!("act_01ARZ3NDEKTSV4RRFFQ69G5H{n:02}");
+        let mut ssh = bench.ssh(&["-o", &format!("SetEnv=AFFIANT_INVOCATION={id}")], &command);
+        ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = ssh.spawn().unwrap();
+        bench.server.await_event(&id, "DISPATCH_STARTED");
+        signal(&bench.server.child, rustix::process::Signal::TERM);
+        eventually("the listener's end", || {
+            std::net::TcpStream::connect(bench.server.ssh).is_err()
+        });
+        std::fs::write(&gate, "").unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            (output.status.code(), text(&output.stdout)),
+            (Some(6), "fin\n".to_owned()),
+            "{}",
+            text(&output.stderr)
+        );
+        let Bench { home, sshd, server, config } = bench;
+        assert_eq!(server.exit_code(), Some(0));
+        assert_eq!(
+            home.json(&["inv", "list", "--limit", "1"])["invocations"][0]["delivery"],
+            "delivered"
+        );
+        let server = home.serve();
+        std::fs::write(&config, home.ok(&["ssh-config", "--agent", "coder"])).unwrap();
+        bench = Bench { home, sshd, server, config };
+    }
+}

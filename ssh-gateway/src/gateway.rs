@@ -19,6 +19,10 @@ use tokio::sync::{oneshot, watch};
 /// The pause after the system refused a connection for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long a connection may take to end by itself once the gateway stops: what is settled still has
+/// to leave, and a client whose last command is over says goodbye.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// The SSH gateway of one home.
 pub struct Gateway {
     shared: Arc<Shared>,
@@ -117,7 +121,8 @@ impl Gateway {
     }
 
     /// Takes connections until `shutdown` turns true (or its sender is gone), then no new commands;
-    /// returns when the commands under way are settled, at the latest after [`Options::drain`].
+    /// returns when the commands under way are settled and their clients have gone, at the latest
+    /// two seconds after [`Options::drain`].
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,
@@ -144,6 +149,14 @@ impl Gateway {
             tracing::warn!("commands are still under way; their outcome will be unknown");
         }
         end.send_replace(true);
+        let gone = async {
+            while self.connections.load(Ordering::Acquire) > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if tokio::time::timeout(2 * FAREWELL, gone).await.is_err() {
+            tracing::warn!("connections were cut that did not end by themselves");
+        }
     }
 
     /// Starts a connection's task, if there is room for it.
@@ -221,7 +234,7 @@ async fn connect(
     let mut session = session;
     let ended = tokio::select! {
         ended = &mut session => Some(ended),
-        () = raised(&mut end) => None,
+        () = raised(&mut end) => tokio::time::timeout(FAREWELL, &mut session).await.ok(),
     };
     line.cut();
     match ended {
