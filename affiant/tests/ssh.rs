@@ -376,3 +376,26 @@ fn r_5_sigterm_lets_the_exit_status_leave() {
         bench = Bench { home, sshd, server, config };
     }
 }
+
+/// V-1: a removed agent gets nothing more over a session that is still open, and its key no session.
+#[test]
+fn v_1_a_removed_agent_is_out_at_once() {
+    let bench = Bench::new();
+    let socket = bench.home.path().join("mux");
+    let master =
+        ["-o", "ControlMaster=auto", "-o", "ControlPersist=30", "-S", socket.to_str().unwrap()];
+    assert!(finish(bench.ssh(&master, "true"), b"").status.success());
+    let marker = bench.home.path().join("ran");
+    bench.home.ok(&["agent", "rm", "coder"]);
+    let output = finish(bench.ssh(&master, &format!("touch {}", marker.display())), b"");
+    assert_eq!(output.status.code(), Some(255));
+    assert!(text(&output.stderr).contains("AGENT_UNAUTHENTICATED"), "{}", text(&output.stderr));
+    assert_eq!(bench.newest()["error"]["code"], "AGENT_UNAUTHENTICATED");
+    assert!(!marker.exists());
+    let mut exit = Command::new("ssh");
+    exit.args(["-S", socket.to_str().unwrap(), "-O", "exit", "prod-1"]);
+    clean(&mut exit);
+    finish(exit, b"");
+    bench.home.ok(&["agent", "add", "coder"]);
+    assert_eq!(finish(bench.ssh(&[], "true"), b"").status.code(), Some(255), "the old key got in");
+}

@@ -145,6 +145,12 @@ impl Policy {
         })
     }
 
+    /// Whether there is such an agent. For sessions that outlive their login.
+    #[must_use]
+    pub fn has_agent(&self, name: &str) -> bool {
+        self.state().agents.agents.contains_key(name)
+    }
+
     /// The agent whose token this is.
     #[must_use]
     pub fn agent_by_token(&self, token: &str) -> Option<String> {

@@ -379,6 +379,10 @@ async fn judge(shared: &Shared, agent: &str, host: &str, port: u32) -> Result<u1
             let verdict = Verdict::refused(Retry::AfterCorrection, Code::InvalidTarget);
             (verdict, "The target's port is none.".to_owned(), "target.port".to_owned())
         }
+        Some(_) if !shared.policy.has_agent(agent) => {
+            let verdict = Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated);
+            (verdict, "The agent of this login was removed.".to_owned(), "agent".to_owned())
+        }
         Some(port) => match shared.policy.snapshot().ssh_target(agent, host, port) {
             Ok(()) => return Ok(port),
             Err(denial) => (denial.verdict(), denial.message, denial.field),
