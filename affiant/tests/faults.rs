@@ -428,3 +428,30 @@ fn r_6_a_full_disk_refuses_before_dispatch_and_resumes() {
     clean(&mut verify);
     succeed(verify);
 }
+
+/// K-11: equal requests at once are one dispatch; the others are told to follow it.
+#[test]
+fn k_11_equal_requests_at_once_cause_one_effect() {
+    const CALLERS: usize = 24;
+    let home = Home::new();
+    let answer = "HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok";
+    let steps = vec![Step::ReadBody, Step::Apply, Step::Hold, send(answer)];
+    let origin = TlsOrigin::start(vec![Script::new("*", steps)]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let server = home.serve();
+    let url = origin.url("/pay");
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let call = || scope.spawn(|| server.curl(&["-d", "amount=1", &url]).status);
+        let callers: Vec<_> = (0..CALLERS).map(|_| call()).collect();
+        eventually("the refusals", || {
+            let path = "invocations?phase=validation&limit=100";
+            server.control(path)["invocations"].as_array().unwrap().len() == CALLERS - 1
+        });
+        origin.origin.release();
+        callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 201).count(), 1, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 424).count(), CALLERS - 1);
+    assert_eq!(origin.origin.effects("/pay"), 1);
+}
