@@ -1,6 +1,7 @@
 //! One server: journal, policy, both gateways and the control API, from start to drain.
 
 use crate::cli::Listen;
+use crate::control::client::Client;
 use crate::control::{Caller, ForAgents, Listening, State, console, router};
 use crate::hardening;
 use crate::home::Home;
@@ -81,7 +82,7 @@ impl Server {
     /// Opens the home and starts to listen.
     pub(crate) async fn start(home: &Home, listen: &Listen) -> anyhow::Result<Self> {
         hardening::forbid_dumps();
-        if tokio::net::UnixStream::connect(home.socket()).await.is_ok() {
+        if Client::running(home).await.is_some() {
             bail!(
                 "a server already serves {}: stop it, or name another home with --home",
                 home.path().display()

@@ -57,19 +57,8 @@ async fn show_token(context: &Context, name: &str, token: &Secret) -> anyhow::Re
 
 /// The running server's proxy, else the default address.
 async fn proxy_address(context: &Context) -> SocketAddr {
-    let default = SocketAddr::from(([127, 0, 0, 1], 7780));
-    if tokio::net::UnixStream::connect(context.home.socket()).await.is_err() {
-        return default;
-    }
-    let client = Client::Socket(context.home.socket());
-    match client.json("/v1/health").await {
-        Ok(health) => health
-            .pointer("/listening/http")
-            .and_then(|value| value.as_str())
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(default),
-        Err(_) => default,
-    }
+    let listening = Client::listening(&context.home).await;
+    listening.ok().flatten().map_or(([127, 0, 0, 1], 7780).into(), |listening| listening.http)
 }
 
 fn list(context: &Context, store: &Policy) -> anyhow::Result<ExitCode> {

@@ -1,6 +1,7 @@
 //! `affiant doctor`: the set-up as a user needs it, one line a check with the fix.
 
 use super::Context;
+use crate::control::client::Client;
 use crate::output;
 use policy::Policy;
 use serde::Serialize;
@@ -106,11 +107,10 @@ fn ca(context: &Context) -> Check {
 }
 
 async fn socket(context: &Context) -> Check {
-    if tokio::net::UnixStream::connect(context.home.socket()).await.is_err() {
+    let Some(client) = Client::running(&context.home).await else {
         let says = "no server runs: `affiant serve`, or let `affiant run` start one".to_owned();
         return Check { check: "server", state: State::Note, says };
-    }
-    let client = crate::control::client::Client::Socket(context.home.socket());
+    };
     let result =
         client.json("/v1/health").await.map_err(|error| error.to_string()).map(
             |health| match health.pointer("/listening/http").and_then(|v| v.as_str()) {

@@ -6,8 +6,6 @@ use crate::control::client::Client;
 use crate::server::Server;
 use crate::{bundle, environment};
 use anyhow::{Context as _, bail};
-use bytes::Bytes;
-use http::Method;
 use policy::Policy;
 use std::io::IsTerminal as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -52,12 +50,7 @@ pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<Exi
 
 /// The proxy of the running server, or one embedded in this process.
 async fn address(context: &Context) -> anyhow::Result<(SocketAddr, Option<Server>)> {
-    if tokio::net::UnixStream::connect(context.home.socket()).await.is_ok() {
-        let client = Client::Socket(context.home.socket());
-        let health = client.call(Method::GET, "/v1/health", Bytes::new()).await?;
-        let health: serde_json::Value = serde_json::from_slice(health.body())?;
-        let listening = health.get("listening").cloned().context("the server is not ready yet")?;
-        let listening: crate::control::Listening = serde_json::from_value(listening)?;
+    if let Some(listening) = Client::listening(&context.home).await? {
         return Ok((listening.http, None));
     }
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

@@ -6,7 +6,6 @@ use crate::control::client::Client;
 use crate::output;
 use anyhow::Context as _;
 use policy::Policy;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 pub(super) async fn ssh_config(
@@ -16,7 +15,9 @@ pub(super) async fn ssh_config(
     context.home.require()?;
     let gateway = match arguments.gateway {
         Some(address) => address,
-        None => running_gateway(context).await?.unwrap_or(([127, 0, 0, 1], 7722).into()),
+        None => Client::listening(&context.home)
+            .await?
+            .map_or(([127, 0, 0, 1], 7722).into(), |listening| listening.ssh),
     };
     let identity =
         ssh_gateway::Identity::open(&context.home.ssh()).context("read the SSH identity")?;
@@ -31,13 +32,4 @@ pub(super) async fn ssh_config(
         targets: &snapshot.ssh_hosts(),
     }));
     Ok(ExitCode::SUCCESS)
-}
-
-async fn running_gateway(context: &Context) -> anyhow::Result<Option<SocketAddr>> {
-    if tokio::net::UnixStream::connect(context.home.socket()).await.is_err() {
-        return Ok(None);
-    }
-    let health = Client::Socket(context.home.socket()).json("/v1/health").await?;
-    let address = health.pointer("/listening/ssh").and_then(|value| value.as_str());
-    Ok(address.and_then(|text| text.parse().ok()))
 }

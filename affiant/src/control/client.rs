@@ -1,6 +1,6 @@
 //! The operator's side of the control API: over the socket of a running server, or in this process.
 
-use super::{Caller, router};
+use super::{Caller, Listening, router};
 use crate::home::Home;
 use crate::output::Negative;
 use anyhow::Context as _;
@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
+use serde::Deserialize as _;
 use std::path::Path;
 use tokio::net::UnixStream;
 use tower::ServiceExt as _;
@@ -34,6 +35,17 @@ impl Client {
     /// The server of the home, if one runs.
     pub(crate) async fn running(home: &Home) -> Option<Self> {
         UnixStream::connect(home.socket()).await.ok().map(|_| Self::Socket(home.socket()))
+    }
+
+    /// Where the gateways of the home's server listen; `None` when no server runs.
+    pub(crate) async fn listening(home: &Home) -> anyhow::Result<Option<Listening>> {
+        let Some(server) = Self::running(home).await else { return Ok(None) };
+        // A server whose journal takes no calls answers 503, with the same members.
+        let health = server.call(Method::GET, "/v1/health", Bytes::new()).await?;
+        let health: serde_json::Value =
+            serde_json::from_slice(health.body()).context("read the health of the server")?;
+        let listening = health.get("listening").context("the server is not ready yet")?;
+        Ok(Some(Listening::deserialize(listening)?))
     }
 
     /// Calls the API as an operator.
