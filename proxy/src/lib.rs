@@ -51,6 +51,7 @@ mod respond;
 mod stream;
 mod target;
 mod upstream;
+mod wire;
 
 pub use answer::OnDelivered;
 pub use ca::{Ca, Error as CaError};

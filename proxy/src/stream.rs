@@ -143,13 +143,8 @@ fn take_prefix(prefix: &mut BytesMut, buf: &mut ReadBuf<'_>) -> bool {
     true
 }
 
-/// The caller's connection.
-pub(crate) enum Wire {
-    /// Clear text.
-    Plain(TcpStream),
-    /// Inside an intercepted tunnel.
-    Tls(Box<TlsStream<Rewound>>),
-}
+/// The caller's connection: in clear text, or inside an intercepted tunnel.
+pub(crate) type Wire = crate::wire::Wire<TlsStream<Rewound>>;
 
 impl Wire {
     pub(crate) fn tcp(&self) -> &TcpStream {
@@ -164,46 +159,6 @@ impl Wire {
         match self {
             Self::Plain(tcp) => Some(Rewound { tcp, prefix, written: Arc::default() }),
             Self::Tls(_) => None,
-        }
-    }
-}
-
-impl AsyncRead for Wire {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            Self::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
-            Self::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            Self::Tls(tls) => Pin::new(tls).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
     }
 }
