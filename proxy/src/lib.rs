@@ -38,6 +38,7 @@ mod head;
 mod http2;
 mod incoming;
 mod inject;
+mod judge;
 mod outgoing;
 mod passage;
 mod proxy;
