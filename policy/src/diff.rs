@@ -120,6 +120,7 @@ fn http(route: &HttpRoute) -> Keys {
     put("forbidden headers", some(joined(grant.forbidden_headers.iter().cloned())));
     put("idempotent", grant.idempotent.map(|truth| truth.to_string()));
     put("idempotency", grant.idempotency.as_ref().map(idempotency));
+    put("parent", route.parent.as_ref().map(|rule| rule.parent.name.clone()));
     put("intercept", Some(grant.intercept.to_string()));
     put("private_addresses", Some(word(grant.private_addresses)));
     put("repeat_guard", Some(window(grant.repeat_window)));

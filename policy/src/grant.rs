@@ -1,6 +1,6 @@
 //! What the decision hands out: a grant with everything that a gateway needs, or a denial.
 
-use crate::{Inject, glob};
+use crate::{Inject, Parent, glob};
 use journal::contract::{Code, KeepResult, RemoteContract, Retry, Verdict};
 use std::fmt;
 use std::path::PathBuf;
@@ -37,6 +37,8 @@ pub struct HttpGrant {
     pub preset: Option<&'static str>,
     /// Whether tunnels of the route are looked into; false: bytes pass as they are.
     pub intercept: bool,
+    /// The upstream proxy that the call goes through.
+    pub parent: Option<Parent>,
 }
 
 /// Leave for one SSH action, and what goes with it.

@@ -119,7 +119,10 @@ impl Snapshot {
         let host = normal_host(host)?;
         match self.http.opaque(agent, &host, port) {
             Some(route) if route.approval => Err(approval_pending(&route.name)),
-            Some(route) => Ok(Some(route.grant.clone())),
+            Some(route) => {
+                let parent = route.parent.as_ref().and_then(|rule| rule.for_host(&host));
+                Ok(Some(HttpGrant { parent, ..route.grant.clone() }))
+            }
             None => Ok(None),
         }
     }
@@ -153,12 +156,18 @@ impl Snapshot {
         let target = http::Target::of(action, *details)?;
         match self.http.find(&target) {
             Found::Route(route) if route.approval => Err(approval_pending(&route.name)),
-            Found::Route(route) => Ok(route.grant_for(target.method, &target.path)),
+            Found::Route(route) => {
+                let parent = route.parent.as_ref().and_then(|rule| rule.for_host(&target.host));
+                let grant = route.grant_for(target.method, &target.path);
+                Ok(HttpGrant { parent, ..grant })
+            }
             Found::Undecided(route, why) => Err(undecided(&route.name, why)),
             Found::None => match self.defaults.egress {
                 Egress::Deny => Err(self.http.refuse(&target)),
-                Egress::Allow => Ok(self.open_egress(None)),
-                Egress::Observe => Ok(self.open_egress(Some(self.http.refuse(&target).code))),
+                Egress::Allow => Ok(self.open_egress(&target.host, None)),
+                Egress::Observe => {
+                    Ok(self.open_egress(&target.host, Some(self.http.refuse(&target).code)))
+                }
             },
         }
     }
@@ -265,7 +274,7 @@ impl Snapshot {
         &self.trust
     }
 
-    fn open_egress(&self, would_deny: Option<Code>) -> HttpGrant {
+    fn open_egress(&self, host: &str, would_deny: Option<Code>) -> HttpGrant {
         let terms = self.defaults.terms.clone();
         HttpGrant {
             route: None,
@@ -282,6 +291,7 @@ impl Snapshot {
             forbidden_headers: Vec::new(),
             preset: None,
             intercept: true,
+            parent: self.defaults.parent.as_ref().and_then(|rule| rule.for_host(host)),
         }
     }
 }

@@ -352,7 +352,8 @@ pub(crate) fn own(
         }
     }
     if !response.headers().contains_key("proxy-status") {
-        line(&mut out, b"Proxy-Status", render::proxy_status(&Status::default()).as_bytes());
+        let internal = Status { error: Some("proxy_internal_response"), ..Status::default() };
+        line(&mut out, b"Proxy-Status", render::proxy_status(&internal).as_bytes());
     }
     line(&mut out, b"Content-Length", response.body().len().to_string().as_bytes());
     if !keep_alive {

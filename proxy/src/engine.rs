@@ -25,8 +25,8 @@ use crate::upstream::pool;
 use crate::upstream::versions::Word;
 use bytes::Bytes;
 use journal::contract::{
-    Accepted, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult, Observation,
-    Operation, RemoteContract,
+    Accepted, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult, Operation,
+    RemoteContract,
 };
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
 use policy::{HttpGrant, Snapshot};
@@ -164,6 +164,7 @@ impl Job<'_> {
                 keep_alive: self.keep_alive && asked.is_ok(),
                 upgrade: request::is_upgrade(&self.head),
                 next_hop: &next_hop,
+                through_parent: ready.key.parent.is_some(),
                 pseudonym: &self.shared.pseudonym,
                 hold_bytes: self.shared.options.hold_bytes,
                 redactor: &mut redactor,
@@ -191,10 +192,12 @@ impl Job<'_> {
                 }
                 Finished { keep, pending }
             }
+            relay::Ended::Answered { keep } => {
+                Finished { keep: keep && self.incoming.is_ended(), pending: None }
+            }
             relay::Ended::Broken { error, begun, length_bytes } => {
                 let verdict = error.verdict(&prepared.operation, now_ms());
-                let observation = Observation { length_bytes, cause: error.cause() };
-                self.broken(call, verdict, error.to_string(), observation, begun).await
+                self.broken(call, &error, verdict, (length_bytes, begun), &next_hop).await
             }
         }
     }

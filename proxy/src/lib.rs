@@ -36,10 +36,12 @@ mod fingerprint;
 mod front;
 mod grpc;
 mod head;
+mod hops;
 mod http2;
 mod incoming;
 mod inject;
 mod judge;
+mod listener;
 mod outgoing;
 mod passage;
 mod proxy;
@@ -57,4 +59,5 @@ mod wire;
 
 pub use answer::OnDelivered;
 pub use ca::{Ca, Error as CaError};
+pub use listener::{Error as ListenerError, ListenerIdentity};
 pub use proxy::{Control, Error, Options, Proxy};

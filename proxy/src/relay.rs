@@ -15,6 +15,7 @@ use crate::deliver::{self, Delivery, Ours, Outbound};
 use crate::engine::{BACKOFF_MS, now_ms};
 use crate::grpc;
 use crate::head::{Fields, Framing, Response, Version};
+use crate::hops::{self, Doubt, Said};
 use crate::incoming::{self, Incoming};
 use crate::outgoing;
 use crate::record::{is_event_stream, remote_request_id, retry_after, stored_head};
@@ -24,8 +25,8 @@ use crate::respond::Broken;
 use crate::upstream::exchange::{self, Piece, Received, Receiver, Sender};
 use bytes::Bytes;
 use journal::contract::{
-    Completion, Digest, KeepResult, Operation, RequestSent, ResponseComplete, ResponseStarted,
-    Verdict, after_unknown, settle_http,
+    Code, Completion, Digest, Ended as Conclusion, KeepResult, Observation, Operation, RequestSent,
+    ResponseComplete, ResponseStarted, Retry, Verdict, after_unknown, settle_http,
 };
 use journal::{Call, Settled, Stream};
 use policy::HttpGrant;
@@ -100,6 +101,12 @@ pub(crate) enum Ended {
         /// Whether the response leaves that connection usable.
         keep: bool,
     },
+    /// A hop between here and the origin answered for its own failure (contract C-8). The caller has
+    /// that answer; it is no result.
+    Answered {
+        /// Whether the caller's connection can go on.
+        keep: bool,
+    },
     /// The connection was upgraded; the exchange has no end of its own any more.
     Switched(Response),
     /// No deciding result. `begun`: the caller has a part of the response.
@@ -132,6 +139,8 @@ pub(crate) struct Parts<'a> {
     /// Whether the request asks for a WebSocket.
     pub(crate) upgrade: bool,
     pub(crate) next_hop: &'a str,
+    /// Whether an upstream proxy answers for the origin, in clear text.
+    pub(crate) through_parent: bool,
     pub(crate) pseudonym: &'a str,
     pub(crate) hold_bytes: usize,
     pub(crate) redactor: &'a mut Redactor,
@@ -166,6 +175,10 @@ impl<'a> Relay<'a> {
             Ok(Received::Final(head) | Received::Interim(head)) => self.parts.redactor.head(head),
             Err(error) => return self.broken(error),
         };
+        if self.parts.through_parent && head.status == 407 {
+            // By its meaning the hop's own word, whatever its content (RFC 9110 section 15.5.8).
+            return self.broken(Broken::ParentAuth);
+        }
         let started = ResponseStarted {
             status: Some(head.status),
             remote_request_id: remote_request_id(&head.fields),
@@ -240,7 +253,9 @@ impl<'a> Relay<'a> {
                         deadline.as_mut().reset(Instant::now() + self.parts.grant.limits.response_timeout);
                         continue;
                     }
-                    return Err(unsent.map_or(Broken::ResponseTimeout, Broken::Send));
+                    let silent =
+                        if self.sending { Broken::WriteTimeout } else { Broken::ResponseTimeout };
+                    return Err(unsent.map_or(silent, Broken::Send));
                 }
             }
         }
@@ -360,7 +375,7 @@ impl<'a> Relay<'a> {
         };
         self.keep_head(head).await;
         let retry = after_unknown(self.parts.operation, now_ms());
-        let verdict = Verdict::unknown(retry, journal::contract::Code::InFlight);
+        let verdict = Verdict::unknown(retry, Code::InFlight);
         let bytes = self.response_head(head, verdict, delivery);
         self.down = Down::Streaming(delivery);
         if self.parts.out.send(&bytes).await.is_err() {
@@ -426,6 +441,10 @@ impl<'a> Relay<'a> {
                 self.keep(piece).await;
             }
         }
+        let said = hops::read(&head.fields);
+        if let Some(doubt) = said.doubt(head.status) {
+            return self.hop_failed(head, (&said, doubt), &held, (completion, trailers)).await;
+        }
         let status = match grpc::settling_status(head, trailers) {
             Ok(status) => status,
             Err(grpc::NoStatus) => return self.broken(Broken::NoGrpcStatus),
@@ -440,7 +459,7 @@ impl<'a> Relay<'a> {
             ssh_end: None,
             redacted: self.parts.redactor.found(),
         };
-        let backoff = verdict.retry() == journal::contract::Retry::Backoff;
+        let backoff = verdict.retry() == Retry::Backoff;
         let not_before = backoff.then(|| not_before.unwrap_or(at_ms + BACKOFF_MS));
         let settled = match self.parts.call.commit(complete, verdict, not_before).await {
             Ok(settled) => settled,
@@ -449,18 +468,73 @@ impl<'a> Relay<'a> {
                 return self.broken(Broken::NotStored(error));
             }
         };
-        let delivered = match self.down {
-            Down::Untouched => {
-                self.deliver_held(settled, head, &held, (completion, trailers)).await
+        let delivered = self.finish(settled, head, &held, (completion, trailers)).await;
+        Ended::Settled { delivered, keep: self.parts.keep_alive && !self.sending }
+    }
+
+    /// Records that a hop failed, by its own word, and passes its answer on: it says nothing of the
+    /// origin, except where its type of error proves that nothing was forwarded (contract C-8).
+    async fn hop_failed(
+        &mut self,
+        head: &Response,
+        (said, doubt): (&Said, Doubt),
+        held: &[Bytes],
+        end: (Completion, &Fields),
+    ) -> Ended {
+        let at_ms = now_ms();
+        let message = "A proxy on the way answered for its own failure.".to_owned();
+        if let Some(text) = said.text() {
+            self.parts.call.note("hop_failed", text);
+        }
+        let (verdict, not_before_ms) = match doubt {
+            Doubt::NotForwardedNow => (
+                Verdict::rejected(Retry::Backoff, Code::RemoteNotProcessed),
+                Some(at_ms + BACKOFF_MS),
+            ),
+            Doubt::NotForwarded => {
+                (Verdict::rejected(Retry::AfterCorrection, Code::RemoteNotProcessed), None)
             }
+            Doubt::Open => {
+                let retry = after_unknown(self.parts.operation, at_ms);
+                (Verdict::unknown(retry, Code::RemoteOutcomeUnknown), None)
+            }
+        };
+        let settled = if doubt == Doubt::Open {
+            let cause = "HOP_FAILED".to_owned();
+            let observation = Some(Observation { length_bytes: self.received, cause });
+            self.parts
+                .call
+                .end(Conclusion { verdict, message, field: None, not_before_ms, observation })
+                .await
+        } else {
+            self.parts.call.reject(verdict, not_before_ms).await
+        };
+        match settled {
+            Ok(settled) => {
+                let delivered = self.finish(settled, head, held, end).await;
+                Ended::Answered { keep: delivered && self.parts.keep_alive && !self.sending }
+            }
+            Err(error) => self.broken(Broken::NotStored(error)),
+        }
+    }
+
+    /// Brings the response to its end at the caller. Takes the proof that its record is durable.
+    async fn finish(
+        &mut self,
+        settled: Settled,
+        head: &Response,
+        held: &[Bytes],
+        (completion, trailers): (Completion, &Fields),
+    ) -> bool {
+        match self.down {
+            Down::Untouched => self.deliver_held(settled, head, held, (completion, trailers)).await,
             Down::Streaming(Delivery::Chunked) => {
                 let last = self.last_chunk(head, settled.verdict(), trailers);
                 self.parts.out.send(&last).await.is_ok()
             }
             Down::Streaming(_) => true,
             Down::Gone => false,
-        };
-        Ended::Settled { delivered, keep: self.parts.keep_alive && !self.sending }
+        }
     }
 
     /// Delivers a held response. Takes the proof that its record is durable.

@@ -2,8 +2,8 @@
 
 use super::reader::{Fields, Reader};
 use super::{
-    HttpRoute, Names, Shared, conditions, read_agents, read_approval_and_retry, read_credential,
-    read_host, read_name, read_preset, terms, title, value,
+    HttpRoute, Names, Shared, conditions, parent, read_agents, read_approval_and_retry,
+    read_credential, read_host, read_name, read_preset, terms, title, value,
 };
 use crate::host::{Pattern, is_private_literal};
 use crate::preset::{Contract, Preset};
@@ -28,6 +28,7 @@ pub(super) const KNOWN: &[&str] = &[
     "reconcile",
     "repeat_guard",
     "private_addresses",
+    "parent",
     "intercept",
 ];
 
@@ -92,6 +93,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
     });
     let intercept = read_intercept(fields, &target);
+    let parent = parent::read_choice(fields, shared).unwrap_or_else(|| shared.parent.clone());
     let grant = HttpGrant {
         route: Some(name.clone()),
         would_deny: None,
@@ -107,6 +109,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         forbidden_headers,
         preset: preset.map(|p| p.name),
         intercept,
+        parent: None,
     };
     Some(HttpRoute {
         name,
@@ -121,6 +124,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         approval,
         grant,
         preset: contract,
+        parent,
     })
 }
 

@@ -29,6 +29,8 @@ enum Sent {
 pub(crate) struct Progress {
     /// Bytes handed to TCP.
     written: Arc<AtomicU64>,
+    /// Whether these are TCP's own bytes. Below more TLS, only an empty queue says something.
+    exact: bool,
     fd: OwnedFd,
     streams: Mutex<HashMap<u32, Sent>>,
 }
@@ -55,6 +57,9 @@ impl Progress {
             return Ok(false);
         };
         let open = u64::try_from(unacknowledged(self.fd.as_fd())?).unwrap_or(u64::MAX);
+        if !self.exact {
+            return Ok(open == 0);
+        }
         Ok(self.written.load(Ordering::Acquire).saturating_sub(open) >= position)
     }
 }
@@ -71,8 +76,9 @@ impl Watched {
     /// The descriptor can't be duplicated.
     pub(crate) fn new(tls: TlsStream<Rewound>) -> io::Result<Self> {
         let rewound = tls.get_ref().0;
+        let exact = rewound.is_exact();
         let (fd, written) = (rewound.as_fd().try_clone_to_owned()?, rewound.written());
-        let progress = Arc::new(Progress { written, fd, streams: Mutex::default() });
+        let progress = Arc::new(Progress { written, exact, fd, streams: Mutex::default() });
         Ok(Self { tls, frames: Frames::default(), progress })
     }
 

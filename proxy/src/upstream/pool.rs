@@ -27,8 +27,20 @@ pub(crate) struct Key {
     pub(crate) trust: Vec<PathBuf>,
     /// Id and version of the credential.
     pub(crate) credential: Option<(String, u64)>,
+    /// The upstream proxy, and as whom.
+    pub(crate) parent: Option<Through>,
     /// The versions of HTTP that were offered.
     pub(crate) offer: Offer,
+}
+
+/// What identifies the way through an upstream proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Through {
+    pub(crate) scheme: Scheme,
+    pub(crate) authority: Authority,
+    pub(crate) trust: Vec<PathBuf>,
+    /// Id and version of the credential.
+    pub(crate) credential: Option<(String, u64)>,
 }
 
 /// A connection that carries many exchanges, and when the last of them began.
