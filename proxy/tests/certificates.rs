@@ -194,21 +194,9 @@ async fn i_1_client_certificates_that_can_not_be_used() {
 /// set-up; over TLS 1.3 it comes after the request left, and proves nothing of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn c_1_alerts_are_told() {
-    for (version, code, outcome, id, name) in [
-        (
-            &rustls::version::TLS12,
-            "TLS_ALERT_RECEIVED",
-            Outcome::NotAttempted,
-            40,
-            "handshake_failure",
-        ),
-        (
-            &rustls::version::TLS13,
-            "REMOTE_OUTCOME_UNKNOWN",
-            Outcome::Unknown,
-            116,
-            "certificate_required",
-        ),
+    for (version, code, outcome) in [
+        (&rustls::version::TLS12, "TLS_ALERT_RECEIVED", Outcome::NotAttempted),
+        (&rustls::version::TLS13, "REMOTE_OUTCOME_UNKNOWN", Outcome::Unknown),
     ] {
         let directory = tempfile::tempdir().expect("directory");
         let authority = Authority::new();
@@ -219,8 +207,8 @@ async fn c_1_alerts_are_told() {
         assert_eq!(world.invocation(answer.id()).await.verdict().outcome(), outcome);
         let said = answer.field("proxy-status");
         let expected = format!(
-            "affiant;error=tls_alert_received;next-hop=\"127.0.0.1:{}\";alert-id={id};\
-             alert-message=\"{name}\";",
+            "affiant;error=tls_alert_received;next-hop=\"127.0.0.1:{}\";alert-id=116;\
+             alert-message=\"certificate_required\";",
             origin.port
         );
         assert!(said.starts_with(&expected), "{said}\n{expected}");

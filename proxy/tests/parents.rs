@@ -295,7 +295,8 @@ async fn through_tinyproxy() {
     assert_eq!((answer.status, answer.text().ends_with("content")), (200, true), "{answer:?}");
     world.policy.set_secret("corp", &Secret::from("corp:another-word")).expect("secret");
     for answer in [
-        world.plain("POST", "/echo", "", "again").await,
+        // Without content: what a closing proxy left unread would reset its answer away.
+        world.plain("GET", "/echo", "", "").await,
         secure(&world, "POST", "/echo", "again").await,
     ] {
         assert_eq!(answer.status, 502, "{answer:?}");
