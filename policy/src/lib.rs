@@ -8,6 +8,7 @@
 mod action;
 pub mod agent;
 pub mod call;
+mod certificate;
 mod condition;
 pub mod credential;
 mod diagnostic;
@@ -20,6 +21,8 @@ mod grant;
 mod handle;
 mod host;
 mod inject;
+mod json;
+pub mod learn;
 mod path;
 pub mod preset;
 pub mod recipe;
@@ -31,7 +34,8 @@ mod starter;
 pub mod store;
 pub mod vault;
 
-pub use action::{Details, HttpAction, Scheme, SshAction, SshRequest};
+pub use action::{Body, Details, HttpAction, Scheme, SshAction, SshRequest};
+pub use certificate::ClientCertificate;
 pub use diagnostic::Diagnostic;
 pub use explain::{Considered, Explanation};
 pub use grant::{Credential, Denial, HttpGrant, IdempotencyRule, Limits, SecretRef, SshGrant};

@@ -347,6 +347,7 @@ async fn authorize(
     let bound = grant.credential.as_ref().map(|credential| policy.bind(credential));
     let preflight = Preflight {
         policy_version,
+        would_deny: None,
         route: Some(grant.route.clone()),
         credential: bound.clone(),
         idempotent: grant.idempotent,
@@ -423,6 +424,7 @@ fn login(
             Ok((login, Needles::key(&secret)))
         }
         Inject::Bearer
+        | Inject::Mtls
         | Inject::Basic
         | Inject::Header { .. }
         | Inject::Recipe(_)

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::contract::{
-    Delivered, DeliveryFailed, Digest, Ended, Gateway, KeepResult, LeaseAcquired, LeaseUsed, Noted,
-    Outcome, PeerIdentity, Phase, RepeatAnswered, SetupStage,
+    Code, Delivered, DeliveryFailed, Digest, Ended, Gateway, KeepResult, LeaseAcquired,
+    LeaseReleased, LeaseRenewed, LeaseUsed, Noted, Outcome, PeerIdentity, Phase, RepeatAnswered,
+    Retry, SetupStage,
 };
 use proptest::prelude::*;
 
@@ -31,6 +32,7 @@ fn accepted() -> Body {
 fn validated() -> Body {
     Body::PreflightValidated(Box::new(Preflight {
         policy_version: 1,
+        would_deny: None,
         route: None,
         credential: None,
         idempotent: false,
