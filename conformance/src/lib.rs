@@ -6,6 +6,7 @@
 
 pub mod baseline;
 pub mod case;
+pub mod cases;
 pub mod fields;
 pub mod http;
 pub mod kill;
