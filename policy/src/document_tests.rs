@@ -341,10 +341,11 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 7);
+    assert_eq!(blocks, 8);
     let lists = [
         super::DEFAULTS,
         super::TRUST,
+        super::parent::KNOWN,
         super::credential::KNOWN,
         super::http::KNOWN,
         super::http::MATCH,
