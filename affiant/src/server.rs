@@ -102,7 +102,7 @@ impl Server {
             Arc::clone(&state.policy),
             Arc::clone(&ca),
             Arc::new(ForAgents(routes.clone())),
-            proxy::Options::default(),
+            proxy::Options { name_servers: listen.name_server.clone(), ..Default::default() },
         )
         .context("set up the proxy")?;
         let gateway = ssh_gateway::Gateway::with_control(
@@ -115,6 +115,7 @@ impl Server {
 
         let http = bind("HTTP proxy", listen.http).await?;
         let ssh = bind("SSH gateway", listen.ssh).await?;
+        let https = https(listen, &ca).await?;
         let console = match listen.console {
             Some(address) if !address.ip().is_loopback() => {
                 bail!("--console {address}: the console has no login, so only loopback is allowed")
@@ -126,6 +127,7 @@ impl Server {
             http: http.local_addr()?,
             ssh: ssh.local_addr()?,
             console: console.as_ref().map(TcpListener::local_addr).transpose()?,
+            https: https.as_ref().map(|(listener, _)| listener.local_addr()).transpose()?,
         };
         if state.listening.set(listening).is_err() {
             bail!("this state belongs to a running server already");
@@ -134,6 +136,9 @@ impl Server {
 
         let (shutdown, watched) = watch::channel(false);
         let mut tasks = JoinSet::new();
+        if let Some((listener, identity)) = https {
+            tasks.spawn(Arc::clone(&proxy).serve_tls(listener, identity, watched.clone()));
+        }
         tasks.spawn(proxy.serve(http, watched.clone()));
         tasks.spawn(gateway.serve(ssh, watched.clone()));
         tasks.spawn(maintain(state.journal.clone(), watched.clone()));
@@ -196,6 +201,24 @@ where
         Ok(Err(error)) => tracing::warn!("{what}: {:#}", anyhow::Error::new(error)),
         Err(error) => tracing::error!("{what} ended badly: {error}"),
     }
+}
+
+/// The listener of the HTTP proxy over TLS, and who it is.
+async fn https(
+    listen: &Listen,
+    ca: &proxy::Ca,
+) -> anyhow::Result<Option<(TcpListener, proxy::ListenerIdentity)>> {
+    let Some(address) = listen.https else { return Ok(None) };
+    let identity = match (&listen.https_cert, &listen.https_key) {
+        (Some(certificate), Some(key)) => proxy::ListenerIdentity::from_files(certificate, key)
+            .with_context(|| format!("serve TLS with {}", certificate.display()))?,
+        (Some(_) | None, _) => {
+            let names: Vec<_> = listen.https_name.iter().map(String::as_str).collect();
+            proxy::ListenerIdentity::from_ca(ca, &names)
+                .context("serve TLS under the names of --https-name")?
+        }
+    };
+    Ok(Some((bind("HTTP proxy over TLS", address).await?, identity)))
 }
 
 async fn bind(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {

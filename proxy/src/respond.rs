@@ -356,7 +356,10 @@ impl Account {
             dial::Error::NoProtocol => account.alert(Alert::NO_PROTOCOL),
             dial::Error::Refused { status, said } => Self {
                 // A credential that the upstream proxy does not take is a matter of settings.
-                error: if *status == 407 { "proxy_configuration_error" } else { account.error },
+                error: match status {
+                    401 | 407 => "proxy_configuration_error",
+                    _ => account.error,
+                },
                 received_status: Some(*status),
                 earlier: said.text().map(str::to_owned),
                 ..account

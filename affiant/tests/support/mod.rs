@@ -83,6 +83,7 @@ impl Home {
 pub struct Server {
     pub child: Child,
     pub http: SocketAddr,
+    pub https: SocketAddr,
     pub ssh: SocketAddr,
     token: String,
     home: PathBuf,
@@ -95,7 +96,8 @@ impl Server {
 
     /// Started by another program, which takes the command as its last arguments.
     pub fn start_by(home: &Home, by: &[&str]) -> Self {
-        let serve = ["serve", "--http", "127.0.0.1:0", "--ssh", "127.0.0.1:0", "--json"];
+        let any = "127.0.0.1:0";
+        let serve = ["serve", "--http", any, "--https", any, "--ssh", any, "--json"];
         let mut command = match by {
             [] => home.command(&serve),
             [program, first @ ..] => {
@@ -113,6 +115,7 @@ impl Server {
         Self {
             child,
             http: address("http"),
+            https: address("https"),
             ssh: address("ssh"),
             token: home.token.clone(),
             home: home.path().to_owned(),

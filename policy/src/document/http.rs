@@ -81,13 +81,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         warn_of_exposure(fields, &target, scheme, &hosts, credential);
         warn_of_other_hosts(fields, &hosts, shared.presets.get(&credential.id));
     }
-    if let [Pattern::Exact(host)] = hosts.as_slice()
-        && is_private_literal(host)
-        && !private_addresses
-    {
-        let hint = Some("add private_addresses = \"allow\" to the route".to_owned());
-        target.doubtful("host", "is a private address, which policy refuses", hint);
-    }
+    warn_of_private(&target, &hosts, private_addresses);
     let contract = preset.map(|preset| {
         let overridden = idempotent.is_some() || fields.has("idempotency");
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
@@ -126,6 +120,16 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         preset: contract,
         parent,
     })
+}
+
+fn warn_of_private(target: &Fields<'_, '_>, hosts: &[Pattern], private_addresses: bool) {
+    if let [Pattern::Exact(host)] = hosts
+        && is_private_literal(host)
+        && !private_addresses
+    {
+        let hint = Some("add private_addresses = \"allow\" to the route".to_owned());
+        target.doubtful("host", "is a private address, which policy refuses", hint);
+    }
 }
 
 /// The key `intercept`. A tunnel that is not looked into has no methods, paths or headers, and no
