@@ -170,6 +170,7 @@ impl Job<'_> {
             if let Err(error) = call.end(ended).await {
                 tracing::error!(%error, id = %call.id(), "an end was not recorded");
             }
+            self.out.begun().await;
             return Finished { keep: false, pending: None };
         }
         if verdict.outcome() == Outcome::Rejected {

@@ -78,6 +78,14 @@ impl Outbound {
         }
     }
 
+    /// Waits, not for long, until the head of a response that is to be broken off left.
+    pub(crate) async fn begun(&self) {
+        match &self.sink {
+            Sink::Wire(_) => {}
+            Sink::Stream(stream) => stream.begun().await,
+        }
+    }
+
     /// Breaks the connection off so that the caller sees it: no orderly end follows.
     pub(crate) fn abort(&mut self) {
         self.aborted = true;

@@ -18,6 +18,8 @@ use tokio_rustls::server::TlsStream;
 #[derive(Debug, Clone, Copy)]
 enum Sent {
     Open,
+    /// Its head left.
+    Begun,
     /// In the buffers of TLS, perhaps.
     Written,
     /// Handed to TCP, which stood at this many bytes then.
@@ -48,6 +50,11 @@ impl Progress {
     /// Follows it no more.
     pub(crate) fn forget(&self, id: u32) {
         self.lock().remove(&id);
+    }
+
+    /// Whether the stream's head left.
+    pub(crate) fn has_begun(&self, id: u32) -> bool {
+        !matches!(self.lock().get(&id), Some(Sent::Open))
     }
 
     /// Whether the caller's host acknowledged everything up to the stream's end.
@@ -107,10 +114,13 @@ impl AsyncWrite for Watched {
         let length = ready!(Pin::new(&mut this.tls).poll_write(cx, buf))?;
         let progress = &this.progress;
         this.frames.see(buf.get(..length).unwrap_or_default(), |seen| {
-            if let Seen::EndStream(id) = seen
-                && let Some(sent) = progress.lock().get_mut(&id)
-            {
-                *sent = Sent::Written;
+            let (id, to) = match seen {
+                Seen::Headers(id) => (id, Sent::Begun),
+                Seen::EndStream(id) => (id, Sent::Written),
+                Seen::GoAway(_) => return,
+            };
+            if let Some(sent) = progress.lock().get_mut(&id) {
+                *sent = to;
             }
         });
         Poll::Ready(Ok(length))

@@ -133,6 +133,10 @@ impl Idle {
         &self.peer
     }
 
+    pub(super) const fn since(&self) -> Instant {
+        self.since
+    }
+
     pub(super) fn idle_for(&self) -> std::time::Duration {
         self.since.elapsed()
     }
