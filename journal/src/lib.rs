@@ -36,6 +36,7 @@ mod options;
 mod projector;
 mod queue;
 mod replay;
+mod retry;
 mod startup;
 mod writer;
 
@@ -53,6 +54,7 @@ pub use guard::{Admission, Guard};
 pub use lease::Lease;
 pub use live::{Journal, Ticket};
 pub use options::{Filter, Maintained, Options, Page, Recovery, Retention, Stats};
-pub use projection::{Delivery, IllegalEvent, Invocation, LeaseState, State};
+pub use projection::{Delivery, IllegalEvent, Invocation, LeaseState, Standing, State};
 pub use result::{ResultKey, StoredResult, Stream};
+pub use retry::StoredRequest;
 pub use verify::{Against, Verified, verify, verify_against};

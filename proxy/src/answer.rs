@@ -99,6 +99,7 @@ fn sent_content(journal: &Journal, id: InvocationId) -> Option<(u64, Digest)> {
         Body::ActionAccepted(_)
         | Body::PreflightValidated(_)
         | Body::CredentialAuthorized(_)
+        | Body::RequestStored(_)
         | Body::SetupAttempted(_)
         | Body::DispatchStarted(_)
         | Body::RemoteResponseStarted(_)

@@ -2,7 +2,7 @@
 
 use super::{Delivery, Invocation, State};
 use crate::contract::{
-    Code, Envelope, Evidence, Operation, Outcome, Problem, Retry, Verdict, after_unknown,
+    Code, Envelope, Evidence, Operation, Outcome, Problem, Retry, Source, Verdict, after_unknown,
 };
 
 impl Invocation {
@@ -17,6 +17,16 @@ impl Invocation {
                     "The outcome is recorded but the result did not reach the caller, and no copy \
                      is kept."
                 };
+            }
+            match self.source {
+                Some(Source::RemoteQuery) => {
+                    return "The remote, asked later, decided the outcome of this call.";
+                }
+                Some(Source::OperatorAttested) => {
+                    return "An operator stated the outcome of this call.";
+                }
+                Some(Source::TransportObserved | Source::RemoteResponse | Source::Recovered)
+                | None => {}
             }
             return match verdict.outcome() {
                 Outcome::Committed => "A complete result is recorded.",
