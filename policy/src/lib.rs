@@ -24,6 +24,7 @@ mod inject;
 mod path;
 pub mod preset;
 pub mod recipe;
+pub mod repeat;
 mod seal;
 mod secret;
 pub mod secrets;
