@@ -58,7 +58,7 @@ pub(crate) fn open_state(
         );
     }
     hand_result_key(&journal, &policy)?;
-    Ok(Arc::new(State { journal, policy, listening: OnceLock::new() }))
+    Ok(Arc::new(State { journal, policy, listening: OnceLock::new(), proxy: OnceLock::new() }))
 }
 
 /// The key for stored results, when the vault is unlocked.
@@ -127,7 +127,9 @@ impl Server {
             ssh: ssh.local_addr()?,
             console: console.as_ref().map(TcpListener::local_addr).transpose()?,
         };
-        if state.listening.set(listening).is_err() {
+        if state.proxy.set(Arc::downgrade(&proxy)).is_err()
+            || state.listening.set(listening).is_err()
+        {
             bail!("this state belongs to a running server already");
         }
         let socket = control_socket(home)?;

@@ -1,13 +1,14 @@
 //! What a retry needs of the journal: the stored request, and where an action stands.
 
 use crate::append;
-use crate::call::Call;
+use crate::call::{Call, EVENT_RESERVE};
 use crate::contract::{Body, InvocationId, RequestStored, Source};
-use crate::core::{Part, now_ms};
+use crate::core::{Part, closed, now_ms};
 use crate::live::Journal;
 use crate::projection::{Invocation, Standing};
 use crate::read;
 use crate::result::{self, Sealer, Stream};
+use std::collections::HashSet;
 use zeroize::Zeroizing;
 
 /// A request as it was stored. It can hold what a caller took for a secret: zeroed when dropped.
@@ -42,7 +43,8 @@ impl Call {
         let sealer = key.and_then(|key| Sealer::new(&key, self.id()));
         let mut sealer = sealer.ok_or(append::Error::Locked)?;
         let length = content.iter().map(|piece| piece.len() as u64).sum::<u64>();
-        self.reserve(head.len() as u64 + length)?;
+        // A route that retries may try to connect more often than others.
+        self.reserve(head.len() as u64 + length + EVENT_RESERVE)?;
         let at_ms = now_ms();
         let mut drafts = sealer.push(Stream::Head, head, at_ms).ok_or(append::Error::Locked)?;
         for piece in content {
@@ -90,6 +92,42 @@ impl Journal {
         let earlier = self.invocation(link)?;
         let id = invocation.id();
         Ok(earlier.filter(|earlier| earlier.retries().contains(&id)).unwrap_or(invocation))
+    }
+
+    /// Invocations that are settled as unknown, newest first, at most `limit` that `matches` takes.
+    ///
+    /// Blocks; not for an async worker.
+    ///
+    /// # Errors
+    /// [`read::Error`].
+    pub fn in_doubt(
+        &self,
+        limit: usize,
+        mut matches: impl FnMut(&Invocation) -> bool,
+    ) -> Result<Vec<Invocation>, read::Error> {
+        let core = self.core();
+        let indexed = {
+            let index = core.index.read();
+            index.as_ref().ok_or_else(closed)?.in_doubt()?
+        };
+        // What the index has not seen yet is in memory, and newer.
+        let mut held: Vec<InvocationId> = core.overlay.iter().map(|entry| *entry.key()).collect();
+        held.sort_unstable_by(|a, b| b.cmp(a));
+        let mut seen = HashSet::new();
+        let mut found = Vec::new();
+        for id in held.into_iter().chain(indexed) {
+            if found.len() >= limit {
+                break;
+            }
+            if seen.insert(id)
+                && let Some(invocation) = self.invocation(id)?
+                && invocation.is_in_doubt()
+                && matches(&invocation)
+            {
+                found.push(invocation);
+            }
+        }
+        Ok(found)
     }
 
     /// The dispatched retries of a first attempt, in order.

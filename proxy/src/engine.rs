@@ -6,6 +6,7 @@
 //!     └───────────┴───────────┴────────────┴───────────┘ refuse (not_attempted)
 //! ```
 
+use crate::again::Again;
 use crate::answer::{Finished, Pending};
 use crate::deliver::Outbound;
 use crate::fingerprint::{Content, WHOLE_BYTES, fingerprint};
@@ -39,6 +40,9 @@ use zeroize::Zeroizing;
 /// How long a caller is asked to wait where nothing else says so.
 pub(crate) const BACKOFF_MS: u64 = 1000;
 
+/// How often the addresses of an origin are tried where the route lets calls be retried.
+const SETUP_ROUNDS: u32 = 3;
+
 /// How often, and at what distance, an unconfirmed delivery is looked at again.
 const DELIVERY_TRIES: u32 = 10;
 const DELIVERY_PAUSE: Duration = Duration::from_millis(10);
@@ -61,6 +65,8 @@ pub(crate) struct Job<'a> {
     pub(crate) keep_alive: bool,
     /// Filled in as far as the request could be read.
     pub(crate) known: Known,
+    /// The broker may retry by itself while the caller waits.
+    pub(crate) again: Option<Again>,
 }
 
 /// What is known of the request for its record.
@@ -68,6 +74,8 @@ pub(crate) struct Job<'a> {
 pub(crate) struct Known {
     pub(crate) agent: Option<String>,
     pub(crate) caller_id: Option<InvocationId>,
+    /// The first attempt, if this is a retry of it.
+    pub(crate) retries: Option<InvocationId>,
     /// As it stands in records.
     pub(crate) target: Option<String>,
     pub(crate) fingerprint: Option<Fingerprint>,
@@ -119,19 +127,23 @@ impl Job<'_> {
         self.note_encoding(&mut call, &prepared.grant);
         let mut ready = match self.connect(&mut call, &prepared).await {
             Ok(ready) => ready,
-            Err(refusal) => return self.refuse(Some(call), &refusal).await,
+            Err(refusal) => {
+                self.again = may_retry(&call, &prepared.grant);
+                return self.refuse(Some(call), &refusal).await;
+            }
         };
+        self.again = may_retry(&call, &prepared.grant);
         let ahead = std::mem::take(&mut prepared.ahead);
         let ahead = ready.content.take().map_or(ahead, |content| vec![content]);
         // D-1: durable before the first byte. Nothing but the proof opens the connection.
-        match call.dispatch(dispatch_record(&ready.idle, prepared.fingerprint)).await {
+        match call.dispatch(dispatch_record(&ready.idle, prepared.fingerprint, 1)).await {
             Ok(proof) => self.exchange(call, &prepared, ready, ahead, proof).await,
             Err(error) => self.refuse(Some(call), &Refusal::Journal(error)).await,
         }
     }
 
     /// Runs the exchange and answers.
-    async fn exchange(
+    pub(crate) async fn exchange(
         &mut self,
         mut call: Call,
         prepared: &Prepared,
@@ -167,6 +179,7 @@ impl Job<'_> {
                 next_hop: &next_hop,
                 pseudonym: &self.shared.pseudonym,
                 hold_bytes: self.shared.options.hold_bytes,
+                hold_refusal: self.again.is_some(),
                 redactor: &mut redactor,
                 progress: &progress,
             });
@@ -180,6 +193,14 @@ impl Job<'_> {
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
         match ended {
             relay::Ended::Switched(_) => Finished { keep: false, pending: None },
+            relay::Ended::Refused => {
+                let id = call.id();
+                drop(call);
+                match self.retried().await {
+                    Some(finished) => finished,
+                    None => self.answer_as_recorded(id).await,
+                }
+            }
             relay::Ended::Settled { delivered, keep } => {
                 let keep = keep && delivered && self.incoming.is_ended();
                 let mut pending = Some(Pending::new(call, self.out.sent));
@@ -207,6 +228,12 @@ impl Job<'_> {
             None => Identity::of(&self.head, &shared.policy),
         };
         let agent = identity.ok_or(Refusal::Unauthenticated)?.agent;
+        self.prepare_for(agent).await
+    }
+
+    /// [`Job::prepare`] for an agent that is known already.
+    pub(crate) async fn prepare_for(&mut self, agent: String) -> Result<Prepared, Refusal> {
+        let shared = Arc::clone(self.shared);
         self.known.agent = Some(agent.clone());
         let target = request::target(&self.head, self.tunnel)?;
         self.known.target = Some(target.recorded());
@@ -242,7 +269,7 @@ impl Job<'_> {
             || operation.idempotency.is_some()
             || self.known.caller_id.is_some();
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
-        let guarded = guarded || looked_at;
+        let guarded = guarded || looked_at || grant.retry.is_some();
         let ahead = if guarded { self.read_ahead(limit_bytes).await? } else { Vec::new() };
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
         let content = if self.incoming.is_ended() {
@@ -385,6 +412,9 @@ impl Job<'_> {
         .map_err(Refusal::Journal)?;
         let injected = self.injected(prepared, bound.as_ref()).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
+        if let Some(rule) = grant.retry.as_ref().filter(|_| self.known.retries.is_none()) {
+            self.store_request(call, prepared, rule);
+        }
         let target = &prepared.target;
         let framing = injected.as_ref().map_or(self.framing, |injected| injected.framing);
         let edits = injected.as_ref().map(|injected| &injected.edits);
@@ -447,6 +477,7 @@ impl Job<'_> {
             trust: &key.trust,
             timeout: prepared.grant.limits.connect_timeout,
             http2: key.http2,
+            rounds: if prepared.grant.retry.is_some() { SETUP_ROUNDS } else { 1 },
         };
         let mut unrecorded = None;
         let dialled = dial::dial(&plan, &self.shared.trust, |attempt| {
@@ -468,6 +499,13 @@ impl Job<'_> {
     }
 }
 
+/// Leave to retry while the caller waits, if the route gives it and the request is stored.
+fn may_retry(call: &Call, grant: &HttpGrant) -> Option<Again> {
+    let rule = grant.retry.as_ref().filter(|rule| rule.automatic)?;
+    call.invocation().request()?;
+    Some(Again { first: call.id(), within: rule.within })
+}
+
 /// The secret of a credential; a slow source is asked off the threads that serve other calls.
 async fn secret_of(
     policy: &Arc<Policy>,
@@ -484,10 +522,10 @@ async fn secret_of(
 }
 
 /// The record of crossing the boundary.
-pub(crate) fn dispatch_record(idle: &Idle, fingerprint: Fingerprint) -> Dispatch {
+pub(crate) fn dispatch_record(idle: &Idle, fingerprint: Fingerprint, attempt: u32) -> Dispatch {
     let peer = idle.peer();
     Dispatch {
-        attempt: 1,
+        attempt,
         connection: peer.connection,
         reused: peer.reused,
         address: peer.address.to_string(),

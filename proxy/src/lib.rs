@@ -25,6 +25,7 @@
 //! - Identity and policy are asked for every request, inside of tunnels as well.
 
 mod address;
+mod again;
 mod answer;
 mod body;
 mod ca;
@@ -48,6 +49,8 @@ mod relay;
 pub mod render;
 mod request;
 mod respond;
+pub mod retry;
+mod stored;
 mod stream;
 mod target;
 mod upstream;

@@ -2,9 +2,10 @@
 
 use crate::upstream::pool::Pool;
 use crate::upstream::tls::Trust;
-use crate::{Ca, front};
+use crate::{Ca, front, retry};
 use async_trait::async_trait;
 use journal::Journal;
+use journal::contract::InvocationId;
 use policy::Policy;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::sync::Arc;
@@ -106,6 +107,19 @@ impl Proxy {
             pseudonym: format!("{}-{tag}", crate::render::PROXY_NAME),
         };
         Ok(Arc::new(Self { shared: Arc::new(shared) }))
+    }
+
+    /// Makes one more attempt of the action that an invocation belongs to, in the name of `holder`
+    /// (contract T-2, K-6). Gives the attempt, whose outcome is on record.
+    ///
+    /// # Errors
+    /// [`retry::Error`]; nothing was dispatched then.
+    pub async fn retry(
+        &self,
+        id: InvocationId,
+        holder: &str,
+    ) -> Result<journal::Invocation, retry::Error> {
+        retry::once(&self.shared, id, holder).await
     }
 
     /// Serves a listener until `shutdown` turns true, then lets calls under way end, up to

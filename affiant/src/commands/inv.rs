@@ -1,4 +1,4 @@
-//! `affiant inv`: list, show, events, result, decide, ack.
+//! `affiant inv`: list, show, events, result, decide, retry, attest, waiting, ack.
 
 use super::Context;
 use crate::cli::Inv;
@@ -50,6 +50,31 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
             }
             Ok(ExitCode::SUCCESS)
         }
+        Inv::Retry { id } => {
+            let body = client.act(&path(&id, "/retry")?, Bytes::new()).await?;
+            if context.json {
+                output::json(&body)?;
+            } else {
+                for (label, pointer) in [
+                    ("attempt", "/attempt/invocation_id"),
+                    ("outcome", "/attempt/error/outcome"),
+                    ("code", "/attempt/error/code"),
+                    ("decision", "/standing/decision"),
+                ] {
+                    output::line(&format!("{label:<11} {}", text(&body, pointer)));
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Inv::Attest { id, outcome, note } => {
+            let statement = serde_json::json!({ "outcome": outcome, "note": note });
+            let state = client.act(&path(&id, "/attest")?, statement.to_string().into()).await?;
+            show(context, &state)
+        }
+        Inv::Waiting => {
+            let page = client.json("/v1/waiting").await?;
+            print_list(context, &page)
+        }
         Inv::Ack { id } => {
             client.expect(Method::POST, &path(&id, "/ack")?, Bytes::new()).await?;
             output::line("delivery is on record");
@@ -82,8 +107,12 @@ async fn list(
         path.push_str(&encode(value));
     }
     let page = client.json(&path).await?;
+    print_list(context, &page)
+}
+
+fn print_list(context: &Context, page: &Value) -> anyhow::Result<ExitCode> {
     if context.json {
-        output::json(&page)?;
+        output::json(page)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows = vec![

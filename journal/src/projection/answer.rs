@@ -71,6 +71,12 @@ impl Invocation {
         matches!(self.state, State::Ended(_) | State::Committed(_))
     }
 
+    /// Whether it is settled as unknown: late evidence can still decide it.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        matches!(self.state, State::Ended(verdict) if verdict.outcome() == Outcome::Unknown)
+    }
+
     /// Whether `DISPATCH_STARTED` is on record.
     #[must_use]
     pub const fn is_dispatched(&self) -> bool {

@@ -31,6 +31,18 @@ impl Standing {
     /// instruction is `reconcile` (contract K-5, T-3).
     #[must_use]
     pub fn of(first: &Invocation, retries: &[Invocation], now_ms: u64) -> Self {
+        let leases = first.lease().map_or(0, |lease| lease.generation);
+        Self::after(first, retries, now_ms, 1 + leases)
+    }
+
+    /// [`Standing::of`] for the holder of the newest lease, whose attempt is still to be made.
+    #[must_use]
+    pub fn of_leased(first: &Invocation, retries: &[Invocation], now_ms: u64) -> Self {
+        let leases = first.lease().map_or(0, |lease| lease.generation);
+        Self::after(first, retries, now_ms, leases.max(1))
+    }
+
+    fn after(first: &Invocation, retries: &[Invocation], now_ms: u64, attempts: u64) -> Self {
         let all = || std::iter::once(first).chain(retries);
         let has = |outcome| move |attempt: &&Invocation| attempt.verdict().outcome() == outcome;
         let newest = retries.last().unwrap_or(first);
@@ -44,7 +56,6 @@ impl Standing {
             .or_else(|| retries.iter().rev().find(has(Outcome::Unknown)))
             .or_else(|| Some(first).filter(has(Outcome::Unknown)))
             .unwrap_or(newest);
-        let attempts = 1 + first.lease().map_or(0, |lease| lease.generation);
         let max_attempts = first.request().map(|(_, stored)| stored.max_attempts);
         let spent = max_attempts.is_some_and(|most| attempts >= u64::from(most));
         let operation = first.operation();
