@@ -44,7 +44,7 @@ fn honours_keys() -> impl FnMut(&Asked) -> Done + Send {
     }
 }
 
-fn pay<'a>(server: &Server, service: &Service, more: &[&'a str]) -> Response {
+fn pay(server: &Server, service: &Service, more: &[&str]) -> Response {
     let url = service.url("/charges");
     let mut arguments = vec!["-d", "amount=1", "-H", "Content-Type: text/plain"];
     arguments.extend(more);

@@ -8,7 +8,8 @@ use crate::engine::{Job, now_ms};
 use crate::proxy::Shared;
 use crate::retry::{self, Action, Error};
 use journal::contract::{InvocationId, Outcome, Retry};
-use journal::{Invocation, State};
+use journal::{Call, Invocation, State};
+use policy::HttpGrant;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,6 +26,13 @@ const LONGEST: Duration = Duration::from_secs(10);
 pub(crate) struct Again {
     pub(crate) first: InvocationId,
     pub(crate) within: Duration,
+}
+
+/// Leave to retry while the caller waits, if the route gives it and the request is stored.
+pub(crate) fn may_retry(call: &Call, grant: &HttpGrant) -> Option<Again> {
+    let rule = grant.retry.as_ref().filter(|rule| rule.automatic)?;
+    call.invocation().request()?;
+    Some(Again { first: call.id(), within: rule.within })
 }
 
 /// The pause before the `n`th retry, 0 for the first: half of it is chance.

@@ -39,28 +39,20 @@ pub(crate) fn restore(text: &[u8]) -> Option<Request> {
 }
 
 impl Job<'_> {
-    /// Stores the request where its route lets it be sent again. True when it is stored.
-    pub(crate) fn store_request(
-        &self,
-        call: &mut Call,
-        prepared: &Prepared,
-        rule: &RetryRule,
-    ) -> bool {
+    /// Stores the request where its route lets it be sent again. What can't be stored is noted, and the
+    /// call goes on without retries.
+    pub(crate) fn store_request(&self, call: &mut Call, prepared: &Prepared, rule: &RetryRule) {
         let whole = self.incoming.is_ended() && !prepared.partial;
         if !whole || self.incoming.trailers().iter().next().is_some() || is_upgrade(&self.head) {
             let why = "it is longer than 1 MiB, has trailers, or asks for an upgrade";
             call.note("request_not_stored", why);
-            return false;
+            return;
         }
         let head = stored_head(&self.head, &prepared.target);
         let content: Vec<&[u8]> = prepared.ahead.iter().map(|piece| &piece[..]).collect();
-        match call.store_request(&head, &content, rule.max_attempts) {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(%error, id = %call.id(), "a request was not stored");
-                call.note("request_not_stored", "the journal had no room or no key for it");
-                false
-            }
+        if let Err(error) = call.store_request(&head, &content, rule.max_attempts) {
+            tracing::warn!(%error, id = %call.id(), "a request was not stored");
+            call.note("request_not_stored", "the journal had no room or no key for it");
         }
     }
 }

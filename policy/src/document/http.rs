@@ -8,7 +8,7 @@ use super::{
 use crate::host::{Pattern, is_private_literal};
 use crate::preset::{Contract, Preset};
 use crate::{Credential, HttpGrant, IdempotencyRule, Inject, Scheme, path};
-use journal::contract::{KeepResult, RemoteContract};
+use journal::contract::RemoteContract;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(super) const KNOWN: &[&str] = &[
 ];
 
 pub(super) const MATCH: &[&str] =
-    &["scheme", "host", "port", "methods", "path", "headers", "query"];
+    &["scheme", "host", "port", "methods", "path", "headers", "query", "body"];
 pub(super) const IDEMPOTENCY: &[&str] = &["header", "scope", "retention", "contract"];
 
 /// What a remote that publishes no retention is trusted to keep a key (contract K-5).
@@ -76,24 +76,14 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let conditions = conditions::read(&target);
     let (hosts, name) = (read_hosts(&target, preset)?, name?);
     let private_addresses = terms.private_addresses.unwrap_or(false);
-    if scheme == Scheme::Http && credential.as_ref().is_some_and(|c| c.inject == Inject::Mtls) {
-        target.wrong("scheme", "has no handshake for a client certificate; use https", None);
-    }
     if let Some(credential) = &credential {
         warn_of_exposure(fields, &target, scheme, &hosts, credential);
         warn_of_other_hosts(fields, &hosts, shared.presets.get(&credential.id));
     }
-    if let [Pattern::Exact(host)] = hosts.as_slice()
-        && is_private_literal(host)
-        && !private_addresses
-    {
-        let hint = Some("add private_addresses = \"allow\" to the route".to_owned());
-        target.doubtful("host", "is a private address, which policy refuses", hint);
+    if !private_addresses {
+        warn_of_private_host(&target, &hosts);
     }
-    if retry.as_ref().is_some_and(|retry| retry.automatic) && terms.keep != KeepResult::Full {
-        let hint = Some("the answer of a retry is read from the record".to_owned());
-        fields.wrong("retry", "needs result.keep = \"full\" to be automatic", hint);
-    }
+    repeat::check_retry(fields, retry.as_ref(), terms.keep);
     let contract = preset.map(|preset| {
         let overridden = idempotent.is_some() || fields.has("idempotency");
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
@@ -101,6 +91,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let intercept = read_intercept(fields, &target);
     let grant = HttpGrant {
         route: Some(name.clone()),
+        would_deny: None,
         credential,
         idempotent,
         idempotency,
@@ -145,7 +136,7 @@ fn read_intercept(fields: &Fields<'_, '_>, target: &Fields<'_, '_>) -> bool {
             fields.wrong(key, "needs a route that is intercepted", None);
         }
     }
-    for key in ["methods", "path", "headers", "query"] {
+    for key in ["methods", "path", "headers", "query", "body"] {
         if target.has(key) {
             target.wrong(key, "needs a route that is intercepted", None);
         }
@@ -191,6 +182,16 @@ fn read_hosts(target: &Fields<'_, '_>, preset: Option<&Preset>) -> Option<Vec<Pa
     }
 }
 
+/// A host that policy would refuse by its address.
+fn warn_of_private_host(target: &Fields<'_, '_>, hosts: &[Pattern]) {
+    if let [Pattern::Exact(host)] = hosts
+        && is_private_literal(host)
+    {
+        let hint = Some("add private_addresses = \"allow\" to the route".to_owned());
+        target.doubtful("host", "is a private address, which policy refuses", hint);
+    }
+}
+
 /// A credential that is meant for one service and goes to another.
 fn warn_of_other_hosts(
     fields: &Fields<'_, '_>,
@@ -217,6 +218,9 @@ fn warn_of_exposure(
     credential: &Credential,
 ) {
     let id = &credential.id;
+    if scheme == Scheme::Http && credential.inject == Inject::Mtls {
+        target.wrong("scheme", "has no handshake for a client certificate; use https", None);
+    }
     if scheme == Scheme::Http {
         let message = format!("sends credential {id:?} in clear text");
         target.doubtful("scheme", message, Some("use https".to_owned()));

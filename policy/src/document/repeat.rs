@@ -3,6 +3,7 @@
 use super::reader::Fields;
 use crate::path;
 use crate::repeat::{NAMES, ReconcileRule, RetryRule, Shows, names_of};
+use journal::contract::KeepResult;
 use std::time::Duration;
 
 pub(super) const RETRY: &[&str] = &["max_attempts", "automatic", "within", "lease"];
@@ -31,6 +32,14 @@ pub(super) fn read_retry(fields: &Fields<'_, '_>) -> Option<RetryRule> {
         within: table.duration("within").unwrap_or(WITHIN),
         lease: table.duration("lease").unwrap_or(LEASE),
     })
+}
+
+/// An automatic retry answers from the record.
+pub(super) fn check_retry(fields: &Fields<'_, '_>, retry: Option<&RetryRule>, keep: KeepResult) {
+    if retry.is_some_and(|retry| retry.automatic) && keep != KeepResult::Full {
+        let hint = Some("the answer of a retry is read from the record".to_owned());
+        fields.wrong("retry", "needs result.keep = \"full\" to be automatic", hint);
+    }
 }
 
 /// The key `reconcile`.
