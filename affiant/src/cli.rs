@@ -321,6 +321,11 @@ pub(crate) enum Inv {
         /// Its id
         id: String,
     },
+    /// Ask the origin what happened to a call in doubt, as its route says
+    Reconcile {
+        /// Its id
+        id: String,
+    },
     /// State what happened to a call in doubt; on record as an operator's word
     Attest {
         /// Its id

@@ -5,6 +5,7 @@ use crate::control::client::Client;
 use crate::control::{Caller, ForAgents, Listening, State, console, router};
 use crate::hardening;
 use crate::home::Home;
+use crate::reconciler;
 use anyhow::{Context as _, bail};
 use journal::{Journal, ResultKey};
 use policy::Policy;
@@ -136,6 +137,8 @@ impl Server {
 
         let (shutdown, watched) = watch::channel(false);
         let mut tasks = JoinSet::new();
+        let weak = Arc::downgrade(&proxy);
+        tasks.spawn(reconciler::run(state.journal.clone(), weak, watched.clone()));
         tasks.spawn(proxy.serve(http, watched.clone()));
         tasks.spawn(gateway.serve(ssh, watched.clone()));
         tasks.spawn(maintain(state.journal.clone(), watched.clone()));

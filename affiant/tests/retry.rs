@@ -435,3 +435,20 @@ fn j_5_an_operator_states_what_happened() {
     home.ok(&["inv", "attest", &three, "--outcome", "committed", "--note", "by phone"]);
     assert_eq!(home.json(&["inv", "show", &three])["note"], "by phone");
 }
+
+/// V-4: what is refused by validation is never retried, by the broker or on request.
+#[test]
+fn v_4_a_refusal_is_never_retried() {
+    let service = Service::start(|_| Done::and_answers(200, "", "ok"));
+    let home = home(&service.policy("retry = { max_attempts = 9, automatic = true }"));
+    let server = home.serve();
+    let refused = server.curl(&["-H", "Authorization: Bearer mine", &service.url("/x")]);
+    assert_eq!(refused.json()["error"]["code"], "HEADER_FORBIDDEN");
+    let id = refused.invocation();
+    let (status, answer) = post(&server, &format!("invocations/{id}/retry"));
+    assert_eq!((status, answer["code"].as_str()), (409, Some("RETRY_NOT_ALLOWED")));
+    assert_eq!(answer["decision"], "STOP_FOR_CORRECTION");
+    let all = server.control("invocations");
+    assert_eq!(all["invocations"].as_array().unwrap().len(), 1);
+    assert_eq!(service.asked().len(), 0);
+}

@@ -1,8 +1,9 @@
 //! What a retry needs of the journal: the stored request, and where an action stands.
 
+use crate::admission::index_failed;
 use crate::append;
 use crate::call::{Call, EVENT_RESERVE};
-use crate::contract::{Body, InvocationId, RequestStored, Source};
+use crate::contract::{Body, InvocationId, RequestStored, ResultCommitted, Source};
 use crate::core::{Part, closed, now_ms};
 use crate::live::Journal;
 use crate::projection::{Invocation, Standing};
@@ -92,6 +93,37 @@ impl Journal {
         let earlier = self.invocation(link)?;
         let id = invocation.id();
         Ok(earlier.filter(|earlier| earlier.retries().contains(&id)).unwrap_or(invocation))
+    }
+
+    /// Appends late evidence to every attempt of an action that is in doubt, durably (contract J-3).
+    /// False when there was none.
+    ///
+    /// # Errors
+    /// [`append::Error`].
+    pub async fn settle_doubt(
+        &self,
+        first: &Invocation,
+        source: Source,
+        late: &ResultCommitted,
+    ) -> Result<bool, append::Error> {
+        let retries = self.retries(first).map_err(|_| index_failed())?;
+        let mut settled = false;
+        for attempt in std::iter::once(first).chain(&retries) {
+            if !attempt.is_in_doubt() {
+                continue;
+            }
+            let body = Body::ResultCommitted(Box::new(late.clone()));
+            match self.record(attempt.id(), source, body) {
+                Ok(ticket) => {
+                    ticket.durable().await?;
+                    settled = true;
+                }
+                // Other evidence came first.
+                Err(append::Error::Illegal(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(settled)
     }
 
     /// Invocations that are settled as unknown, newest first, at most `limit` that `matches` takes.

@@ -45,6 +45,7 @@ mod outgoing;
 mod passage;
 mod proxy;
 mod pump;
+pub mod reconcile;
 mod record;
 mod redact;
 mod relay;

@@ -21,6 +21,7 @@ pub(crate) enum ProblemCode {
     RangeNotSatisfiable,
     NotSettled,
     NotInDoubt,
+    NotReconcilable,
     NoServer,
     RetryNotAllowed,
     RetryTooEarly,
@@ -49,6 +50,7 @@ impl ProblemCode {
             }
             Self::NotSettled => (StatusCode::CONFLICT, "NOT_SETTLED"),
             Self::NotInDoubt => (StatusCode::CONFLICT, "NOT_IN_DOUBT"),
+            Self::NotReconcilable => (StatusCode::CONFLICT, "NOT_RECONCILABLE"),
             Self::NoServer => (StatusCode::SERVICE_UNAVAILABLE, "NO_SERVER"),
             Self::RetryNotAllowed => (StatusCode::CONFLICT, "RETRY_NOT_ALLOWED"),
             Self::RetryTooEarly => (StatusCode::CONFLICT, "RETRY_TOO_EARLY"),

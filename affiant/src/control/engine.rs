@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, Query, State as Extract};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use journal::contract::{Body, Code, Decision, Outcome, ResultCommitted, Retry, Source, Verdict};
+use journal::contract::{Code, Decision, ResultCommitted, Retry, Source, Verdict};
 use journal::{Invocation, Journal, Standing};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -107,6 +107,40 @@ fn refused(error: &proxy::retry::Error) -> Problem {
     Problem::new(code, error.to_string())
 }
 
+/// `POST /v1/invocations/{id}/reconcile`: asks the origin what happened (contract K-7).
+pub(super) async fn reconcile(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let first = find_first(&state.journal, &caller, &id)?;
+    let proxy = state.proxy.get().and_then(Weak::upgrade).ok_or_else(no_server)?;
+    let first_id = first.id();
+    let asked = tokio::spawn(async move { proxy.reconcile(first_id).await });
+    let asked = asked.await.map_err(|error| internal(&error))?.map_err(|e| not_asked(&e))?;
+    let first = find(&state.journal, &caller, &first_id.to_string())?;
+    let standing = state.journal.standing(&first).map_err(|error| internal(&error))?;
+    let body = json!({
+        "invocation_id": first_id,
+        "shows": asked.shows,
+        "query": describe(&asked.query),
+        "standing": standing_members(&standing),
+    });
+    Ok(Json(body).into_response())
+}
+
+/// Why nothing was asked.
+fn not_asked(error: &proxy::reconcile::Error) -> Problem {
+    use proxy::reconcile::Error;
+    let code = match error {
+        Error::NotInDoubt => ProblemCode::NotInDoubt,
+        Error::NoRule | Error::Query(_) | Error::Malformed => ProblemCode::NotReconcilable,
+        Error::NotFound => ProblemCode::NoSuchInvocation,
+        Error::Journal(_) | Error::Read(_) => return internal(error),
+    };
+    Problem::new(code, error.to_string())
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Statement {
@@ -136,40 +170,13 @@ pub(super) async fn attest(
     }
     let first = find_first(&state.journal, &caller, &id)?;
     let late = ResultCommitted { note: Some(note.to_owned()), ..ResultCommitted::of(verdict) };
-    let settled = settle_doubt(&state.journal, &first, Source::OperatorAttested, &late).await?;
-    if !settled {
+    let settled = state.journal.settle_doubt(&first, Source::OperatorAttested, &late).await;
+    if !settled.map_err(|error| internal(&error))? {
         let detail = "only an unknown outcome can be stated; this one is on record already";
         return Err(Problem::new(ProblemCode::NotInDoubt, detail));
     }
     let first = find(&state.journal, &caller, &first.id().to_string())?;
     Ok(Json(describe(&first)).into_response())
-}
-
-/// Appends late evidence to every attempt in doubt. False when there is none.
-async fn settle_doubt(
-    journal: &Journal,
-    first: &Invocation,
-    source: Source,
-    late: &ResultCommitted,
-) -> Result<bool, Problem> {
-    let retries = journal.retries(first).map_err(|error| internal(&error))?;
-    let mut settled = false;
-    for attempt in std::iter::once(first).chain(&retries) {
-        if !attempt.is_settled() || attempt.verdict().outcome() != Outcome::Unknown {
-            continue;
-        }
-        let body = Body::ResultCommitted(Box::new(late.clone()));
-        match journal.record(attempt.id(), source, body) {
-            Ok(ticket) => {
-                ticket.durable().await.map_err(|error| internal(&error))?;
-                settled = true;
-            }
-            // Other evidence came first.
-            Err(journal::append::Error::Illegal(_)) => {}
-            Err(error) => return Err(internal(&error)),
-        }
-    }
-    Ok(settled)
 }
 
 #[derive(Debug, Deserialize)]
@@ -210,7 +217,7 @@ pub(super) async fn waiting(
 }
 
 /// First attempts of actions in doubt whose decision is `RECONCILE`, newest first.
-pub(super) fn in_doubt(
+pub(crate) fn in_doubt(
     journal: &Journal,
     agent: Option<&str>,
     limit: usize,

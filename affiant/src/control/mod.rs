@@ -9,6 +9,7 @@ mod invocations;
 mod operator;
 
 pub(crate) use answer::{Problem, ProblemCode};
+pub(crate) use engine::in_doubt;
 
 use axum::Router;
 use axum::response::{IntoResponse as _, Response};
@@ -57,6 +58,7 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/invocations/{id}/result", get(invocations::result))
         .route("/v1/invocations/{id}/decision", get(engine::decision))
         .route("/v1/invocations/{id}/retry", post(engine::retry))
+        .route("/v1/invocations/{id}/reconcile", post(engine::reconcile))
         .route("/v1/invocations/{id}/attest", post(engine::attest))
         .route("/v1/waiting", get(engine::waiting))
         .route("/v1/invocations/{id}/ack", post(invocations::ack))
