@@ -21,6 +21,7 @@ pub mod read;
 pub mod repair;
 pub mod result;
 pub mod seal;
+pub mod tally;
 pub mod verify;
 
 mod admission;

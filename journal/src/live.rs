@@ -321,6 +321,12 @@ impl Journal {
         crate::lease::acquire(self.core(), id, holder, ttl).await
     }
 
+    /// Settled invocations since the journal was opened, counted.
+    #[must_use]
+    pub fn tally(&self) -> crate::tally::Tally {
+        self.core().tally.all()
+    }
+
     /// Counters and gauges.
     #[must_use]
     pub fn stats(&self) -> Stats {

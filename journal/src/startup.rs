@@ -86,6 +86,7 @@ pub(crate) fn open_on(
         retention: options.retention,
         guard_horizon_ms: horizon,
         leases: Mutex::new(crate::lease::Table::default()),
+        tally: crate::tally::Counter::default(),
         signer,
         directory: options.directory.clone(),
         feed: Mutex::new(Feed::default()),

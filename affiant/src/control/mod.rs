@@ -6,6 +6,7 @@ pub(crate) mod client;
 pub(crate) mod console;
 mod engine;
 mod invocations;
+mod metrics;
 mod operator;
 
 pub(crate) use answer::{Problem, ProblemCode};
@@ -63,6 +64,7 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/waiting", get(engine::waiting))
         .route("/v1/invocations/{id}/ack", post(invocations::ack))
         .route("/v1/health", get(operator::health))
+        .route("/v1/metrics", get(metrics::metrics))
         .route("/v1/stats", get(operator::stats))
         .route("/v1/secrets/{name}", put(operator::put_secret))
         .route("/v1/vault", get(operator::vault))
