@@ -62,7 +62,7 @@ fn t_5_phase_and_outcome_are_counted_apart() {
         r#"affiant_invocation_duration_seconds_count{gateway="http",outcome="committed"} 3"#,
         "affiant_journal_healthy 1",
         "affiant_vault_unlocked 1",
-        "affiant_policy_version 1",
+        "affiant_policy_version 2",
     ] {
         assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
     }

@@ -120,8 +120,13 @@ fn k_1_the_same_key_brings_the_first_result() {
             "LEASE_RELEASED",
         ]
     );
+    // nobody waited for it, so the instruction is to fetch it.
+    assert_eq!(retried["attempt"]["error"]["retry"], "fetch_result");
     let result = server.curl(&[&format!("http://affiant.internal/v1/invocations/{id}/result")]);
     assert_eq!((result.status, text(&result.body).as_str()), (200, "charged once"));
+    eventually("the result is handed over", || {
+        decision(&server, &id)["decision"] == "RETURN_RECORDED_RESULT"
+    });
     // T-2: nothing more is sent, and the answer says why.
     let (status, refused) = post(&server, &format!("invocations/{attempt}/retry"));
     assert_eq!((status, refused["code"].as_str()), (409, Some("RETRY_NOT_ALLOWED")));
@@ -352,7 +357,9 @@ fn c_4_setup_is_tried_again_and_every_try_is_on_record() {
     assert_eq!(text(&result.body), "here");
     let first = server.control(&format!("invocations/{id}"));
     assert_eq!(first["error"]["outcome"], "not_attempted", "not_attempted is final");
-    assert_eq!(decision(&server, &id)["decision"], "RETURN_RECORDED_RESULT");
+    eventually("the result is handed over", || {
+        decision(&server, &id)["decision"] == "RETURN_RECORDED_RESULT"
+    });
 }
 
 /// T-3, I-2: the stored request is in no file in clear, and holds no credential of policy's.

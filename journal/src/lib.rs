@@ -26,6 +26,7 @@ pub mod verify;
 
 mod admission;
 mod call;
+mod clock;
 mod core;
 mod entry;
 mod guard;

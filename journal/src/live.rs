@@ -65,11 +65,23 @@ impl Journal {
     /// [`open::Error`]; with [`open::Error::Damaged`] nothing was changed.
     pub fn open(options: Options, key: Option<ResultKey>) -> Result<(Self, Recovery), open::Error> {
         let (core, recovery) = startup::open(&options, key)?;
-        Ok((Self::from_core(core), recovery))
+        let journal = Self::from_core(core);
+        journal.hold_clock();
+        Ok((journal, recovery))
     }
 
     pub(crate) fn from_core(core: Arc<Core>) -> Self {
         Self { handle: Arc::new(Handle { core }) }
+    }
+
+    /// Holds the wall clock against the newest invocation on record.
+    fn hold_clock(&self) {
+        let newest = self.list(&Filter { limit: 1, ..Filter::default() });
+        let newest = newest.ok().and_then(|page| page.invocations.into_iter().next());
+        if let Some(newest) = newest {
+            let ended = newest.ended_at_ms().unwrap_or_default();
+            self.core().clock.hold_against(newest.accepted_at_ms().max(ended));
+        }
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

@@ -174,12 +174,19 @@ impl Journal {
         Ok(retries)
     }
 
+    /// The time to judge expiries by, in milliseconds since 1970: the wall clock, unless more time
+    /// passed than it says.
+    #[must_use]
+    pub fn latest_ms(&self) -> u64 {
+        self.core().clock.latest_ms()
+    }
+
     /// Where the action of a first attempt stands now.
     ///
     /// # Errors
     /// [`read::Error`].
     pub fn standing(&self, first: &Invocation) -> Result<Standing, read::Error> {
-        Ok(Standing::of(first, &self.retries(first)?, now_ms()))
+        Ok(Standing::of(first, &self.retries(first)?, self.latest_ms()))
     }
 
     /// The attempt that answers for an action: the one whose evidence decides.
@@ -188,7 +195,7 @@ impl Journal {
     /// [`read::Error`].
     pub fn answering(&self, first: Invocation) -> Result<Invocation, read::Error> {
         let retries = self.retries(&first)?;
-        let by = Standing::of(&first, &retries, now_ms()).by;
+        let by = Standing::of(&first, &retries, self.latest_ms()).by;
         Ok(retries.into_iter().find(|retry| retry.id() == by).unwrap_or(first))
     }
 }

@@ -11,8 +11,8 @@ mod common;
 
 use common::*;
 use journal::contract::{
-    Accepted, Body, Code, Decision, Ended, InvocationId, Outcome, ResultCommitted, Retry, Source,
-    Verdict,
+    Accepted, Body, Code, Decision, Ended, InvocationId, Noted, Outcome, ResultCommitted, Retry,
+    Source, Verdict,
 };
 use journal::{Admission, Against, Call, Guard, Journal, result, verify_against};
 use std::time::Duration;
@@ -181,6 +181,80 @@ async fn j_3_a_retry_settles_what_was_unknown() {
     assert_eq!(content(&journal, id), b"the one result");
     // Settled once, for good.
     assert!(journal.record(id, Source::OperatorAttested, body).is_err());
+    drop(call);
+    journal.close().await;
+}
+
+/// A copy of the log as a crash now would leave it: what is durable, and no index.
+fn crashed(home: &std::path::Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(home).unwrap() {
+        let path = file.unwrap().path();
+        if path.is_file() {
+            std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    copy
+}
+
+/// T-3: a restart between any two steps of a retry changes neither the attempts that count nor the
+/// instruction.
+#[tokio::test]
+async fn t_3_a_restart_between_any_two_steps_changes_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = begun(&journal, 10, 4).await;
+    let id = call.id();
+    let unknown = Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown);
+    drop(call.end(ended(unknown)).await.unwrap());
+    drop(call);
+    let steps = std::cell::Cell::new(0);
+    let check = async |journal: &Journal, what: &str| {
+        // Whatever was queued before this note is durable with it.
+        let note = Body::Noted(Noted { name: "step".to_owned(), detail: what.to_owned() });
+        let ticket = journal.record(id, Source::TransportObserved, note).unwrap();
+        ticket.durable().await.unwrap();
+        let of = |journal: &Journal| {
+            let first = journal.invocation(id).unwrap().unwrap();
+            let standing = journal.standing(&first).unwrap();
+            let verdict = standing.verdict;
+            (standing.attempts, standing.decision, verdict.outcome(), verdict.retry())
+        };
+        let copy = crashed(home.path());
+        let (restarted, _) = open(copy.path());
+        assert_eq!(of(&restarted), of(journal), "after {what}");
+        restarted.close().await;
+        steps.set(steps.get() + 1);
+        of(journal)
+    };
+    check(&journal, "the end of the first attempt").await;
+    let lease = journal.lease(id, "w", LONG).await.unwrap();
+    assert_eq!(check(&journal, "the lease").await.0, 2);
+    let accepted = Accepted { link: Some(id), ..accepted("coder", "a") };
+    let admitted = journal.admit(journal.new_id(), accepted, Guard::default()).unwrap();
+    let Admission::New(mut call) = admitted else { panic!("{}", name(&admitted)) };
+    check(&journal, "the admission").await;
+    call.preflight(preflight()).unwrap();
+    check(&journal, "the preflight").await;
+    call.authorize(None).unwrap();
+    check(&journal, "the credential").await;
+    assert_eq!(call.dispatch_under(&lease, dispatch()).await.unwrap().id(), call.id());
+    check(&journal, "the dispatch").await;
+    lease.renew(LONG).await.unwrap();
+    check(&journal, "the renewal").await;
+    drop(respond(&mut call, 200, b"ok").await);
+    // Nobody waits for a retry: its result is there to be fetched.
+    call.delivery_failed(0);
+    let settled = check(&journal, "the result").await;
+    assert_eq!((settled.1, settled.2), (Decision::Fetch, Outcome::Committed));
+    let verdict = Verdict::committed(Retry::Never, Code::Ok);
+    let late = ResultCommitted { observed_by: Some(call.id()), ..ResultCommitted::of(verdict) };
+    let first = journal.invocation(id).unwrap().unwrap();
+    assert!(journal.settle_doubt(&first, Source::RemoteQuery, &late).await.unwrap());
+    assert_eq!(check(&journal, "the late evidence").await, settled);
+    lease.release().await.unwrap();
+    assert_eq!(check(&journal, "the release").await, settled);
+    assert_eq!(steps.get(), 10);
     drop(call);
     journal.close().await;
 }

@@ -123,7 +123,7 @@ impl Proxy {
         id: InvocationId,
         holder: &str,
     ) -> Result<journal::Invocation, retry::Error> {
-        retry::once(&self.shared, id, holder).await
+        retry::unattended(&self.shared, id, holder).await
     }
 
     /// Asks the origin once about the action that an invocation belongs to (contract K-7).

@@ -19,7 +19,7 @@ use crate::respond::Refusal;
 use crate::stored;
 use bytes::Bytes;
 use journal::contract::{
-    Body, Decision, InvocationId, Outcome, RemoteContract, ResultCommitted, Source,
+    Body, Decision, DeliveryFailed, InvocationId, Outcome, RemoteContract, ResultCommitted, Source,
 };
 use journal::{Admission, Guard, Invocation, Lease, Standing, State, append, lease, read, result};
 use std::sync::Arc;
@@ -80,6 +80,8 @@ impl From<lease::Error> for Error {
 pub(crate) struct Action {
     pub(crate) first: Invocation,
     pub(crate) retries: Vec<Invocation>,
+    /// What expiries are judged by.
+    latest_ms: u64,
 }
 
 impl Action {
@@ -87,11 +89,11 @@ impl Action {
         let found = shared.journal.invocation(id)?.ok_or(Error::NotFound)?;
         let first = shared.journal.first_attempt(found)?;
         let retries = shared.journal.retries(&first)?;
-        Ok(Self { first, retries })
+        Ok(Self { first, retries, latest_ms: shared.journal.latest_ms() })
     }
 
     pub(crate) fn standing(&self) -> Standing {
-        Standing::of(&self.first, &self.retries, now_ms())
+        Standing::of(&self.first, &self.retries, self.latest_ms)
     }
 
     /// Whether one more attempt may be made now. `held`: by who holds the newest lease.
@@ -102,9 +104,9 @@ impl Action {
             return Err(Error::UnderWay(attempt.id()));
         }
         let standing = if held {
-            Standing::of_leased(&self.first, &self.retries, now_ms)
+            Standing::of_leased(&self.first, &self.retries, self.latest_ms)
         } else {
-            Standing::of(&self.first, &self.retries, now_ms)
+            Standing::of(&self.first, &self.retries, self.latest_ms)
         };
         match standing.decision {
             Decision::RetryNewAttempt | Decision::RetrySameKey | Decision::RetryWhenAllowed => {}
@@ -142,6 +144,22 @@ pub(crate) async fn once(
         tracing::info!(%error, id = %made_at, "a lease was over before its attempt ended");
     }
     made
+}
+
+/// [`once`] without a caller that waits for the result: it is there to be fetched (contract R-2).
+pub(crate) async fn unattended(
+    shared: &Arc<Shared>,
+    id: InvocationId,
+    holder: &str,
+) -> Result<Invocation, Error> {
+    let attempt = once(shared, id, holder).await?;
+    if !matches!(attempt.state(), State::Committed(_)) {
+        return Ok(attempt);
+    }
+    let body = Body::DeliveryFailed(DeliveryFailed { length_bytes: 0 });
+    let ticket = shared.journal.record(attempt.id(), Source::TransportObserved, body)?;
+    ticket.durable().await?;
+    shared.journal.invocation(attempt.id())?.ok_or(Error::NotFound)
 }
 
 /// How long a worker may hold the right, by the route as it is now.
