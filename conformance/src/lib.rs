@@ -12,5 +12,6 @@ pub mod kill;
 pub mod matrix;
 pub mod pki;
 pub mod rules;
+pub mod service;
 pub mod soak;
 pub mod subject;
