@@ -137,7 +137,7 @@ impl Policy {
             }
             SecretRef::File(path) => from_file(path),
             SecretRef::Exec(arguments) => program::run(arguments, program::TIME),
-            SecretRef::Hashicorp(wanted) => self.from_hashicorp(wanted),
+            SecretRef::Hashicorp(wanted) => self.leased_secret(wanted),
         }
     }
 

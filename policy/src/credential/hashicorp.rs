@@ -139,7 +139,7 @@ struct Conversation<'a> {
 
 impl Policy {
     /// The secret at a path of a server.
-    pub(super) fn from_hashicorp(&self, wanted: &Hashicorp) -> Result<Secret, Error> {
+    pub(super) fn leased_secret(&self, wanted: &Hashicorp) -> Result<Secret, Error> {
         let asked = Instant::now();
         let session = self.leased.session(&wanted.server);
         let slot = Arc::clone(locked(&session.values).entry(wanted.path.clone()).or_default());

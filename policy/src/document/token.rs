@@ -122,11 +122,10 @@ fn read_url(fields: &Fields<'_, '_>, key: &str, example: &str) -> Option<String>
 fn read_texts(fields: &Fields<'_, '_>, key: &str) -> BTreeMap<String, String> {
     let mut texts = BTreeMap::new();
     for (name, value) in fields.scalars(key) {
-        match value {
-            serde_json::Value::String(text) => {
-                texts.insert(name, text);
-            }
-            _ => fields.wrong(key, format!("{name} is to be a text"), None),
+        if let serde_json::Value::String(text) = value {
+            texts.insert(name, text);
+        } else {
+            fields.wrong(key, format!("{name} is to be a text"), None);
         }
     }
     texts
