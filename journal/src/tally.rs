@@ -4,7 +4,6 @@
 use crate::contract::{Code, Gateway, Outcome, Phase, Source};
 use crate::projection::Invocation;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 
 /// Upper bounds of the classes of durations, in milliseconds.
 pub const BOUNDS_MS: [u64; 14] =
@@ -43,58 +42,54 @@ pub struct Tally {
     pub durations: Vec<(Gateway, Outcome, Durations)>,
 }
 
+/// The counts of one journal. There are few of each, so they are looked for one by one.
 #[derive(Default)]
-struct Counts {
-    settled: BTreeMap<[&'static str; 4], (Option<Labels>, u64)>,
-    late: BTreeMap<[&'static str; 2], (Option<(Source, Outcome)>, u64)>,
-    durations: BTreeMap<[&'static str; 2], (Option<(Gateway, Outcome)>, Durations)>,
-}
-
-/// The counts of one journal.
-#[derive(Default)]
-pub(crate) struct Counter(Mutex<Counts>);
+pub(crate) struct Counter(Mutex<Tally>);
 
 impl Counter {
     /// Counts an invocation that a new event has settled.
     pub(crate) fn settled(&self, invocation: &Invocation, source: Source) {
         let verdict = invocation.verdict();
         let (outcome, gateway) = (verdict.outcome(), invocation.accepted().gateway);
-        let mut counts = self.0.lock();
-        let late = matches!(source, Source::RemoteQuery | Source::OperatorAttested);
-        if late {
-            let count = counts.late.entry([source.as_str(), outcome.as_str()]).or_default();
-            *count = (Some((source, outcome)), count.1 + 1);
+        let mut tally = self.0.lock();
+        if matches!(source, Source::RemoteQuery | Source::OperatorAttested) {
+            let known = |(s, o, _): &&mut (Source, Outcome, u64)| (*s, *o) == (source, outcome);
+            match tally.decided_late.iter_mut().find(known) {
+                Some((_, _, count)) => *count += 1,
+                None => tally.decided_late.push((source, outcome, 1)),
+            }
             return;
         }
-        let (phase, code) = (verdict.phase(), verdict.code());
-        let names = [phase.as_str(), outcome.as_str(), code.as_str(), gateway.as_str()];
-        let count = counts.settled.entry(names).or_default();
-        *count = (Some(Labels { phase, outcome, code, gateway }), count.1 + 1);
+        let labels = Labels { phase: verdict.phase(), outcome, code: verdict.code(), gateway };
+        match tally.settled.iter_mut().find(|(known, _)| *known == labels) {
+            Some((_, count)) => *count += 1,
+            None => tally.settled.push((labels, 1)),
+        }
         let took = invocation.ended_at_ms().unwrap_or_default();
         let took = took.saturating_sub(invocation.accepted_at_ms());
-        let class = BOUNDS_MS.partition_point(|bound| *bound < took);
-        let entry = counts.durations.entry([gateway.as_str(), outcome.as_str()]).or_default();
-        entry.0 = Some((gateway, outcome));
-        if let Some(count) = entry.1.classes.get_mut(class) {
-            *count += 1;
+        let known = |(g, o, _): &&mut (Gateway, Outcome, Durations)| (*g, *o) == (gateway, outcome);
+        match tally.durations.iter_mut().find(known) {
+            Some((_, _, durations)) => durations.add(took),
+            None => {
+                let mut durations = Durations::default();
+                durations.add(took);
+                tally.durations.push((gateway, outcome, durations));
+            }
         }
-        entry.1.sum_ms += took;
     }
 
     /// All counts.
     pub(crate) fn all(&self) -> Tally {
-        let counts = self.0.lock();
-        let settled = counts.settled.values();
-        let late = counts.late.values();
-        let durations = counts.durations.values();
-        Tally {
-            settled: settled.filter_map(|(labels, n)| Some(((*labels)?, *n))).collect(),
-            decided_late: late
-                .filter_map(|(labels, n)| labels.map(|(source, outcome)| (source, outcome, *n)))
-                .collect(),
-            durations: durations
-                .filter_map(|(labels, d)| labels.map(|(g, o)| (g, o, d.clone())))
-                .collect(),
+        self.0.lock().clone()
+    }
+}
+
+impl Durations {
+    fn add(&mut self, took_ms: u64) {
+        let class = BOUNDS_MS.partition_point(|bound| *bound < took_ms);
+        if let Some(count) = self.classes.get_mut(class) {
+            *count += 1;
         }
+        self.sum_ms += took_ms;
     }
 }

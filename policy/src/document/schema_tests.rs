@@ -75,6 +75,7 @@ fn the_schema_has_the_keys_of_the_parser() {
         ("", super::ROOT),
         ("/properties/defaults", super::DEFAULTS),
         ("/$defs/credential", super::credential::KNOWN),
+        ("/$defs/hashicorp", super::token::HASHICORP),
         ("/$defs/route", super::http::KNOWN),
         ("/$defs/route/properties/match", super::http::MATCH),
         ("/$defs/route/properties/idempotency", super::http::IDEMPOTENCY),
