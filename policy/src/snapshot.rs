@@ -274,6 +274,18 @@ impl Snapshot {
         &self.trust
     }
 
+    /// The grant of a route by its name, if the agent may use it: for questions about a call that
+    /// the route let through earlier (contract K-7). What a preset says of single calls is not in it.
+    #[must_use]
+    pub fn http_route(&self, name: &str, agent: &str, host: &str) -> Option<HttpGrant> {
+        let admits = |names: &document::Names| names.as_ref().is_none_or(|n| n.contains(agent));
+        let mut routes = self.http.routes().iter();
+        routes.find(|r| r.name == name && admits(&r.agents)).map(|route| HttpGrant {
+            parent: route.parent.as_ref().and_then(|rule| rule.for_host(host)),
+            ..route.grant.clone()
+        })
+    }
+
     fn open_egress(&self, host: &str, would_deny: Option<Code>) -> HttpGrant {
         let terms = self.defaults.terms.clone();
         HttpGrant {
@@ -292,6 +304,8 @@ impl Snapshot {
             preset: None,
             intercept: true,
             parent: self.defaults.parent.as_ref().and_then(|rule| rule.for_host(host)),
+            retry: None,
+            reconcile: None,
         }
     }
 }

@@ -19,6 +19,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::time::timeout;
 
+/// How often the addresses of an origin are tried where the route lets calls be retried.
+const SETUP_ROUNDS: u32 = 3;
+
 impl Job<'_> {
     /// Binds the call (contract V-5), gets the credential, builds the head, sets up the connection.
     pub(crate) async fn connect(
@@ -43,6 +46,9 @@ impl Job<'_> {
         let own = self.injected(prepared, bound.as_ref()).await?;
         let parent = self.parent(call, &prepared.snapshot, grant).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
+        if let Some(rule) = grant.retry.as_ref().filter(|_| self.known.retries.is_none()) {
+            self.store_request(call, prepared, rule);
+        }
         let target = &prepared.target;
         let framing = own.injected.as_ref().map_or(self.framing, |injected| injected.framing);
         let form = match (&parent, target.scheme) {
@@ -53,8 +59,8 @@ impl Job<'_> {
         };
         let edits = own.injected.as_ref().map(|injected| &injected.edits);
         let head = outgoing::head(&self.head, target, framing, edits, form, &self.shared.pseudonym);
-        let (content, mut redactor) =
-            own.injected.map(|injected| (injected.content, injected.redactor)).unwrap_or_default();
+        let (content, chunks, mut redactor) =
+            own.injected.map(|i| (i.content, i.chunks, i.redactor)).unwrap_or_default();
         if let outgoing::Form::Absolute { authorization: Some(shown) } = form {
             redactor.also(shown);
         }
@@ -79,7 +85,7 @@ impl Job<'_> {
         if !idle.can_carry(&head) {
             return Err(Refusal::Target(TargetError::Form));
         }
-        Ok(Ready { idle, key: way.key, head, framing, content, redactor })
+        Ok(Ready { idle, key: way.key, head, framing, content, chunks, redactor })
     }
 
     async fn injected(
@@ -176,6 +182,7 @@ impl Job<'_> {
             trust: &way.key.trust,
             timeout: prepared.grant.limits.connect_timeout,
             offer: way.key.offer,
+            rounds: if prepared.grant.retry.is_some() { SETUP_ROUNDS } else { 1 },
             parent: way.parent.as_ref(),
             tunnel: false,
             client: way.client.as_ref(),
@@ -235,7 +242,10 @@ async fn secret_of(
     credential: &Credential,
     bound: &CredentialUse,
 ) -> Result<Secret, policy::credential::Error> {
-    if !credential.secret.is_slow() {
+    if let Some(secret) = policy.at_hand(credential, bound) {
+        return Ok(secret);
+    }
+    if !credential.is_slow() {
         return policy.credential_bound(credential, bound);
     }
     let (policy, credential, bound) = (Arc::clone(policy), credential.clone(), bound.clone());

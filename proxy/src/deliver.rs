@@ -29,6 +29,8 @@ enum Sink {
     Wire(Shared<Wire>),
     /// A stream of an HTTP/2 connection.
     Stream(Box<Stream>),
+    /// Nobody waits: the result is on record.
+    Nobody,
 }
 
 impl Outbound {
@@ -39,6 +41,11 @@ impl Outbound {
     /// What is sent becomes frames of the stream.
     pub(crate) fn stream(stream: Stream) -> Self {
         Self { sink: Sink::Stream(Box::new(stream)), sent: 0, aborted: false }
+    }
+
+    /// What is sent goes nowhere: an attempt without a caller.
+    pub(crate) const fn nobody() -> Self {
+        Self { sink: Sink::Nobody, sent: 0, aborted: false }
     }
 
     /// Whether the caller speaks HTTP/2.
@@ -55,6 +62,7 @@ impl Outbound {
                 self.sent += bytes.len() as u64;
                 return Ok(());
             }
+            Sink::Nobody => return Ok(()),
         };
         while !bytes.is_empty() {
             let written = within(wire.write(bytes)).await?;
@@ -74,14 +82,14 @@ impl Outbound {
         }
         match &mut self.sink {
             Sink::Wire(wire) => within(wire.shutdown()).await,
-            Sink::Stream(_) => Ok(()),
+            Sink::Stream(_) | Sink::Nobody => Ok(()),
         }
     }
 
     /// Waits, not for long, until the head of a response that is to be broken off left.
     pub(crate) async fn begun(&self) {
         match &self.sink {
-            Sink::Wire(_) => {}
+            Sink::Wire(_) | Sink::Nobody => {}
             Sink::Stream(stream) => stream.begun().await,
         }
     }
@@ -92,6 +100,7 @@ impl Outbound {
         let wire = match &mut self.sink {
             Sink::Wire(wire) => wire.lock(),
             Sink::Stream(stream) => return stream.abort(),
+            Sink::Nobody => return,
         };
         if let Err(error) = wire.tcp().set_zero_linger() {
             tracing::debug!(%error, "the connection could not be set to reset");
@@ -103,6 +112,7 @@ impl Outbound {
         let wire = match &self.sink {
             Sink::Wire(wire) => wire.lock(),
             Sink::Stream(stream) => return stream.is_acknowledged(),
+            Sink::Nobody => return Ok(false),
         };
         if let Some(error) = wire.tcp().take_error()? {
             return Err(error);
@@ -114,7 +124,7 @@ impl Outbound {
     pub(crate) fn into_wire(self) -> Option<Wire> {
         match self.sink {
             Sink::Wire(wire) => wire.into_inner(),
-            Sink::Stream(_) => None,
+            Sink::Stream(_) | Sink::Nobody => None,
         }
     }
 }

@@ -8,6 +8,7 @@ use super::resolve::Names;
 use super::tls::{Alert, Client, Error as TlsError, Trust};
 use super::versions::Offer;
 use crate::address;
+use crate::again::{chance, pause};
 use crate::hops::Said;
 use crate::target::{Authority, Host, Scheme};
 use journal::contract::{Code, Digest, PeerIdentity, Retry, SetupAttempt, SetupStage, Verdict};
@@ -39,6 +40,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) timeout: Duration,
     /// The versions of HTTP that are offered.
     pub(crate) offer: Offer,
+    /// How often all addresses are tried, within the time (contract C-4).
+    pub(crate) rounds: u32,
     /// The upstream proxy.
     pub(crate) parent: Option<&'a Parent>,
     /// Whether what is not TLS needs a tunnel through that proxy, too.
@@ -221,8 +224,8 @@ impl Dialer {
         Ok(Self { trust: Trust::load()?, names: Names::new(servers) })
     }
 
-    /// Sets up one connection. Every try is told to `record` (contract C-4); none sends a request
-    /// byte.
+    /// Sets up one connection, in as many rounds as the plan allows for what may pass by itself.
+    /// Every try is told to `record` (contract C-4); none sends a request byte.
     pub(crate) async fn dial(
         &self,
         plan: &Plan<'_>,
@@ -230,12 +233,34 @@ impl Dialer {
     ) -> Result<Idle, Failure> {
         let deadline = Instant::now() + plan.timeout;
         let mut told = Told { n: 0, record };
+        let mut round = 1;
+        loop {
+            let failure = match self.dial_once(plan, deadline, &mut told).await {
+                Ok(idle) => return Ok(idle),
+                Err(failure) => failure,
+            };
+            let until = Instant::now() + pause(round - 1, chance());
+            let passes = failure.error.verdict().retry() == Retry::Backoff;
+            if round >= plan.rounds || !passes || until >= deadline {
+                return Err(failure);
+            }
+            tokio::time::sleep_until(until).await;
+            round += 1;
+        }
+    }
+
+    async fn dial_once<F: FnMut(SetupAttempt)>(
+        &self,
+        plan: &Plan<'_>,
+        deadline: Instant,
+        told: &mut Told<F>,
+    ) -> Result<Idle, Failure> {
         let next = plan.parent.map_or(plan.authority, |parent| &parent.authority);
         let fail = |error, address: Option<SocketAddr>| {
             let hop = address.map_or_else(|| next.to_string(), |address| address.to_string());
             Failure { error, hop }
         };
-        let mut left = match self.addresses(plan, next, deadline, &mut told).await {
+        let mut left = match self.addresses(plan, next, deadline, told).await {
             Ok(left) => left,
             Err((error, address)) => return Err(fail(error, address)),
         };
