@@ -8,6 +8,7 @@ use proxy::Options;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use support::{Client, Response, World};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 enum Place {
@@ -67,6 +68,21 @@ fn route(name: &str, scheme: &str, host: &str, port: u16, terms: &str) -> String
     )
 }
 
+/// An origin that answers every connection with a line of text.
+async fn babble() -> (u16, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let port = listener.local_addr().expect("address").port();
+    let task = tokio::spawn(async move {
+        loop {
+            let (mut tcp, _) = listener.accept().await.expect("accept");
+            drop(tcp.write_all(b"220 good morning\r\n").await);
+            // Until the other side has read it.
+            while matches!(tcp.read(&mut [0; 512]).await, Ok(1..)) {}
+        }
+    });
+    (port, task)
+}
+
 /// One request in absolute form, and its answer.
 async fn call(world: &World, url: &str, method: &str, fields: &str, content: &[u8]) -> Response {
     let authority = url.split("://").nth(1).expect("a URL").split('/').next().expect("authority");
@@ -79,7 +95,7 @@ async fn call(world: &World, url: &str, method: &str, fields: &str, content: &[u
         ))
         .await;
     // An early answer may come before all is taken.
-    drop(client.try_send(content).await);
+    let _taken = client.try_send(content).await;
     client.response(method).await
 }
 
@@ -112,6 +128,7 @@ async fn e_4_error_types_arise() {
     let unread = TcpListener::bind("127.0.0.1:0").await.expect("listener");
     let deaf = unread.local_addr().expect("address").port();
     let silent = silent.port();
+    let (babbling, _babbler) = babble().await;
     let world = World::with(
         |plain, secure| {
             let short = "limits = { connect_timeout = \"300ms\", response_timeout = \"1s\", idle_timeout = \"1s\" }";
@@ -120,7 +137,7 @@ async fn e_4_error_types_arise() {
                 + &route("silent", "http", "127.0.0.1", silent, short)
                 + &route("deaf", "http", "127.0.0.1", deaf, short)
                 + &route("broadcast", "http", "255.255.255.255", 80, "")
-                + &route("no-tls", "https", "127.0.0.1", clear, "")
+                + &route("no-tls", "https", "127.0.0.1", babbling, "")
                 + &route("other-name", "https", "127.0.0.1", secure.address.port(), "")
                 + &format!(
                     "[[route]]\nname = \"short\"\nprivate_addresses = \"allow\"\n{short}\n\
@@ -165,8 +182,8 @@ async fn e_4_error_types_arise() {
     let secure = format!("https://127.0.0.1:{}/", world.secure.address.port());
     let answer = call(&world, &secure, "GET", "", b"").await;
     expect(&answer, "tls_certificate_error", &hop_of(world.secure.address.port()));
-    let answer = call(&world, &format!("https://{origin}/"), "GET", "", b"").await;
-    expect(&answer, "tls_protocol_error", &hop);
+    let url = format!("https://127.0.0.1:{babbling}/");
+    expect(&call(&world, &url, "GET", "", b"").await, "tls_protocol_error", &hop_of(babbling));
     let answer = call(&world, &world.plain_url("/ok"), "GET", "Expect: x\r\n", b"").await;
     expect(&answer, "http_request_error", ";status-code=400;status-phrase=\"Bad Request\"");
     let answer = call(&world, "http://elsewhere.example/", "GET", "", b"").await;

@@ -36,6 +36,9 @@ pub(crate) async fn connect(
     let mut next_at = Instant::now();
     let won = loop {
         let more = !addresses.is_empty();
+        if !more && tries.is_empty() {
+            break None;
+        }
         tokio::select! {
             biased;
             () = sleep_until(deadline) => break None,
@@ -57,7 +60,6 @@ pub(crate) async fn connect(
                 }
                 next_at = Instant::now() + DELAY;
             }
-            else => break None,
         }
     };
     for address in open {
@@ -100,6 +102,16 @@ mod tests {
         assert_eq!(won.await.map(|(_, address)| address), Some(good));
         assert_eq!(told, [(closed, false), (good, true)]);
         assert!(addresses.is_empty());
+    }
+
+    /// C-4: with nothing left to try, nothing is waited for.
+    #[tokio::test]
+    async fn c_4_the_last_failure_ends_it() {
+        let deadline = Instant::now() + Duration::from_secs(3600);
+        let mut addresses = VecDeque::from([closed().await]);
+        let ended = connect(&mut addresses, deadline, |_, _| {});
+        let ended = tokio::time::timeout(Duration::from_secs(20), ended).await;
+        assert!(ended.expect("at once").is_none());
     }
 
     /// C-4: a silent address does not hold the next one up; it is given up, and told.
