@@ -115,6 +115,7 @@ impl Stage {
             path: path.to_owned(),
             fields: fields.into_iter().collect(),
             content: Some(b"amount=1".to_vec()),
+            early: None,
         }
     }
 
@@ -192,6 +193,7 @@ impl Stage {
             path: format!("/v1/invocations/{id}"),
             fields: Vec::new(),
             content: None,
+            early: None,
         };
         match self.call(serving, &request)? {
             Answer::Response(got) if got.status == 200 => {

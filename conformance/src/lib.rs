@@ -8,6 +8,7 @@ pub mod baseline;
 pub mod case;
 pub mod fields;
 pub mod http;
+pub mod http2;
 pub mod kill;
 pub mod matrix;
 pub mod pki;

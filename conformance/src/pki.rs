@@ -101,4 +101,14 @@ impl Leaf {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
+
+    /// The same with ALPN `h2` alone.
+    ///
+    /// # Errors
+    /// [`rustls::Error`] when the key does not fit the certificate.
+    pub fn http2_config(&self) -> Result<Arc<rustls::ServerConfig>, rustls::Error> {
+        let mut config = rustls::ServerConfig::clone(&*self.server_config()?);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Arc::new(config))
+    }
 }

@@ -145,6 +145,7 @@ async fn dialect(caller: &Caller) -> Result<Dialect, Error> {
         path: "/".to_owned(),
         fields: Vec::new(),
         content: None,
+        early: None,
     };
     match caller.call(&request).await {
         Answer::Nothing(why) => Err(Error::Proxy(format!("the proxy does not answer: {why}"))),

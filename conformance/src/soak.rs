@@ -279,6 +279,7 @@ impl Soak {
                 path: format!("/v1/invocations?limit=500{cursor}"),
                 fields: Vec::new(),
                 content: None,
+                early: None,
             };
             let page: Value = match self.runtime.block_on(caller.call(&request)) {
                 Answer::Response(got) if got.status == 200 => serde_json::from_slice(&got.content)
@@ -356,6 +357,7 @@ async fn calls(
             path: path.clone(),
             fields: vec![("Affiant-Invocation".to_owned(), id.clone())],
             content: matches!(method, "POST" | "PUT").then(|| vec![b'a'; numbers.below(20_000)]),
+            early: None,
         };
         let answer = caller.call(&request).await;
         made.push(Made { id, path, told: told(&answer) });
