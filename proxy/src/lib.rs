@@ -28,6 +28,7 @@ mod address;
 mod answer;
 mod body;
 mod ca;
+mod connect;
 mod control;
 mod deliver;
 mod engine;
