@@ -14,4 +14,5 @@ pub mod matrix;
 pub mod pki;
 pub mod rules;
 pub mod soak;
+pub mod ssh;
 pub mod subject;

@@ -33,6 +33,8 @@ pub enum Pairing {
     Http1,
     /// HTTP/2 between caller and broker, in a tunnel; HTTP/1.1 between broker and origin.
     Http2Caller,
+    /// HTTP/1.1 between caller and broker; HTTP/2, which alone it speaks, between broker and origin.
+    Http2Origin,
     /// HTTP/2 on both sides.
     Http2,
     /// gRPC, by HTTP/2 on both sides.
@@ -48,6 +50,7 @@ impl Pairing {
         match self {
             Self::Http1 => "h1",
             Self::Http2Caller => "h2-h1",
+            Self::Http2Origin => "h1-h2",
             Self::Http2 => "h2",
             Self::Grpc => "grpc",
             Self::WebSocket => "ws",
@@ -63,7 +66,7 @@ impl Pairing {
     /// Whether the origin speaks HTTP/2.
     #[must_use]
     pub const fn origin_speaks_http2(self) -> bool {
-        matches!(self, Self::Http2 | Self::Grpc)
+        matches!(self, Self::Http2Origin | Self::Http2 | Self::Grpc)
     }
 }
 
@@ -85,7 +88,7 @@ impl Family {
         matches!(
             (self, pairing),
             (Self::Http1, Pairing::Http1 | Pairing::Http2Caller)
-                | (Self::Http2, Pairing::Http2)
+                | (Self::Http2, Pairing::Http2Origin | Pairing::Http2)
                 | (Self::Grpc, Pairing::Grpc)
                 | (Self::WebSocket, Pairing::WebSocket)
         )

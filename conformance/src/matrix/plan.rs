@@ -47,7 +47,8 @@ pub fn rows() -> Vec<Row> {
                 continue;
             }
             for contract in [Contract::Plain, Contract::Idempotent, Contract::Once, Contract::Key] {
-                let simple = shape.pairing != Pairing::Http2Caller
+                let crossed = matches!(shape.pairing, Pairing::Http2Caller | Pairing::Http2Origin);
+                let simple = !crossed
                     && !shape.reused
                     && (!shape.streamed || shape.pairing == Pairing::Grpc)
                     && shape.tls;
@@ -81,8 +82,10 @@ fn shapes() -> Vec<Shape> {
                 }
             }
             // Which protocol the caller speaks and which connection the origin gets do not meet.
-            let (pairing, tls, reused) = (Pairing::Http2Caller, true, false);
-            shapes.push(Shape { pairing, method, tls, reused, streamed });
+            let (tls, reused) = (true, false);
+            for pairing in [Pairing::Http2Caller, Pairing::Http2Origin] {
+                shapes.push(Shape { pairing, method, tls, reused, streamed });
+            }
             for reused in [false, true] {
                 shapes.push(Shape { pairing: Pairing::Http2, method, tls, reused, streamed });
             }

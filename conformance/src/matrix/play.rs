@@ -228,7 +228,7 @@ fn altered(seen: &Seen, asked: &Request, reads: bool) -> Option<&'static str> {
 
 fn request(shape: &Shape, authority: &str, path: String, content: Option<Vec<u8>>) -> Request {
     let fields: &[(&str, &str)] = match shape.pairing {
-        Pairing::Http1 | Pairing::Http2Caller | Pairing::Http2 => &[],
+        Pairing::Http1 | Pairing::Http2Caller | Pairing::Http2Origin | Pairing::Http2 => &[],
         Pairing::Grpc => &[("content-type", "application/grpc"), ("te", "trailers")],
         Pairing::WebSocket => &[
             ("Connection", "Upgrade"),
