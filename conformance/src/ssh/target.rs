@@ -52,7 +52,7 @@ mod message {
 #[derive(Debug, Default)]
 struct Ledger {
     requests: Vec<Vec<u8>>,
-    effects: usize,
+    effects: Vec<Vec<u8>>,
 }
 
 struct Shared {
@@ -154,7 +154,13 @@ impl Target {
     /// How many effects were applied.
     #[must_use]
     pub fn effects(&self) -> usize {
-        self.shared.ledger().effects
+        self.shared.ledger().effects.len()
+    }
+
+    /// How many effects a request had.
+    #[must_use]
+    pub fn effects_of(&self, request: &[u8]) -> usize {
+        self.shared.ledger().effects.iter().filter(|applied| *applied == request).count()
     }
 }
 
@@ -223,7 +229,9 @@ async fn connection(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
     let client = String::from_utf8_lossy(&client).trim_end().to_owned();
     let mut packets = Packets { stream, sealing: None, opening: None };
     exchange_keys(&mut packets, &client, shared).await?;
-    Session { packets, shared, peer: 0, stdin: Vec::new(), ended: false }.run().await
+    Session { packets, shared, peer: 0, stdin: Vec::new(), ended: false, asked: Vec::new() }
+        .run()
+        .await
 }
 
 /// RFC 4253 sections 7 and 8, RFC 8731.
@@ -302,6 +310,8 @@ struct Session<'a> {
     peer: u32,
     stdin: Vec<u8>,
     ended: bool,
+    /// The request.
+    asked: Vec<u8>,
 }
 
 impl Session<'_> {
@@ -397,7 +407,8 @@ impl Session<'_> {
             }
             _ => return Ok(After::Next),
         };
-        self.shared.ledger().requests.push(asked);
+        self.shared.ledger().requests.push(asked.clone());
+        self.asked = asked;
         for step in self.shared.steps.clone() {
             if self.take(&step).await? == After::Ended {
                 return Ok(After::Ended);
@@ -412,7 +423,7 @@ impl Session<'_> {
         let ask = |name: &str| Text::new(message::REQUEST).u32(peer).string(name).bool(false);
         let payload = match step {
             Step::Apply => {
-                self.shared.ledger().effects += 1;
+                self.shared.ledger().effects.push(self.asked.clone());
                 return Ok(After::Next);
             }
             Step::ReadStdin => {
