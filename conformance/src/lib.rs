@@ -6,11 +6,13 @@
 
 pub mod baseline;
 pub mod case;
+pub mod cases;
 pub mod fields;
 pub mod http;
 pub mod http2;
 pub mod kill;
 pub mod matrix;
+pub mod nginx;
 pub mod pki;
 pub mod rules;
 pub mod soak;

@@ -28,6 +28,7 @@ impl Job<'_> {
         let bound = grant.credential.as_ref().map(|credential| policy.bind(credential));
         call.preflight(Preflight {
             policy_version: prepared.snapshot.version(),
+            would_deny: grant.would_deny,
             route: grant.route.clone(),
             credential: bound.clone(),
             idempotent: prepared.operation.idempotent,

@@ -9,9 +9,11 @@
 use crate::answer::{Finished, Pending};
 use crate::deliver::Outbound;
 use crate::fingerprint::{Content, WHOLE_BYTES, fingerprint};
+use crate::grpc;
 use crate::head;
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
+use crate::judge::Judged;
 use crate::passage::Passage;
 use crate::proxy::Shared;
 use crate::redact::Redactor;
@@ -28,7 +30,7 @@ use journal::contract::{
     Operation, RemoteContract,
 };
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
-use policy::{Details, HttpAction, HttpGrant, Snapshot};
+use policy::{HttpGrant, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -214,25 +216,8 @@ impl Job<'_> {
         self.known.target = Some(target.recorded());
         request::check(&self.head, &shared.pseudonym)?;
         let snapshot = shared.policy.snapshot();
-        let host = target.authority.host.to_string();
-        let action = HttpAction {
-            agent: &agent,
-            scheme: target.scheme,
-            host: &host,
-            port: target.authority.port,
-            method: &self.head.method,
-            path: target.path(),
-        };
-        let headers: Vec<_> = self.head.fields.iter().collect();
-        let query = target.path_and_query.split_once('?').map(|(_, query)| query);
-        let details = Details { query, headers: &headers };
-        let grant = snapshot.http_with(&action, &details).map_err(Refusal::Denied)?;
-        let names = self.head.fields.iter().filter_map(|(name, _)| std::str::from_utf8(name).ok());
-        grant.check_headers(names).map_err(Refusal::Denied)?;
+        let Judged { grant, ahead: read } = self.judge(&snapshot, &agent, &target).await?;
         let limit_bytes = grant.limits.request_bytes;
-        if self.incoming.declared().is_some_and(|declared| declared > limit_bytes) {
-            return Err(Refusal::PayloadLimit { limit_bytes });
-        }
         if grant.keep == KeepResult::Full
             && shared.policy.vault().status() == policy::vault::Status::Locked
         {
@@ -244,10 +229,19 @@ impl Job<'_> {
             || operation.idempotency.is_some()
             || self.known.caller_id.is_some();
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
-        let guarded = guarded || looked_at;
-        let ahead = if guarded { self.read_ahead(limit_bytes).await? } else { Vec::new() };
+        let guarded = guarded || looked_at || read.is_some();
+        // A caller of gRPC may wait for the answer to its first message before it sends the next.
+        let one_by_one = grpc::is_call(&self.head) && !looked_at && read.is_none();
+        let ahead = match read {
+            Some(ahead) => ahead,
+            None if guarded => self.read_ahead(limit_bytes, one_by_one).await?,
+            None => Vec::new(),
+        };
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
-        let content = if self.incoming.is_ended() {
+        let first = if one_by_one { grpc::first_message(&ahead) } else { None };
+        let content = if let Some(first) = &first {
+            Content::Partial(first, None)
+        } else if self.incoming.is_ended() {
             Content::Whole(&ahead, self.incoming.trailers())
         } else if guarded {
             Content::Partial(&ahead, self.incoming.declared())
@@ -293,10 +287,17 @@ impl Job<'_> {
 
     /// Reads the content to its end, or beyond what a fingerprint covers. How it is paced and cut
     /// makes no difference to what follows; a pause of the route's idle time ends the call.
-    async fn read_ahead(&mut self, limit_bytes: u64) -> Result<Vec<Bytes>, Refusal> {
+    /// `one_by_one`: a message of gRPC is enough.
+    pub(crate) async fn read_ahead(
+        &mut self,
+        limit_bytes: u64,
+        one_by_one: bool,
+    ) -> Result<Vec<Bytes>, Refusal> {
         self.ask_for_content().await?;
         let mut ahead = Vec::new();
-        while self.incoming.length() <= WHOLE_BYTES {
+        while self.incoming.length() <= WHOLE_BYTES
+            && !(one_by_one && grpc::first_message(&ahead).is_some())
+        {
             let Some(piece) = self.incoming.next().await.map_err(Refusal::Content)? else { break };
             ahead.push(piece);
             if self.incoming.length() > limit_bytes {

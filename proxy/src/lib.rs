@@ -39,6 +39,7 @@ mod head;
 mod http2;
 mod incoming;
 mod inject;
+mod judge;
 mod outgoing;
 mod passage;
 mod proxy;

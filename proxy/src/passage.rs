@@ -125,6 +125,7 @@ impl Job<'_> {
     ) -> Result<exchange::Idle, Refusal> {
         call.preflight(Preflight {
             policy_version: snapshot.version(),
+            would_deny: grant.would_deny,
             route: grant.route.clone(),
             credential: None,
             idempotent: false,
