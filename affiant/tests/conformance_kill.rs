@@ -73,8 +73,11 @@ fn between_all(scene: Scene) {
             let strike = stage.fail_at(at, event).unwrap();
             let place = format!("{scene:?} {at}:{event}");
             assert_eq!(strike.findings, Vec::<String>::new(), "{place}");
-            // The caller may have its answer before the delivery is on record.
-            assert!(strike.hit || event == "RESULT_DELIVERED", "{place} was not reached");
+            // The caller may have its answer before the delivery is on record, and a short command
+            // may be over before the end of stdin was passed on.
+            let may_miss = event == "RESULT_DELIVERED"
+                || event == "REQUEST_SENT" && matches!(scene, Scene::Ssh { .. });
+            assert!(strike.hit || may_miss, "{place} was not reached");
             let outcome = strike.outcome.map_or("none", |outcome| outcome.as_str());
             let durable = matches!(at, "tell" | "act");
             let expected: &[&str] = match event {
