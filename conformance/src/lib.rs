@@ -15,6 +15,7 @@ pub mod matrix;
 pub mod nginx;
 pub mod pki;
 pub mod rules;
+pub mod service;
 pub mod soak;
 pub mod ssh;
 pub mod subject;
