@@ -170,23 +170,9 @@ impl Stage {
 
     fn command(&self, serving: &Serving, command: &str, id: InvocationId) -> Result<Got, Error> {
         let gateway = self.home.gateway(serving)?;
-        let mut ssh = Command::new("ssh");
-        ssh.arg("-F").arg(&gateway.config).args(["-T", "-o", "BatchMode=yes"]);
-        ssh.args(["-o", "ConnectTimeout=10", "-o", &format!("SetEnv=AFFIANT_INVOCATION={id}")]);
-        ssh.args(["-J", &gateway.jump, "u@struck", command]);
-        crate::subject::clean(&mut ssh);
-        ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let output = ssh.output().map_err(io("run ssh"))?;
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        let envelope = stderr.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
-        let said = envelope
-            .as_ref()
-            .and_then(|envelope| envelope.pointer("/error/outcome"))
-            .and_then(Value::as_str)
-            .and_then(|text| text.parse().ok());
-        let whole = output.status.code() == Some(0) && output.stdout == b"first, last";
-        let told = said.or(whole.then_some(Outcome::Committed));
-        Ok(Got { told, shown: format!("{output:?}") })
+        let ran = ssh::run(&gateway, "struck", ssh::Asked::Exec, command, id, PATIENCE);
+        let ran = self.runtime.block_on(ran).map_err(io("run ssh"))?;
+        Ok(Got { told: ran.told(b"first, last"), shown: format!("{ran:?}") })
     }
 
     fn count(&self, path: &str) -> usize {

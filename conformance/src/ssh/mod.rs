@@ -3,12 +3,14 @@
 //! nothing is shared with the gateway's engine. The other end is stock OpenSSH.
 
 mod cases;
+mod client;
 mod play;
 mod script;
 mod target;
 mod wire;
 
 pub use cases::{Case, Expected, Truth, cases};
+pub(crate) use client::run;
 pub use play::{Asked, Gateway, Placed, Played, Report, Row, rows};
 pub use script::{Opening, Stage, Step, Way};
 pub use target::{Target, user_key};

@@ -3,16 +3,16 @@
 #![allow(clippy::indexing_slicing, reason = "a JSON value gives null for a name it does not hold")]
 
 use super::cases::{Case, Expected, Truth, cases, expect};
+use super::client::run;
 use super::target::{Target, user_key};
 use crate::http::{Answer, Caller, Request};
 use crate::matrix::{Finding, Kind, Tally};
-use crate::subject::{Error, clean, io};
+use crate::subject::{Error, io};
 use journal::contract::{InvocationId, Outcome, Retry};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpSocket;
@@ -242,40 +242,22 @@ async fn once(
     gateway: &Gateway,
 ) -> Result<Observed, Error> {
     let id = crate::kill::new_id(u32::try_from(number).unwrap_or(u32::MAX));
-    let mut ssh = std::process::Command::new("ssh");
-    ssh.arg("-F").arg(&gateway.config).args(["-T", "-o", "BatchMode=yes"]);
-    ssh.args(["-o", "ConnectTimeout=20", "-o", &format!("SetEnv=AFFIANT_INVOCATION={id}")]);
-    ssh.args(["-J", &gateway.jump]);
-    let host = format!("u@row{number}");
+    let host = format!("row{number}");
     let command = match row.asked {
         Asked::Exec => format!("run {}", row.case.name),
         Asked::Shell => "shell".to_owned(),
         Asked::Subsystem => "echo".to_owned(),
     };
-    match row.asked {
-        Asked::Exec => ssh.arg(host).arg(&command),
-        Asked::Shell => ssh.arg(host),
-        Asked::Subsystem => ssh.arg("-s").arg(host).arg(&command),
-    };
-    clean(&mut ssh);
-    ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut ssh = tokio::process::Command::from(ssh);
-    let output = ssh.kill_on_drop(true).output();
-    let (status, stdout, stderr) = match tokio::time::timeout(PATIENCE, output).await {
-        Err(_) => (None, Vec::new(), format!("no end in {PATIENCE:?}").into_bytes()),
-        Ok(output) => {
-            let output = output.map_err(io("run ssh"))?;
-            (output.status.code(), output.stdout, output.stderr)
-        }
-    };
+    let ran =
+        run(gateway, &host, row.asked, &command, id, PATIENCE).await.map_err(io("run ssh"))?;
     let requests = match place {
         Place::Target(target) => target.requests(),
         Place::Refusing(_) => Vec::new(),
     };
     Ok(Observed {
-        stdout,
-        stderr,
-        status,
+        stdout: ran.stdout,
+        stderr: ran.stderr,
+        status: ran.status,
         requests: requests.len(),
         altered: requests.iter().any(|request| *request != command.as_bytes()),
         record: record(gateway, id).await,

@@ -2,11 +2,13 @@
 
 use super::script::{Opening, Stage, Step, Way};
 use super::wire::{Cipher, Fields, Packets, Text, malformed, random};
+use crate::http::Counts;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
 use ring::digest::{SHA256, digest};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -155,6 +157,20 @@ impl Target {
     #[must_use]
     pub fn effects(&self) -> usize {
         self.shared.ledger().effects.len()
+    }
+
+    /// How often each request arrived, and how many effects it had; then forgets them.
+    pub(crate) fn take_counts(&self) -> HashMap<String, Counts> {
+        let mut ledger = self.shared.ledger();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut counts: HashMap<String, Counts> = HashMap::new();
+        for request in ledger.requests.drain(..) {
+            counts.entry(text(&request)).or_default().requests += 1;
+        }
+        for request in ledger.effects.drain(..) {
+            counts.entry(text(&request)).or_default().effects += 1;
+        }
+        counts
     }
 
     /// How many effects a request had.
