@@ -13,7 +13,7 @@ use conformance::matrix::{Plan, Tally, rows};
 use conformance::subject::Home;
 use std::path::Path;
 
-/// M-5, S-1, S-3, D-7: every row of the matrix, whatever the fault, method, transport and
+/// M-5, S-1, S-3, D-7, C-9, E-3: every row of the matrix, whatever the fault, method, transport and
 /// contract. `AFFIANT_ROWS=h2/tls` plays those whose id holds the text.
 #[test]
 fn x_1_x_3_no_lie_and_no_shrug() {

@@ -95,7 +95,7 @@ fn between_all(scene: Scene) {
     }
 }
 
-/// X-2, J-7, J-2: a POST whose response is held.
+/// X-2, J-7, J-2, M-3: a POST whose response is held.
 #[test]
 fn x_2_j_7_ended_between_all_transitions_of_a_held_call() {
     between_all(TLS);

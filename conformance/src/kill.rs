@@ -325,6 +325,12 @@ impl Stage {
             findings
                 .push(format!("J-7: {outcome:?} on record, {count} requests, {effects} effects"));
         }
+        // M-3: what only the process knew permits nothing after it. Neither a POST nor a command is
+        // known to be repeatable here.
+        let permits = matches!(text("/error/retry"), Some("backoff" | "same_idempotency_key"));
+        if outcome == Some(Outcome::Unknown) && permits {
+            findings.push(format!("M-3: unknown, and on record {:?}", text("/error/retry")));
+        }
         if record.is_some() && text("/state") != Some("settled") {
             findings.push(format!("J-2: after the restart it is {:?}", text("/state")));
         }

@@ -65,6 +65,7 @@ struct Ledger {
     connections: u32,
     /// Bytes of heads that were never completed.
     stray_bytes: u64,
+    early_data: bool,
 }
 
 pub(crate) struct Shared {
@@ -143,6 +144,12 @@ impl Origin {
     #[must_use]
     pub fn stray_bytes(&self) -> u64 {
         self.shared.ledger().stray_bytes
+    }
+
+    /// Whether a client sent anything as TLS early data, which this origin would take.
+    #[must_use]
+    pub fn had_early_data(&self) -> bool {
+        self.shared.ledger().early_data
     }
 
     /// How many effects were applied at a path.
@@ -285,7 +292,10 @@ async fn connection(mut stream: TcpStream, number: u32, shared: &Shared) -> io::
         }
     }
     let Some(acceptor) = &shared.tls else { return requests(stream, number, shared).await };
-    let stream = acceptor.accept(stream).await?;
+    let mut stream = acceptor.accept(stream).await?;
+    if stream.get_mut().1.early_data().is_some() {
+        shared.ledger().early_data = true;
+    }
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
         return crate::http2::serve(stream, number, shared).await;
     }

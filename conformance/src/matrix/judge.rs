@@ -66,6 +66,9 @@ impl Judge<'_> {
         if let Some(what) = self.seen.altered {
             self.lie(format!("D-7: the origin got {what}"));
         }
+        if self.seen.early_data {
+            self.lie("C-9: bytes came as TLS early data");
+        }
         let passed = self.received().is_some_and(|got| got.status == 101);
         let socket = self.row.shape.pairing == Pairing::WebSocket;
         if socket && !passed && self.seen.stray_bytes > 0 {
@@ -251,6 +254,13 @@ impl Judge<'_> {
         if !Shape::bodied(&self.row.shape) {
             return;
         }
+        // E-3: words of libraries and of the system stay out of what callers get.
+        let text = String::from_utf8_lossy(&got.content);
+        for word in ["os error", "rustls", "h2::", "hyper", "tokio", "Errno", "Os {"] {
+            if text.contains(word) {
+                self.lie(format!("E-3: {word:?} in the envelope: {text}"));
+            }
+        }
         let envelope: Option<Value> = serde_json::from_slice(&got.content).ok();
         match envelope {
             Some(envelope) if envelope["error"]["outcome"] == record["error"]["outcome"] => {}
@@ -314,7 +324,8 @@ mod tests {
     fn observed(answer: Answer, dispatches: usize) -> Observed {
         let effects = dispatches;
         let (stray_bytes, altered, reused, record) = (0, None, false, None);
-        Observed { answer, dispatches, effects, stray_bytes, altered, reused, record }
+        let early_data = false;
+        Observed { answer, dispatches, effects, stray_bytes, early_data, altered, reused, record }
     }
 
     fn kinds(case: &str, seen: &Observed, dialect: Dialect) -> Vec<Kind> {

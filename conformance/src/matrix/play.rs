@@ -27,6 +27,8 @@ pub struct Observed {
     pub effects: usize,
     /// Bytes at the origin that never became a request.
     pub stray_bytes: u64,
+    /// Whether anything came as TLS early data.
+    pub early_data: bool,
     /// What is wrong with the request as it arrived.
     pub altered: Option<&'static str>,
     /// Whether it came on the connection of the request before it.
@@ -162,6 +164,7 @@ async fn once(
         dispatches: 0,
         effects: 0,
         stray_bytes: 0,
+        early_data: false,
         altered: None,
         reused: false,
         record,
@@ -178,6 +181,7 @@ async fn once(
         observed.altered = of_path.first().and_then(|seen| altered(seen, &asked, reads));
         observed.effects = origin.effects(&path);
         observed.stray_bytes = origin.stray_bytes();
+        observed.early_data = origin.had_early_data();
     }
     Ok((observed, Held { _origin: origin, _refusing: refusing }))
 }
