@@ -6,6 +6,8 @@
 //! of an event's course (`AFFIANT_FAILPOINT`). What the caller was told, what is on record after the
 //! restart and what the origin saw must agree.
 
+pub mod under_way;
+
 use crate::case::MARK;
 use crate::fields;
 use crate::http::{Answer, End, Origin, Received, Request, Script, Step};

@@ -183,9 +183,17 @@ impl Placed {
     /// # Errors
     /// When a port was lost.
     pub fn policy(&self) -> std::io::Result<String> {
-        let mut text = "[defaults]\nprivate_addresses = \"allow\"\n\n\
-            [[credential]]\nid = \"row\"\nsecret = \"row-key\"\ninject = \"ssh-key\"\n"
-            .to_owned();
+        Ok(format!("[defaults]\nprivate_addresses = \"allow\"\n{}", self.routes()?))
+    }
+
+    /// The credential and the routes of that policy.
+    ///
+    /// # Errors
+    /// When a port was lost.
+    pub fn routes(&self) -> std::io::Result<String> {
+        let mut text =
+            "\n[[credential]]\nid = \"row\"\nsecret = \"row-key\"\ninject = \"ssh-key\"\n"
+                .to_owned();
         for (number, (row, place)) in self.rows.iter().enumerate() {
             let (address, key) = match place {
                 Place::Target(target) => (target.address(), target.host_key()),
@@ -378,6 +386,44 @@ impl Report {
             }
         }
         tally
+    }
+
+    /// For programs.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let Tally { rows, lies, shrugs } = self.tally();
+        let all: Vec<Value> = self
+            .played
+            .iter()
+            .map(|played| {
+                let findings: Vec<Value> = played.findings.iter().map(Finding::json).collect();
+                let (id, rule) = (played.row.id(), played.row.case.rule);
+                serde_json::json!({ "id": id, "rule": rule, "findings": findings })
+            })
+            .collect();
+        serde_json::json!({
+            "broker": format!("{} over SSH", self.broker),
+            "rows": rows,
+            "lies": lies,
+            "shrugs": shrugs,
+            "played": all,
+        })
+    }
+
+    /// For continuous integration.
+    #[must_use]
+    pub fn junit(&self) -> String {
+        let Tally { rows, lies, shrugs } = self.tally();
+        let mut out = format!(
+            "<testsuite name=\"{} over SSH\" tests=\"{rows}\" failures=\"{}\">\n",
+            self.broker,
+            lies + shrugs
+        );
+        for played in &self.played {
+            let (id, rule) = (played.row.id(), played.row.case.rule);
+            out.push_str(&crate::matrix::junit_case(rule, &id, None, &played.findings));
+        }
+        out + "</testsuite>\n"
     }
 
     /// For people.
