@@ -96,8 +96,12 @@ impl Server {
 
     /// Started by another program, which takes the command as its last arguments.
     pub fn start_by(home: &Home, by: &[&str]) -> Self {
-        let any = "127.0.0.1:0";
-        let serve = ["serve", "--http", any, "--https", any, "--ssh", any, "--json"];
+        Self::start_at(home, by, "127.0.0.1:0")
+    }
+
+    /// The same, listening elsewhere.
+    pub fn start_at(home: &Home, by: &[&str], address: &str) -> Self {
+        let serve = ["serve", "--http", address, "--https", address, "--ssh", address, "--json"];
         let mut command = match by {
             [] => home.command(&serve),
             [program, first @ ..] => {

@@ -81,16 +81,13 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         warn_of_exposure(fields, &target, scheme, &hosts, credential);
         warn_of_other_hosts(fields, &hosts, shared.presets.get(&credential.id));
     }
-    if !private_addresses {
-        warn_of_private_host(&target, &hosts);
-    }
+    warn_of_private_host(&target, &hosts, private_addresses);
     repeat::check_retry(fields, retry.as_ref(), terms.keep);
     let contract = preset.map(|preset| {
         let overridden = idempotent.is_some() || fields.has("idempotency");
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
     });
     let intercept = read_intercept(fields, &target);
-    let parent = parent::read_choice(fields, shared).unwrap_or_else(|| shared.parent.clone());
     let grant = HttpGrant {
         route: Some(name.clone()),
         would_deny: None,
@@ -123,7 +120,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         approval,
         grant,
         preset: contract,
-        parent,
+        parent: parent::of_route(fields, shared),
     })
 }
 
@@ -187,8 +184,9 @@ fn read_hosts(target: &Fields<'_, '_>, preset: Option<&Preset>) -> Option<Vec<Pa
 }
 
 /// A host that policy would refuse by its address.
-fn warn_of_private_host(target: &Fields<'_, '_>, hosts: &[Pattern]) {
+fn warn_of_private_host(target: &Fields<'_, '_>, hosts: &[Pattern], allowed: bool) {
     if let [Pattern::Exact(host)] = hosts
+        && !allowed
         && is_private_literal(host)
     {
         let hint = Some("add private_addresses = \"allow\" to the route".to_owned());

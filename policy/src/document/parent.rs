@@ -76,6 +76,11 @@ fn read_direct(fields: &Fields<'_, '_>) -> Vec<Direct> {
     all
 }
 
+/// The upstream proxy of a route: its own, or the inherited one.
+pub(super) fn of_route(fields: &Fields<'_, '_>, shared: &Shared) -> Option<ParentRule> {
+    read_choice(fields, shared).unwrap_or_else(|| shared.parent.clone())
+}
+
 /// The key `parent`; the outer `None` says that it is absent.
 pub(super) fn read_choice(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Option<ParentRule>> {
     let name = fields.text("parent")?.value;
