@@ -117,13 +117,7 @@ impl Server {
         let http = bind("HTTP proxy", listen.http).await?;
         let ssh = bind("SSH gateway", listen.ssh).await?;
         let https = https(listen, &ca).await?;
-        let console = match listen.console {
-            Some(address) if !address.ip().is_loopback() => {
-                bail!("--console {address}: the console has no login, so only loopback is allowed")
-            }
-            Some(address) => Some(bind("console", address).await?),
-            None => None,
-        };
+        let console = console_listener(listen).await?;
         let listening = Listening {
             http: http.local_addr()?,
             ssh: ssh.local_addr()?,
@@ -210,6 +204,16 @@ where
         Ok(Ok(_)) => {}
         Ok(Err(error)) => tracing::warn!("{what}: {:#}", anyhow::Error::new(error)),
         Err(error) => tracing::error!("{what} ended badly: {error}"),
+    }
+}
+
+async fn console_listener(listen: &Listen) -> anyhow::Result<Option<TcpListener>> {
+    match listen.console {
+        Some(address) if !address.ip().is_loopback() => {
+            bail!("--console {address}: the console has no login, so only loopback is allowed")
+        }
+        Some(address) => bind("console", address).await.map(Some),
+        None => Ok(None),
     }
 }
 

@@ -208,14 +208,7 @@ impl Job<'_> {
                     None => self.answer_as_recorded(id).await,
                 }
             }
-            relay::Ended::Settled { delivered, keep } => {
-                let keep = keep && delivered && self.incoming.is_ended();
-                let mut pending = Some(Pending::new(call, self.out.sent));
-                if !delivered && let Some(pending) = pending.take() {
-                    pending.fail();
-                }
-                Finished { keep, pending }
-            }
+            relay::Ended::Settled { delivered, keep } => self.concluded(call, delivered, keep),
             relay::Ended::Answered { keep } => {
                 Finished { keep: keep && self.incoming.is_ended(), pending: None }
             }
@@ -224,6 +217,16 @@ impl Job<'_> {
                 self.broken(call, &error, verdict, (length_bytes, begun), &next_hop).await
             }
         }
+    }
+
+    /// The end of a call with a result on record.
+    fn concluded(&self, call: Call, delivered: bool, keep: bool) -> Finished {
+        let pending = Pending::new(call, self.out.sent);
+        if !delivered {
+            pending.fail();
+            return Finished { keep: false, pending: None };
+        }
+        Finished { keep: keep && self.incoming.is_ended(), pending: Some(pending) }
     }
 
     /// A token that the origin refuses is not sent again; what was sent is not either (D-7).

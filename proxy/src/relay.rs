@@ -15,7 +15,7 @@ use crate::deliver::{self, Delivery, Ours, Outbound};
 use crate::engine::{BACKOFF_MS, now_ms};
 use crate::grpc;
 use crate::head::{Fields, Framing, Response, Version};
-use crate::hops::{self, Doubt, Said};
+use crate::hops;
 use crate::incoming::{self, Incoming};
 use crate::outgoing;
 use crate::record::{is_event_stream, remote_request_id, retry_after, stored_head};
@@ -25,8 +25,8 @@ use crate::respond::Broken;
 use crate::upstream::exchange::{self, Piece, Received, Receiver, Sender};
 use bytes::Bytes;
 use journal::contract::{
-    Code, Completion, Digest, Ended as Conclusion, KeepResult, Observation, Operation, Outcome,
-    RequestSent, ResponseComplete, ResponseStarted, Retry, Verdict, after_unknown, settle_http,
+    Code, Completion, Digest, KeepResult, Operation, Outcome, RequestSent, ResponseComplete,
+    ResponseStarted, Retry, Verdict, after_unknown, settle_http,
 };
 use journal::{Call, Settled, Stream};
 use policy::HttpGrant;
@@ -38,6 +38,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
+
+mod hop;
 
 /// How long a response is waited for after the request could not be written in full.
 const EARLY_RESPONSE: Duration = Duration::from_secs(3);
@@ -504,52 +506,6 @@ impl<'a> Relay<'a> {
         }
         let delivered = self.finish(settled, head, &held, (completion, trailers)).await;
         Ended::Settled { delivered, keep: self.parts.keep_alive && !self.sending }
-    }
-
-    /// Records that a hop failed, by its own word, and passes its answer on: it says nothing of the
-    /// origin, except where its type of error proves that nothing was forwarded (contract C-8).
-    async fn hop_failed(
-        &mut self,
-        head: &Response,
-        (said, doubt): (&Said, Doubt),
-        held: &[Bytes],
-        end: (Completion, &Fields),
-    ) -> Ended {
-        let at_ms = now_ms();
-        let message = "A proxy on the way answered for its own failure.".to_owned();
-        if let Some(text) = said.text() {
-            self.parts.call.note("hop_failed", text);
-        }
-        let (verdict, not_before_ms) = match doubt {
-            Doubt::NotForwardedNow => (
-                Verdict::rejected(Retry::Backoff, Code::RemoteNotProcessed),
-                Some(at_ms + BACKOFF_MS),
-            ),
-            Doubt::NotForwarded => {
-                (Verdict::rejected(Retry::AfterCorrection, Code::RemoteNotProcessed), None)
-            }
-            Doubt::Open => {
-                let retry = after_unknown(self.parts.operation, at_ms);
-                (Verdict::unknown(retry, Code::RemoteOutcomeUnknown), None)
-            }
-        };
-        let settled = if doubt == Doubt::Open {
-            let cause = "HOP_FAILED".to_owned();
-            let observation = Some(Observation { length_bytes: self.received, cause });
-            self.parts
-                .call
-                .end(Conclusion { verdict, message, field: None, not_before_ms, observation })
-                .await
-        } else {
-            self.parts.call.reject(verdict, not_before_ms).await
-        };
-        match settled {
-            Ok(settled) => {
-                let delivered = self.finish(settled, head, held, end).await;
-                Ended::Answered { keep: delivered && self.parts.keep_alive && !self.sending }
-            }
-            Err(error) => self.broken(Broken::NotStored(error)),
-        }
     }
 
     /// Brings the response to its end at the caller. Takes the proof that its record is durable.

@@ -1,6 +1,12 @@
 //! Every error type of RFC 9209: where it arises, or why it can't.
 
-#![allow(clippy::indexing_slicing, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::too_many_lines,
+    reason = "tests"
+)]
 
 mod support;
 
