@@ -6,7 +6,8 @@ use crate::contract::{
     InvocationId, Noted, Outcome, Preflight, RequestSent, ResponseComplete, ResponseStarted,
     ResultCommitted, ResultRef, Sequence, SetupAttempt, Source, Verdict,
 };
-use crate::core::{Core, Part, now_ms};
+use crate::core::{Core, now_ms};
+use crate::enqueue::{Part, Wait};
 use crate::entry::Entry;
 use crate::log::Draft;
 use crate::projection::{Delivery, Invocation, State};
@@ -151,11 +152,11 @@ impl Call {
 
     fn append(&self, source: Source, body: Body) -> Result<(), append::Error> {
         let parts = vec![Part::Event(source, body)];
-        self.core.append(&self.entry, Some(self.epoch), parts, false).map(drop)
+        self.core.append(&self.entry, Some(self.epoch), parts, Wait::No).map(drop)
     }
 
     async fn append_durable(&self, parts: Vec<Part>) -> Result<Sequence, append::Error> {
-        let queued = self.core.append(&self.entry, Some(self.epoch), parts, true)?;
+        let queued = self.core.append(&self.entry, Some(self.epoch), parts, Wait::Now)?;
         durable(queued.receiver).await
     }
 
@@ -264,7 +265,7 @@ impl Call {
         }
         self.take_room(&draft)?;
         let parts = vec![Part::Chunk(draft)];
-        let queued = self.core.append(&self.entry, Some(self.epoch), parts, true)?;
+        let queued = self.core.append(&self.entry, Some(self.epoch), parts, Wait::Later)?;
         self.outstanding.extend(queued.receiver);
         Ok(())
     }

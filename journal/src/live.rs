@@ -3,7 +3,8 @@
 use crate::append::Reason;
 use crate::call::{EVENT_RESERVE, durable};
 use crate::contract::{Accepted, Body, Event, InvocationId, Outcome, Sequence, Source};
-use crate::core::{Core, Part, closed, now_ms};
+use crate::core::{Core, closed, now_ms};
+use crate::enqueue::{Part, Wait};
 use crate::guard::{Admission, Guard};
 use crate::log::{Kind, Position, random};
 use crate::options::{Filter, Maintained, Options, Page, Recovery, Stats};
@@ -234,7 +235,7 @@ impl Journal {
             .entry(id)
             .map_err(|_| admission::index_failed())?
             .ok_or(append::Error::NotFound)?;
-        let queued = core.append(&entry, None, vec![Part::Event(source, body)], true);
+        let queued = core.append(&entry, None, vec![Part::Event(source, body)], Wait::Later);
         core.release_entry(&entry);
         Ok(Ticket { receiver: queued?.receiver })
     }
@@ -303,6 +304,7 @@ impl Journal {
         Stats {
             appends: load(&counters.appends),
             frames: load(&counters.frames),
+            led: load(&counters.led),
             syncs: load(&counters.frames),
             written_bytes: load(&counters.written_bytes),
             payload_bytes: load(&counters.payload_bytes),

@@ -113,6 +113,8 @@ pub struct Stats {
     pub appends: u64,
     /// Frames written; one batch each.
     pub frames: u64,
+    /// Frames that a caller wrote itself, because it was alone.
+    pub led: u64,
     /// Syncs of frames.
     pub syncs: u64,
     /// Bytes of frames, padding included.
