@@ -423,6 +423,7 @@ fn login(
             Ok((login, Needles::key(&secret)))
         }
         Inject::Bearer
+        | Inject::Mtls
         | Inject::Basic
         | Inject::Header { .. }
         | Inject::Recipe(_)
