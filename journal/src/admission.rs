@@ -80,6 +80,7 @@ fn enqueue_first(
         entry: Some(Arc::clone(&entry)),
         waiter: None,
         settles: false,
+        urgent: false,
         queued: Instant::now(),
     };
     core.queue.push(&mut queue, item);

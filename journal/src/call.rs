@@ -265,7 +265,9 @@ impl Call {
         }
         self.take_room(&draft)?;
         let parts = vec![Part::Chunk(draft)];
-        let queued = self.core.append(&self.entry, Some(self.epoch), parts, Wait::Later)?;
+        // The first one, mostly the head, rides with the result when that is short.
+        let wait = if self.outstanding.len() + 1 < WINDOW { Wait::Ride } else { Wait::Later };
+        let queued = self.core.append(&self.entry, Some(self.epoch), parts, wait)?;
         self.outstanding.extend(queued.receiver);
         Ok(())
     }

@@ -24,6 +24,8 @@ pub(crate) enum Part {
 pub(crate) enum Wait {
     /// Nobody: it rides along with the next one that somebody waits for.
     No,
+    /// Somebody who does not need it yet: it rides along too.
+    Ride,
     /// Somebody, later or elsewhere, or under a lock: the writer thread is woken.
     Later,
     /// The caller, at once and without a lock: it writes the batch itself when it is alone.
@@ -75,6 +77,7 @@ impl Core {
                 entry: Some(Arc::clone(entry)),
                 waiter,
                 settles: settling,
+                urgent: settling || n == last && matches!(wait, Wait::Later | Wait::Now),
                 queued,
             };
             self.queue.push(&mut queue, item);
@@ -85,7 +88,7 @@ impl Core {
                 drop(queue);
                 writer::lead(self);
             }
-            Wait::Now | Wait::Later | Wait::No => self.queue.wake(queue),
+            Wait::Now | Wait::Later | Wait::Ride | Wait::No => self.queue.wake(queue),
         }
         Ok(result)
     }
@@ -118,15 +121,17 @@ impl Core {
         held.live.apply(first, &used)?;
         held.events.push_back((first, Arc::new(used)));
         let entry = Some(Arc::clone(subject));
-        let (waiter, settles) = (None, false);
-        let item = Item { draft: used_draft, sequence: first, entry, waiter, settles, queued };
+        let (waiter, settles, urgent) = (None, false, false);
+        let draft = used_draft;
+        let item = Item { draft, sequence: first, entry, waiter, settles, urgent, queued };
         self.queue.push(&mut queue, item);
         let sequence = queue.next();
         calling.live.apply(sequence, &dispatch)?;
         calling.events.push_back((sequence, Arc::new(dispatch)));
         let (sender, receiver) = oneshot::channel();
-        let (entry, waiter) = (Some(Arc::clone(call)), Some(sender));
-        let item = Item { draft: dispatch_draft, sequence, entry, waiter, settles, queued };
+        let (entry, waiter, urgent) = (Some(Arc::clone(call)), Some(sender), true);
+        let draft = dispatch_draft;
+        let item = Item { draft, sequence, entry, waiter, settles, urgent, queued };
         self.queue.push(&mut queue, item);
         drop((calling, held));
         self.queue.wake(queue);
@@ -157,6 +162,7 @@ impl Core {
             entry: Some(Arc::clone(entry)),
             waiter: Some(sender),
             settles: false,
+            urgent: true,
             queued: Instant::now(),
         };
         self.queue.push(&mut queue, item);

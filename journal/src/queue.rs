@@ -29,6 +29,8 @@ pub(crate) struct Item {
     pub(crate) waiter: Option<oneshot::Sender<Outcome>>,
     /// Whether it may settle its invocation.
     pub(crate) settles: bool,
+    /// Whether it is written without waiting for others.
+    pub(crate) urgent: bool,
     pub(crate) queued: Instant,
 }
 
@@ -45,7 +47,7 @@ pub(crate) struct Inner {
     items: VecDeque<Item>,
     next: u64,
     pub(crate) mode: Mode,
-    /// How many of the items somebody waits for, or settle a call.
+    /// How many of the items are urgent.
     urgent: usize,
     /// Whether the batch before had at most one such item.
     calm: bool,
@@ -77,12 +79,6 @@ impl Inner {
     /// the batch itself. With others about, a batch gathers while the writer thread syncs.
     pub(crate) const fn is_calm(&self) -> bool {
         self.calm && self.urgent <= 1
-    }
-}
-
-impl Item {
-    const fn is_urgent(&self) -> bool {
-        self.waiter.is_some() || self.settles
     }
 }
 
@@ -139,7 +135,7 @@ impl Queue {
     pub(crate) fn push(&self, inner: &mut Inner, item: Item) {
         self.bytes.fetch_add(item.draft.length() as u64, Ordering::Relaxed);
         inner.next = item.sequence.0 + 1;
-        inner.urgent += usize::from(item.is_urgent());
+        inner.urgent += usize::from(item.urgent);
         inner.items.push_back(item);
     }
 
@@ -203,7 +199,7 @@ impl Queue {
             bytes += length;
             batch.extend(inner.items.pop_front());
         }
-        let urgent = batch.iter().filter(|item| item.is_urgent()).count();
+        let urgent = batch.iter().filter(|item| item.urgent).count();
         inner.urgent = inner.urgent.saturating_sub(urgent);
         inner.calm = urgent <= 1;
         drop(inner);

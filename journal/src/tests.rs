@@ -128,12 +128,23 @@ async fn bounded<T>(future: impl Future<Output = T>) -> T {
 /// or lost.
 #[tokio::test]
 async fn j_7_a_crash_at_every_call_of_the_disk_keeps_every_promise() {
+    crash_at_every_call(false).await;
+}
+
+/// The same where each caller writes its frames itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn j_7_a_crash_at_every_call_of_a_leader_keeps_every_promise() {
+    crash_at_every_call(true).await;
+}
+
+async fn crash_at_every_call(leads: bool) {
     let whole = Sim::new();
     let home = tempfile::tempdir().unwrap();
     let (journal, _) = open_sim(&whole, home.path(), true).unwrap();
     let mut promises = Promises::default();
     bounded(work(&journal, &mut promises)).await.unwrap();
     bounded(journal.close()).await;
+    assert_eq!(journal.stats().led > 0, leads);
     let mut points = 0;
     for call in 1..=whole.calls() {
         for variant in 0..2 {
@@ -168,6 +179,16 @@ async fn j_7_a_crash_at_every_call_of_the_disk_keeps_every_promise() {
 /// log was recovered, and then service resumes in the same process.
 #[tokio::test]
 async fn a_failure_poisons_and_service_resumes_without_a_restart() {
+    fail_at_every_call().await;
+}
+
+/// The same where each caller writes its frames itself: the writer thread recovers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leaders_failure_poisons_and_service_resumes_without_a_restart() {
+    fail_at_every_call().await;
+}
+
+async fn fail_at_every_call() {
     let whole = Sim::new();
     let home = tempfile::tempdir().unwrap();
     let (journal, _) = open_sim(&whole, home.path(), true).unwrap();

@@ -74,10 +74,13 @@ pub(crate) fn lead(core: &Core) {
     core.queue.hand_over();
 }
 
-/// Whether the runtime gives this thread's other tasks to another thread meanwhile.
+/// Whether the runtime gives this thread's other tasks to another thread meanwhile. With a single
+/// worker that change of threads costs what the one to the writer thread does.
 fn may_block() -> bool {
-    Handle::try_current()
-        .is_ok_and(|runtime| matches!(runtime.runtime_flavor(), RuntimeFlavor::MultiThread))
+    Handle::try_current().is_ok_and(|runtime| {
+        matches!(runtime.runtime_flavor(), RuntimeFlavor::MultiThread)
+            && runtime.metrics().num_workers() > 1
+    })
 }
 
 /// One batch: written, synced, made known.
