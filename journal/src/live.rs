@@ -349,6 +349,7 @@ fn check_late(source: Source, body: &Body) -> Result<(), IllegalEvent> {
         | Body::CredentialAuthorized(_)
         | Body::SetupAttempted(_)
         | Body::DispatchStarted(_)
+        | Body::DispatchWithdrawn(_)
         | Body::RequestSent(_)
         | Body::RemoteResponseStarted(_)
         | Body::RemoteResponseComplete(_)

@@ -6,13 +6,14 @@
 //! ```text
 //!  Accepted ─► Validated ─► Authorized ─► Dispatched ─► Committed(rejected | committed)
 //!      │           │            │             │              ▲
-//!      └───────────┴────────────┤             │              │ late evidence (J-3)
-//!                               ▼             ▼              │
+//!      └───────────┴────────────┤ withdrawn   │              │ late evidence (J-3)
+//!                               ▼◄────────────▼              │
 //!                 Ended(not_attempted)   Ended(unknown) ─────┘
 //! ```
 //!
-//! Invariant: no path leads from `Dispatched` to `not_attempted`, and none out of
-//! `Ended(not_attempted)` (contract D-1, J-3).
+//! Invariant: none but one path leads from `Dispatched` to `not_attempted`: `DISPATCH_WITHDRAWN`, of
+//! a dispatch whose flush was never acknowledged, so that no proof of it exists and nothing can follow
+//! it. None leads out of `Ended(not_attempted)` (contract D-1, J-3).
 
 use crate::contract::{
     Accepted, Body, Confirmation, Dispatch, Event, InvocationId, Preflight, RequestSent,
@@ -201,6 +202,13 @@ impl Invocation {
             Body::DispatchStarted(dispatch) => {
                 self.dispatch = Some((sequence, (**dispatch).clone()));
                 self.state = State::Dispatched;
+            }
+            Body::DispatchWithdrawn(withdrawn) => {
+                self.dispatch = None;
+                self.state = State::Ended(withdrawn.verdict);
+                self.message = Some(withdrawn.message.clone());
+                self.ended_at_ms = Some(event.at_ms);
+                self.source = Some(event.source);
             }
             Body::RequestSent(sent) => self.sent = Some(sent.clone()),
             Body::RemoteResponseStarted(started) => self.started = Some(started.clone()),

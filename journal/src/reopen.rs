@@ -1,8 +1,11 @@
 //! Recovery within the process, after a write or a sync has failed.
 
-use crate::contract::{Body, Code, Ended, InvocationId, Sequence, Source};
+use crate::contract::{
+    Body, Code, DispatchWithdrawn, Ended, InvocationId, Outcome, Retry, Sequence, Source, Verdict,
+};
 use crate::core::{Core, now_ms};
 use crate::enqueue::{Part, Wait};
+use crate::entry::Entry;
 use crate::log::recover::{Watermark, survey};
 use crate::log::tail::Tail;
 use crate::log::{self, Draft, Kind, Position};
@@ -54,7 +57,7 @@ fn reopen(core: &Arc<Core>, durable: &Watermark) -> Result<Log, open::Error> {
     feed.watermark = Some(mark);
     drop(feed);
     for entry in open {
-        end_interrupted(core, &entry, Code::JournalUnavailable, Code::ResultNotStored);
+        end_interrupted(core, &entry, Sequence(durable.sequence));
     }
     tracing::warn!(sequence = last.0, "the log was recovered; service resumes");
     Ok(Log::Live { tail: Box::new(tail), store })
@@ -124,31 +127,48 @@ fn forget(core: &Core, last: Sequence, found: Vec<(InvocationId, Sequence, Kind,
     });
 }
 
-/// Ends a call whose course was interrupted.
-pub(crate) fn end_interrupted(
-    core: &Core,
-    entry: &Arc<crate::entry::Entry>,
-    before: Code,
-    after: Code,
-) {
-    let verdict = entry.state.lock().live.conclude(now_ms(), before, after);
-    let Some(verdict) = verdict else { return };
-    let ended = interrupted(verdict);
-    let part = Part::Event(Source::Recovered, Body::InvocationEnded(Box::new(ended)));
-    if let Err(error) = core.append(entry, None, vec![part], Wait::No) {
+/// Ends a call whose course was interrupted. `durable` is what had been acknowledged.
+fn end_interrupted(core: &Core, entry: &Arc<Entry>, durable: Sequence) {
+    let (source, body) = {
+        let mut state = entry.state.lock();
+        let dispatch = state.live.dispatch_sequence();
+        // Another failure may come before the withdrawal is durable.
+        state.unproven |= dispatch.is_some_and(|dispatch| dispatch > durable);
+        match dispatch.filter(|_| state.unproven) {
+            Some(dispatch) => {
+                let withdrawn = Box::new(withdrawn(dispatch));
+                (Source::TransportObserved, Body::DispatchWithdrawn(withdrawn))
+            }
+            None => {
+                let codes = (Code::JournalUnavailable, Code::ResultNotStored);
+                let verdict = state.live.conclude(now_ms(), codes.0, codes.1);
+                let Some(verdict) = verdict else { return };
+                (Source::Recovered, Body::InvocationEnded(Box::new(interrupted(verdict))))
+            }
+        }
+    };
+    if let Err(error) = core.append(entry, None, vec![Part::Event(source, body)], Wait::No) {
         tracing::error!(%error, id = %entry.id, "an interrupted call could not be ended");
     }
 }
 
+/// A dispatch that is on the disk although its flush failed: whoever waited for the proof got none,
+/// so nothing was sent, and this process knows it (contract D-1).
+fn withdrawn(dispatch: Sequence) -> DispatchWithdrawn {
+    DispatchWithdrawn {
+        dispatch,
+        verdict: Verdict::not_connected(Retry::Backoff, Code::JournalUnavailable),
+        message: "The record of the dispatch could not be flushed; nothing was sent.".to_owned(),
+    }
+}
+
 /// The words for a call that the broker did not see to its end.
-pub(crate) fn interrupted(verdict: crate::contract::Verdict) -> Ended {
+pub(crate) fn interrupted(verdict: Verdict) -> Ended {
     let message = match verdict.outcome() {
-        crate::contract::Outcome::NotAttempted => {
+        Outcome::NotAttempted => {
             "The broker stopped before the request was dispatched; nothing was sent."
         }
-        crate::contract::Outcome::Unknown
-        | crate::contract::Outcome::Rejected
-        | crate::contract::Outcome::Committed => {
+        Outcome::Unknown | Outcome::Rejected | Outcome::Committed => {
             "The broker stopped after the request was dispatched and before a result was \
              recorded; find out the remote state first."
         }

@@ -31,6 +31,19 @@ struct Promises {
     dispatched: Vec<InvocationId>,
     committed: Vec<(InvocationId, Vec<u8>)>,
     ended: Vec<(InvocationId, Verdict)>,
+    /// The call whose dispatch was refused its proof: nothing was sent.
+    unsent: Option<InvocationId>,
+}
+
+impl Promises {
+    /// Dispatches, and notes what came of it.
+    async fn dispatch(&mut self, call: &mut crate::Call) -> Result<(), append::Error> {
+        self.unsent = Some(call.id());
+        drop(call.dispatch(dispatch()).await?);
+        self.unsent = None;
+        self.dispatched.push(call.id());
+        Ok(())
+    }
 }
 
 fn ended(verdict: Verdict) -> Ended {
@@ -49,8 +62,7 @@ async fn work(journal: &Journal, promises: &mut Promises) -> Result<(), append::
         // Committed, with a result of several chunks.
         let mut call = admit_or(journal, round)?;
         start(&mut call)?;
-        drop(call.dispatch(dispatch()).await?);
-        promises.dispatched.push(call.id());
+        promises.dispatch(&mut call).await?;
         let body = vec![round; 70_000];
         call.response_started(crate::contract::ResponseStarted {
             status: Some(200),
@@ -71,8 +83,7 @@ async fn work(journal: &Journal, promises: &mut Promises) -> Result<(), append::
         // Dispatched, and unknown.
         let mut call = admit_or(journal, round)?;
         start(&mut call)?;
-        drop(call.dispatch(dispatch()).await?);
-        promises.dispatched.push(call.id());
+        promises.dispatch(&mut call).await?;
         let verdict = Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown);
         drop(call.end(ended(verdict)).await?);
         promises.ended.push((call.id(), verdict));
@@ -80,8 +91,7 @@ async fn work(journal: &Journal, promises: &mut Promises) -> Result<(), append::
         // Dispatched, and still under way when the crash comes, or given up.
         let mut call = admit_or(journal, round)?;
         start(&mut call)?;
-        drop(call.dispatch(dispatch()).await?);
-        promises.dispatched.push(call.id());
+        promises.dispatch(&mut call).await?;
     }
     Ok(())
 }
@@ -195,12 +205,15 @@ async fn fail_at_every_call() {
     let opened = whole.calls();
     bounded(work(&journal, &mut Promises::default())).await.unwrap();
     bounded(journal.close()).await;
-    for call in opened + 1..=whole.calls() {
-        let what = format!("call {call} fails");
+    let mut turned_up = 0;
+    for (call, fault) in
+        (opened + 1..=whole.calls()).flat_map(|call| [(call, Fault::Fail), (call, Fault::FailLate)])
+    {
+        let what = format!("call {call}: {fault:?}");
         let home = tempfile::tempdir().unwrap();
         let sim = Sim::new();
         let (journal, _) = open_sim(&sim, home.path(), true).unwrap();
-        sim.fault_at(call, Fault::Fail);
+        sim.fault_at(call, fault);
         let mut promises = Promises::default();
         if bounded(work(&journal, &mut promises)).await.is_ok() {
             bounded(journal.close()).await;
@@ -222,15 +235,31 @@ async fn fail_at_every_call() {
         })
         .await;
         check(&journal, &promises, &what);
+        turned_up += u32::from(check_unsent(&journal, promises.unsent, &what).await);
         assert_eq!(journal.stats().reopened, 1, "{what}");
         drop(call);
         bounded(journal.close()).await;
         verify_on(&sim).unwrap_or_else(|error| panic!("{what}: {error}"));
         let (journal, _) = open_sim(&sim, home.path(), true).unwrap();
         check(&journal, &promises, &what);
+        check_unsent(&journal, promises.unsent, &what).await;
         assert_eq!(content(&journal, id), b"after");
         bounded(journal.close()).await;
     }
+    // A disk can have what it said it failed to take.
+    assert!(turned_up > 0);
+}
+
+/// D-1: whoever was refused the proof of a dispatch sent nothing, and the record says so, also where the
+/// dispatch turns up on the disk. Gives whether it did.
+async fn check_unsent(journal: &Journal, unsent: Option<InvocationId>, what: &str) -> bool {
+    let Some(id) = unsent else { return false };
+    bounded(journal.changed(id)).await;
+    let Some(found) = journal.invocation(id).unwrap() else { return false };
+    assert_eq!(found.verdict().outcome(), Outcome::NotAttempted, "{what}");
+    assert!(!found.evidence().dispatch_started, "{what}");
+    let events = journal.events(id).unwrap();
+    events.iter().any(|(_, event)| event.body.name() == "DISPATCH_WITHDRAWN")
 }
 
 /// D-1, R-6: a call from before the failure can't append any more, and recovery has ended it.

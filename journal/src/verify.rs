@@ -480,6 +480,7 @@ const fn reference(body: &Body) -> Option<&ResultRef> {
         | Body::CredentialAuthorized(_)
         | Body::SetupAttempted(_)
         | Body::DispatchStarted(_)
+        | Body::DispatchWithdrawn(_)
         | Body::RequestSent(_)
         | Body::RemoteResponseStarted(_)
         | Body::RemoteResponseComplete(_)

@@ -101,6 +101,7 @@ fn sent_content(journal: &Journal, id: InvocationId) -> Option<(u64, Digest)> {
         | Body::CredentialAuthorized(_)
         | Body::SetupAttempted(_)
         | Body::DispatchStarted(_)
+        | Body::DispatchWithdrawn(_)
         | Body::RemoteResponseStarted(_)
         | Body::RemoteResponseComplete(_)
         | Body::ResultCommitted(_)

@@ -14,8 +14,9 @@
 //!                               DELIVERY_FAILED, RESULT_DELIVERED, REPEAT_ANSWERED
 //! ```
 
+use super::lease::{LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed};
 use super::wire::wire_enum;
-use super::{Digest, Fingerprint, Idempotency, InvocationId, Verdict};
+use super::{Digest, Fingerprint, Idempotency, InvocationId, Sequence, Verdict};
 use serde::{Deserialize, Serialize};
 
 wire_enum! {
@@ -150,6 +151,9 @@ pub enum Body {
     /// From here on bytes may reach the remote (contract D-1). Durable before the first of them.
     #[serde(rename = "DISPATCH_STARTED")]
     DispatchStarted(Box<Dispatch>),
+    /// The dispatch on record was never acknowledged, and nothing was sent.
+    #[serde(rename = "DISPATCH_WITHDRAWN")]
+    DispatchWithdrawn(Box<DispatchWithdrawn>),
     /// The request left in full.
     #[serde(rename = "REQUEST_SENT")]
     RequestSent(RequestSent),
@@ -201,6 +205,7 @@ impl Body {
             Self::CredentialAuthorized(_) => "CREDENTIAL_AUTHORIZED",
             Self::SetupAttempted(_) => "SETUP_ATTEMPTED",
             Self::DispatchStarted(_) => "DISPATCH_STARTED",
+            Self::DispatchWithdrawn(_) => "DISPATCH_WITHDRAWN",
             Self::RequestSent(_) => "REQUEST_SENT",
             Self::RemoteResponseStarted(_) => "REMOTE_RESPONSE_STARTED",
             Self::RemoteResponseComplete(_) => "REMOTE_RESPONSE_COMPLETE",
@@ -407,6 +412,18 @@ pub struct ResultCommitted {
     pub not_before_ms: Option<u64>,
 }
 
+/// A dispatch is taken back: its flush failed, so no proof of it was handed out, and the same process
+/// found it on record afterwards (contract D-1). Ends the invocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DispatchWithdrawn {
+    /// The sequence of the `DISPATCH_STARTED`.
+    pub dispatch: Sequence,
+    /// `not_attempted`.
+    pub verdict: Verdict,
+    /// One sentence for people.
+    pub message: String,
+}
+
 /// The end of an attempt without a deciding result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
@@ -462,40 +479,4 @@ pub struct Noted {
     pub name: String,
     /// Free of secrets.
     pub detail: String,
-}
-
-/// A worker took a lease on an invocation, to retry it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseAcquired {
-    /// 1 for the first lease of the invocation; one more for each that follows.
-    pub generation: u64,
-    /// Who holds it.
-    pub holder: String,
-    /// How long it holds, from when it was appended, on the monotonic clock of the process.
-    pub ttl_ms: u64,
-}
-
-/// A lease holds for longer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseRenewed {
-    /// Of the lease.
-    pub generation: u64,
-    /// From now.
-    pub ttl_ms: u64,
-}
-
-/// A retry was dispatched under a lease.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseUsed {
-    /// Of the lease.
-    pub generation: u64,
-    /// The retry.
-    pub retry: InvocationId,
-}
-
-/// A lease was given back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseReleased {
-    /// Of the lease.
-    pub generation: u64,
 }

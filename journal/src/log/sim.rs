@@ -56,6 +56,8 @@ pub(crate) enum Fault {
     Crash,
     /// The call fails with EIO; the disk goes on.
     Fail,
+    /// The call has its effect, and fails with EIO all the same; the disk goes on.
+    FailLate,
 }
 
 #[derive(Debug, Default)]
@@ -190,6 +192,10 @@ impl Sim {
             }
             Some(Fault::Fail) => {
                 on_fault(&mut state);
+                Err(eio())
+            }
+            Some(Fault::FailLate) => {
+                act(&mut state)?;
                 Err(eio())
             }
         }

@@ -66,6 +66,12 @@ impl Invocation {
         self.ended_at_ms
     }
 
+    /// The sequence of its `DISPATCH_STARTED`, unless that was withdrawn.
+    #[must_use]
+    pub fn dispatch_sequence(&self) -> Option<Sequence> {
+        self.dispatch.as_ref().map(|(sequence, _)| *sequence)
+    }
+
     /// The sequence of its first event.
     #[must_use]
     pub const fn first_sequence(&self) -> Sequence {
