@@ -67,7 +67,53 @@ pub(crate) fn run(seconds: f64) -> anyhow::Result<()> {
             row.stats.written_bytes as f64 / row.stats.payload_bytes as f64,
         );
     }
+    memory(home.path())?;
     scan(&home.path().join("64-0"))
+}
+
+/// What the journal takes at most while 256 calls are under way, on top of the process before it.
+fn memory(home: &Path) -> anyhow::Result<()> {
+    const CALLS: usize = 256;
+    for (name, pieces, rounds) in [("2 KB", 0, 20), ("8 MB", 128, 1)] {
+        let directory = home.join(format!("memory-{pieces}"));
+        // Forgets the peak so far (proc(5), clear_refs).
+        std::fs::write("/proc/self/clear_refs", "5").context("reset the peak")?;
+        let before = status("VmRSS")?;
+        let (journal, _) = Journal::open(Options::new(&directory), Some(key()))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
+        runtime.block_on(async {
+            let mut tasks = tokio::task::JoinSet::new();
+            for n in 0..CALLS {
+                let journal = journal.clone();
+                tasks.spawn(async move {
+                    for round in 0..rounds {
+                        call(&journal, &format!("{n} {round}"), pieces).await?;
+                    }
+                    anyhow::Ok(())
+                });
+            }
+            while let Some(done) = tasks.join_next().await {
+                done??;
+            }
+            anyhow::Ok(())
+        })?;
+        let stats = journal.stats();
+        runtime.block_on(journal.close());
+        println!(
+            "{CALLS} in flight, {name} results: at most {:.0} MB more memory, {:.1} MB of them queued",
+            (status("VmHWM")?.saturating_sub(before)) as f64 / 1e3,
+            stats.peak_queued_bytes as f64 / 1e6,
+        );
+        std::fs::remove_dir_all(directory)?;
+    }
+    Ok(())
+}
+
+/// A size of this process, in KB.
+fn status(name: &str) -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find(|line| line.starts_with(name)).context("no such line")?;
+    Ok(line.split_whitespace().nth(1).context("no number")?.parse()?)
 }
 
 fn row(path: &Path, in_flight: usize, length: Duration) -> anyhow::Result<Row> {
@@ -120,7 +166,7 @@ async fn load(journal: &Journal, in_flight: usize, until: Instant) -> anyhow::Re
         tasks.spawn(async move {
             let mut calls = 0;
             while Instant::now() < until {
-                call(&journal, &format!("{n} {calls}")).await?;
+                call(&journal, &format!("{n} {calls}"), 0).await?;
                 calls += 1;
             }
             anyhow::Ok(calls)
@@ -133,7 +179,8 @@ async fn load(journal: &Journal, in_flight: usize, until: Instant) -> anyhow::Re
     Ok(calls)
 }
 
-async fn call(journal: &Journal, text: &str) -> anyhow::Result<()> {
+/// One call, with a result of so many pieces of 64 KiB, or of 2 KB.
+async fn call(journal: &Journal, text: &str, pieces: usize) -> anyhow::Result<()> {
     let fingerprint = Digest::of(text.as_bytes());
     let admission = journal.admit(journal.new_id(), accepted(fingerprint), Guard::default())?;
     let Admission::New(mut call) = admission else { anyhow::bail!("an id is known") };
@@ -147,11 +194,18 @@ async fn call(journal: &Journal, text: &str) -> anyhow::Result<()> {
     call.response_started(ResponseStarted { status: Some(200), remote_request_id: None })?;
     call.store(Stream::Head, br#"{"status":200,"headers":[["content-type","application/json"]]}"#)
         .await?;
+    static PIECE: [u8; 64 << 10] = [5; 64 << 10];
     let content = [3; RESULT];
-    call.store(Stream::Content, &content).await?;
+    for _ in 0..pieces {
+        call.store(Stream::Content, &PIECE).await?;
+    }
+    if pieces == 0 {
+        call.store(Stream::Content, &content).await?;
+    }
+    let length = if pieces == 0 { RESULT } else { pieces * PIECE.len() };
     let complete = ResponseComplete {
         completion: Completion::ContentLength,
-        length_bytes: RESULT as u64,
+        length_bytes: length as u64,
         digest: Digest::of(&content),
         ssh_end: None,
         redacted: false,
@@ -192,6 +246,7 @@ fn preflight() -> Preflight {
         idempotency: None,
         keep: KeepResult::Full,
         keep_seconds: 604_800,
+        keep_total_bytes: None,
     }
 }
 

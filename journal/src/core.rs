@@ -27,7 +27,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 /// Entries in memory above which no call is admitted: the index lags too far behind.
-const OVERLAY_LIMIT: usize = 200_000;
+const OVERLAY_LIMIT: usize = 100_000;
 
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {

@@ -153,6 +153,7 @@ pub(crate) const fn settles(body: &Body) -> bool {
         | Body::RemoteResponseComplete(_)
         | Body::ResultDelivered(_)
         | Body::DeliveryFailed(_)
+        | Body::ResultExpired(_)
         | Body::RepeatAnswered(_)
         | Body::Noted(_)
         | Body::LeaseAcquired(_)

@@ -311,6 +311,8 @@ impl Journal {
             queue_wait_us: load(&counters.queue_wait_us),
             sync_us: load(&counters.sync_us),
             queued_bytes: core.queue.bytes(),
+            peak_queued_bytes: core.queue.peak(),
+            held_invocations: core.overlay.len() as u64,
             reserved_bytes: load(&core.reserved),
             available_bytes: core.available(),
             healthy: core.queue.lock().check(None).is_ok(),
@@ -354,6 +356,7 @@ fn check_late(source: Source, body: &Body) -> Result<(), IllegalEvent> {
         | Body::RemoteResponseStarted(_)
         | Body::RemoteResponseComplete(_)
         | Body::InvocationEnded(_) => illegal("only the call itself appends it"),
+        Body::ResultExpired(_) => illegal("only retention appends it"),
         Body::LeaseAcquired(_)
         | Body::LeaseRenewed(_)
         | Body::LeaseUsed(_)

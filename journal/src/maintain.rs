@@ -9,9 +9,11 @@
 //! is in it. Single records never leave. The youngest segment is never touched.
 
 use crate::append::{self, Reason};
-use crate::contract::{InvocationId, Sequence};
+use crate::contract::{Body, InvocationId, ResultExpired, Sequence, Source};
 use crate::core::{Core, closed};
+use crate::enqueue::{Part, Wait};
 use crate::guard;
+use crate::index::Surplus;
 use crate::log::disk::replace;
 use crate::log::file_name;
 use crate::log::recover::{ANCHOR_FILE, Survey, survey};
@@ -68,6 +70,7 @@ pub(crate) fn pass(core: &Arc<Core>, now_ms: u64) -> Result<Maintained, Error> {
     let _files = core.files.lock();
     let mut done = Maintained::default();
     while remove_oldest(core, now_ms, &mut done)? {}
+    expire_surplus(core, now_ms, &mut done)?;
     drop_expired(core, now_ms, &mut done)?;
     let index = core.index.read();
     index
@@ -207,6 +210,28 @@ fn fate(
     let guards = recent
         && (!idempotent && guard::may_guard(invocation) || keyed && guard::may_bind(invocation));
     if held || more || guards || !invocation.is_settled() { Fate::Stays } else { Fate::Leaves }
+}
+
+/// Says of the oldest results of a route that keeps too many bytes that they are over. Their chunks
+/// go with those of others that expired, once that is in the index.
+fn expire_surplus(core: &Arc<Core>, now_ms: u64, done: &mut Maintained) -> Result<(), Error> {
+    let surplus = {
+        let index = core.index.read();
+        index.as_ref().ok_or_else(closed)?.surplus(now_ms)?
+    };
+    for Surplus { id, total_bytes, limit_bytes } in surplus {
+        let Some(entry) = core.entry(id)? else { continue };
+        // The index may not have seen it yet.
+        let known = entry.state.lock().live.is_result_evicted();
+        let expired = Body::ResultExpired(ResultExpired { total_bytes, limit_bytes });
+        let part = Part::Event(Source::TransportObserved, expired);
+        let appended =
+            if known { Ok(()) } else { core.append(&entry, None, vec![part], Wait::No).map(drop) };
+        core.release_entry(&entry);
+        appended?;
+        done.expired_results += u64::from(!known);
+    }
+    Ok(())
 }
 
 /// Drops the chunks of expired results from sealed segments.

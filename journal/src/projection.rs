@@ -122,6 +122,8 @@ pub struct Invocation {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     source: Option<Source>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    expired_at_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     lease: Option<LeaseState>,
 }
 
@@ -173,6 +175,7 @@ impl Invocation {
             not_before_ms: None,
             ended_at_ms: None,
             source: None,
+            expired_at_ms: None,
             lease: None,
         })
     }
@@ -227,6 +230,7 @@ impl Invocation {
                 self.delivery = Delivery::Delivered(delivered.confirmation);
             }
             Body::DeliveryFailed(_) => self.delivery = Delivery::Failed,
+            Body::ResultExpired(_) => self.expired_at_ms = Some(event.at_ms),
             Body::LeaseAcquired(acquired) => {
                 let generation = acquired.generation;
                 self.lease = Some(LeaseState { generation, retry: None, is_released: false });

@@ -87,6 +87,7 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     work: Condvar,
     bytes: AtomicU64,
+    peak: AtomicU64,
     /// Woken when the writer took something.
     pub(crate) drained: Notify,
 }
@@ -118,6 +119,7 @@ impl Queue {
             }),
             work: Condvar::new(),
             bytes: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
             drained: Notify::new(),
         }
     }
@@ -131,9 +133,16 @@ impl Queue {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// The most bytes that ever waited.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
     /// Puts a record at the end; its sequence must be [`Inner::next`].
     pub(crate) fn push(&self, inner: &mut Inner, item: Item) {
-        self.bytes.fetch_add(item.draft.length() as u64, Ordering::Relaxed);
+        let length = item.draft.length() as u64;
+        let waiting = self.bytes.fetch_add(length, Ordering::Relaxed) + length;
+        self.peak.fetch_max(waiting, Ordering::Relaxed);
         inner.next = item.sequence.0 + 1;
         inner.urgent += usize::from(item.urgent);
         inner.items.push_back(item);

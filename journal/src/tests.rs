@@ -9,7 +9,7 @@ use crate::contract::{
 use crate::log::disk::Disk;
 use crate::log::sim::{Fault, Random, Sim};
 use crate::verify::verify_on;
-use crate::{Journal, Options, Recovery, State, append, open, startup};
+use crate::{Journal, Options, Recovery, State, append, open, queue, startup};
 use common::{admit, complete, content, credential, dispatch, dispatched, key, preflight, respond};
 use std::path::Path;
 use std::sync::Arc;
@@ -364,6 +364,65 @@ async fn r_6_a_full_disk_refuses_before_dispatch_and_settles_what_is_dispatched(
     drop(call);
     bounded(journal.close()).await;
     verify_on(&sim).unwrap();
+}
+
+/// memory is bounded. While nothing is written, results stop at half of the queue's limit and calls
+/// are refused at the whole; nothing is lost by that.
+#[tokio::test]
+async fn r_6_a_stalled_disk_fills_the_queue_to_its_bound_and_no_further() {
+    const CALLS: usize = 640;
+    const CHUNK: u64 = 64 << 10;
+    let home = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(Sim::new());
+    let options = options(home.path());
+    let (core, _) = startup::open_on(disk, None, &options, Some(key()), true).unwrap();
+    let journal = Journal::from_core(Arc::clone(&core));
+    let mut calls = Vec::new();
+    for n in 0..CALLS {
+        calls.push(dispatched(&journal, "coder", &n.to_string()).await);
+    }
+    let stalled = core.writer.lock();
+    let body = vec![7; 4 * CHUNK as usize];
+    let storing: Vec<_> = calls
+        .into_iter()
+        .map(|mut call| {
+            let body = body.clone();
+            tokio::spawn(async move { respond(&mut call, 200, &body).await.id() })
+        })
+        .collect();
+    for _ in 0..CALLS {
+        tokio::task::yield_now().await;
+    }
+    let half = queue::LIMIT / 2;
+    let stats = journal.stats();
+    assert!(stats.queued_bytes > half, "{}", stats.queued_bytes);
+    // Nobody adds a chunk above the half; the events of the calls are small.
+    let bound = half + CHUNK + 256 + CALLS as u64 * 1_024;
+    assert!(stats.peak_queued_bytes <= bound, "{} above {bound}", stats.peak_queued_bytes);
+    let mut noting = admit(&journal, "coder", "notes");
+    let refused = loop {
+        let accepted = common::accepted("coder", "more");
+        match journal.admit(journal.new_id(), accepted, crate::Guard::default()) {
+            Ok(_) => noting.note("filler", &"x".repeat(90 << 10)),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused, append::Error::Unavailable(append::Reason::QueueFull));
+    let bound = queue::LIMIT + (128 << 10);
+    assert!(journal.stats().peak_queued_bytes <= bound);
+    drop(stalled);
+    for stored in storing {
+        assert_eq!(content(&journal, bounded(stored).await.unwrap()), body);
+    }
+    bounded(async {
+        while journal.ready().is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    drop(noting);
+    bounded(journal.close()).await;
+    assert_eq!(journal.stats().held_invocations, 0);
 }
 
 /// J-7, X-2: a crash at every write, sync, rename and removal of retention; what stays is whole, what

@@ -487,6 +487,7 @@ const fn reference(body: &Body) -> Option<&ResultRef> {
         | Body::InvocationEnded(_)
         | Body::ResultDelivered(_)
         | Body::DeliveryFailed(_)
+        | Body::ResultExpired(_)
         | Body::RepeatAnswered(_)
         | Body::Noted(_)
         | Body::LeaseAcquired(_)

@@ -125,6 +125,7 @@ fn http(route: &HttpRoute) -> Keys {
     put("repeat_guard", Some(window(grant.repeat_window)));
     put("result.keep", Some(grant.keep.to_string()));
     put("result.max_bytes", Some(grant.keep_bytes.to_string()));
+    put("result.max_bytes_total", grant.keep_total_bytes.map(|bytes| bytes.to_string()));
     put("result.ttl", Some(time(grant.keep_for)));
     put("limits", Some(limits(&grant.limits)));
     keys
@@ -162,6 +163,7 @@ fn ssh(route: &SshRoute) -> Keys {
     put("repeat_guard", Some(window(grant.repeat_window)));
     put("result.keep", Some(grant.keep.to_string()));
     put("result.max_bytes", Some(grant.keep_bytes.to_string()));
+    put("result.max_bytes_total", grant.keep_total_bytes.map(|bytes| bytes.to_string()));
     put("result.ttl", Some(time(grant.keep_for)));
     put("limits", Some(limits(&grant.limits)));
     put("limits.output_bytes", grant.output_bytes.map(|bytes| bytes.to_string()));

@@ -23,6 +23,8 @@ pub struct HttpGrant {
     pub keep: KeepResult,
     /// Content bytes kept at most.
     pub keep_bytes: u64,
+    /// Bytes of results that the route keeps in total; none: no bound.
+    pub keep_total_bytes: Option<u64>,
     /// How long it is kept.
     pub keep_for: Duration,
     /// Bounds on size and time.
@@ -70,6 +72,8 @@ pub struct SshGrant {
     pub keep: KeepResult,
     /// Output bytes kept at most.
     pub keep_bytes: u64,
+    /// Bytes of results that the route keeps in total; none: no bound.
+    pub keep_total_bytes: Option<u64>,
     /// How long it is kept.
     pub keep_for: Duration,
     /// Bounds on size and time.

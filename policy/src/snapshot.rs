@@ -275,6 +275,7 @@ impl Snapshot {
             idempotency: None,
             keep: terms.keep,
             keep_bytes: terms.keep_bytes,
+            keep_total_bytes: terms.keep_total_bytes,
             keep_for: terms.keep_for,
             limits: terms.limits,
             private_addresses: terms.private_addresses.unwrap_or(false),

@@ -108,6 +108,7 @@ fn sent_content(journal: &Journal, id: InvocationId) -> Option<(u64, Digest)> {
         | Body::InvocationEnded(_)
         | Body::ResultDelivered(_)
         | Body::DeliveryFailed(_)
+        | Body::ResultExpired(_)
         | Body::RepeatAnswered(_)
         | Body::Noted(_)
         | Body::LeaseAcquired(_)

@@ -175,6 +175,9 @@ pub enum Body {
     /// The caller did not get the whole result (contract R-2).
     #[serde(rename = "DELIVERY_FAILED")]
     DeliveryFailed(DeliveryFailed),
+    /// The stored result is over before its time: its route keeps no more bytes.
+    #[serde(rename = "RESULT_EXPIRED")]
+    ResultExpired(ResultExpired),
     /// A repeat of the call was answered from the record (contract K-10, K-11).
     #[serde(rename = "REPEAT_ANSWERED")]
     RepeatAnswered(RepeatAnswered),
@@ -213,6 +216,7 @@ impl Body {
             Self::InvocationEnded(_) => "INVOCATION_ENDED",
             Self::ResultDelivered(_) => "RESULT_DELIVERED",
             Self::DeliveryFailed(_) => "DELIVERY_FAILED",
+            Self::ResultExpired(_) => "RESULT_EXPIRED",
             Self::RepeatAnswered(_) => "REPEAT_ANSWERED",
             Self::Noted(_) => "NOTED",
             Self::LeaseAcquired(_) => "LEASE_ACQUIRED",
@@ -275,6 +279,9 @@ pub struct Preflight {
     pub keep: KeepResult,
     /// How long the result is kept, in seconds.
     pub keep_seconds: u64,
+    /// How many bytes of results the route keeps in total; the oldest go first. None: no bound.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub keep_total_bytes: Option<u64>,
 }
 
 /// Which credential is used and how; never the credential (contract I-2).
@@ -449,6 +456,15 @@ pub struct Observation {
     pub length_bytes: u64,
     /// The transport's own words, reduced to a kind (`ECONNRESET`, `EOF`); internal (E-3).
     pub cause: String,
+}
+
+/// A stored result is over before its time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultExpired {
+    /// Bytes of results that the route kept.
+    pub total_bytes: u64,
+    /// Bytes that it keeps at most.
+    pub limit_bytes: u64,
 }
 
 /// The hand-over was confirmed.

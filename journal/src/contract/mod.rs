@@ -22,7 +22,7 @@ pub use event::{
     Accepted, Body, Completion, Confirmation, CredentialUse, Delivered, DeliveryFailed, Dispatch,
     DispatchWithdrawn, Ended, Event, Gateway, KeepResult, Noted, Observation, PeerIdentity,
     Preflight, RepeatAnswered, RequestSent, ResponseComplete, ResponseStarted, ResultCommitted,
-    ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
+    ResultExpired, ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
 };
 pub use evidence::{Evidence, Idempotency, RemoteContract};
 pub use id::{Digest, Fingerprint, InvocationId, ParseIdError, Sequence};

@@ -13,8 +13,8 @@ use crate::contract::{
     Digest, Dispatch, DispatchWithdrawn, Ended, Event, Gateway, Idempotency, InvocationId,
     KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed, Noted, Observation,
     PeerIdentity, Preflight, RemoteContract, RepeatAnswered, RequestSent, ResponseComplete,
-    ResponseStarted, ResultCommitted, ResultRef, Retry, Sequence, SetupAttempt, SetupStage, Source,
-    SshEnd, Verdict,
+    ResponseStarted, ResultCommitted, ResultExpired, ResultRef, Retry, Sequence, SetupAttempt,
+    SetupStage, Source, SshEnd, Verdict,
 };
 use crate::projection::Invocation;
 use crate::verify::Damage;
@@ -62,6 +62,7 @@ fn bodies() -> Vec<Body> {
             }),
             keep: KeepResult::Full,
             keep_seconds: 604_800,
+            keep_total_bytes: None,
         })),
         Body::CredentialAuthorized(Some(credential())),
         Body::CredentialAuthorized(None),
@@ -157,6 +158,25 @@ fn golden_withdrawals_of_version_1_are_read_and_written_the_same() {
         message: "Nothing was sent.".into(),
     };
     check_events("withdrawn-v1.jsonl", vec![Body::DispatchWithdrawn(Box::new(withdrawn))]);
+}
+
+/// Retention by size of a route's results, added to version 1.
+#[test]
+fn golden_expiries_of_version_1_are_read_and_written_the_same() {
+    let bound = Preflight {
+        policy_version: 3,
+        would_deny: None,
+        route: Some("payments.create".into()),
+        credential: None,
+        idempotent: true,
+        idempotency: None,
+        keep: KeepResult::Full,
+        keep_seconds: 604_800,
+        keep_total_bytes: Some(1 << 30),
+    };
+    let expired = ResultExpired { total_bytes: 1_073_741_900, limit_bytes: 1 << 30 };
+    let bodies = vec![Body::PreflightValidated(Box::new(bound)), Body::ResultExpired(expired)];
+    check_events("expired-v1.jsonl", bodies);
 }
 
 fn check_events(name: &str, bodies: Vec<Body>) {

@@ -49,6 +49,10 @@ impl Invocation {
                 let delivered = matches!(self.delivery, Delivery::Delivered(_));
                 require(!delivered, "the delivery is confirmed already")
             }
+            Body::ResultExpired(_) => {
+                require(self.result.is_some(), "no result is kept")?;
+                require(self.expired_at_ms.is_none(), "it is on record already")
+            }
             Body::LeaseAcquired(acquired) => {
                 require(self.is_retryable(), "there is nothing to retry")?;
                 let next = self.lease.map_or(1, |lease| lease.generation + 1);

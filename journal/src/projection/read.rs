@@ -52,12 +52,20 @@ impl Invocation {
         self.accepted_at_ms
     }
 
-    /// When its stored result expires, in milliseconds since 1970; `None` when it has none.
+    /// When its stored result expires, in milliseconds since 1970: by its time, or when its route had
+    /// no more room for it. `None` when it has none.
     #[must_use]
     pub fn result_expires_ms(&self) -> Option<u64> {
         let ended = self.ended_at_ms.filter(|_| self.result.is_some())?;
         let kept = self.preflight.as_ref().map_or(0, |bound| bound.keep_seconds);
-        Some(ended.saturating_add(kept.saturating_mul(1000)))
+        let by_time = ended.saturating_add(kept.saturating_mul(1000));
+        Some(self.expired_at_ms.map_or(by_time, |expired| expired.min(by_time)))
+    }
+
+    /// Whether its result was taken away before its time.
+    #[must_use]
+    pub const fn is_result_evicted(&self) -> bool {
+        self.expired_at_ms.is_some()
     }
 
     /// When it was settled, in milliseconds since 1970.

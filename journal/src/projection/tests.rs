@@ -4,7 +4,7 @@ use super::*;
 use crate::contract::{
     Code, Delivered, DeliveryFailed, Digest, DispatchWithdrawn, Ended, Gateway, KeepResult,
     LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed, Noted, Outcome, PeerIdentity, Phase,
-    RepeatAnswered, Retry, SetupStage,
+    RepeatAnswered, ResultExpired, Retry, SetupStage,
 };
 use proptest::prelude::*;
 
@@ -39,6 +39,7 @@ fn validated() -> Body {
         idempotency: None,
         keep: KeepResult::Full,
         keep_seconds: 60,
+        keep_total_bytes: None,
     }))
 }
 
@@ -340,6 +341,7 @@ fn any_body() -> impl Strategy<Value = Body> {
         2 => (4..8_u64).prop_map(|dispatch| withdrawn(dispatch, REFUSED)),
         2 => Just(delivered()),
         2 => Just(failed()),
+        1 => Just(Body::ResultExpired(ResultExpired { total_bytes: 3, limit_bytes: 2 })),
         1 => Just(Body::RepeatAnswered(RepeatAnswered { by_id: true })),
         1 => Just(Body::Noted(Noted { name: "n".into(), detail: "d".into() })),
         2 => (1..4_u64).prop_map(|generation| {
