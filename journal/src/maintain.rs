@@ -21,10 +21,12 @@ use crate::log::rewrite::remove_attachments;
 use crate::log::{Header, Kind, Position, RecordView};
 use crate::options::Maintained;
 use crate::projection::Invocation;
+use crate::queue::Outcome;
 use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::sync::oneshot;
 
 /// Room for re-statements that must be there before a segment leaves.
 const CARRY_RESERVE: u64 = 1 << 20;
@@ -171,10 +173,7 @@ fn carry_forward(
             }
         }
     }
-    // The last one is durable after all others.
-    if let Some(receiver) = waiting {
-        receiver.blocking_recv().unwrap_or(Err(append::Error::Closed))?;
-    }
+    await_last(waiting)?;
     Ok(leaving)
 }
 
@@ -219,17 +218,27 @@ fn expire_surplus(core: &Arc<Core>, now_ms: u64, done: &mut Maintained) -> Resul
         let index = core.index.read();
         index.as_ref().ok_or_else(closed)?.surplus(now_ms)?
     };
+    let mut waiting = None;
     for Surplus { id, total_bytes, limit_bytes } in surplus {
         let Some(entry) = core.entry(id)? else { continue };
         // The index may not have seen it yet.
         let known = entry.state.lock().live.is_result_evicted();
         let expired = Body::ResultExpired(ResultExpired { total_bytes, limit_bytes });
         let part = Part::Event(Source::TransportObserved, expired);
-        let appended =
-            if known { Ok(()) } else { core.append(&entry, None, vec![part], Wait::No).map(drop) };
+        let appended = (!known).then(|| core.append(&entry, None, vec![part], Wait::Later));
         core.release_entry(&entry);
-        appended?;
-        done.expired_results += u64::from(!known);
+        if let Some(queued) = appended.transpose()? {
+            waiting = queued.receiver;
+            done.expired_results += 1;
+        }
+    }
+    await_last(waiting)
+}
+
+/// Waits for the last of several appends, which is durable after all others.
+fn await_last(waiting: Option<oneshot::Receiver<Outcome>>) -> Result<(), Error> {
+    if let Some(receiver) = waiting {
+        receiver.blocking_recv().unwrap_or(Err(append::Error::Closed))?;
     }
     Ok(())
 }
