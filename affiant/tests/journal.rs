@@ -51,6 +51,8 @@ fn j_7_failing_system_calls_break_no_promise() {
         "fallocate:error=ENOSPC",
     ] {
         failing(fault, By::Writer);
+    }
+    for fault in ["fdatasync:error=EIO:when=1", "pwrite64:retval=512:when=3"] {
         failing(fault, By::Caller);
     }
 }
