@@ -90,6 +90,8 @@ pub(crate) struct Core {
     pub(crate) feed_work: Condvar,
     pub(crate) reserved: AtomicU64,
     pub(crate) counters: Counters,
+    pub(crate) tally: crate::tally::Counter,
+    pub(crate) clock: crate::clock::Clock,
     pub(crate) key: RwLock<Option<ResultKey>>,
     pub(crate) lock: Mutex<Option<fs::File>>,
     pub(crate) closed: watch::Sender<bool>,

@@ -63,6 +63,9 @@ impl Core {
             if let Some(event) = event {
                 state.live.apply(sequence, &event)?;
                 settling = settles(&event.body);
+                if settling {
+                    self.tally.settled(&state.live, event.source);
+                }
                 state.events.push_back((sequence, Arc::new(event)));
             }
             let waiter = (wait != Wait::No && n == last).then(|| {

@@ -360,7 +360,9 @@ async fn lists_are_filtered_and_paged() {
         assert_eq!(list(Filter { gateway, ..Filter::default() }).0, []);
         let since_ms = Some(u64::MAX);
         assert_eq!(list(Filter { since_ms, ..Filter::default() }).0, []);
-        let at = |id: &InvocationId| journal.invocation(*id).unwrap().unwrap().accepted_at_ms();
+        let at = |id: &journal::contract::InvocationId| {
+            journal.invocation(*id).unwrap().unwrap().accepted_at_ms()
+        };
         let since = at(&ids[2]);
         let recent: Vec<_> = ids.iter().copied().filter(|id| at(id) >= since).collect();
         assert!((3..7).contains(&recent.len()));

@@ -21,8 +21,8 @@ pub use envelope::{Envelope, Problem};
 pub use event::{
     Accepted, Body, Completion, Confirmation, CredentialUse, Delivered, DeliveryFailed, Dispatch,
     DispatchWithdrawn, Ended, Event, Gateway, KeepResult, Noted, Observation, PeerIdentity,
-    Preflight, RepeatAnswered, RequestSent, ResponseComplete, ResponseStarted, ResultCommitted,
-    ResultExpired, ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
+    Preflight, RepeatAnswered, RequestSent, RequestStored, ResponseComplete, ResponseStarted,
+    ResultCommitted, ResultExpired, ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
 };
 pub use evidence::{Evidence, Idempotency, RemoteContract};
 pub use id::{Digest, Fingerprint, InvocationId, ParseIdError, Sequence};

@@ -12,9 +12,9 @@ use crate::contract::{
     Accepted, Body, Code, Completion, Confirmation, CredentialUse, Delivered, DeliveryFailed,
     Digest, Dispatch, DispatchWithdrawn, Ended, Event, Gateway, Idempotency, InvocationId,
     KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed, Noted, Observation,
-    PeerIdentity, Preflight, RemoteContract, RepeatAnswered, RequestSent, ResponseComplete,
-    ResponseStarted, ResultCommitted, ResultExpired, ResultRef, Retry, Sequence, SetupAttempt,
-    SetupStage, Source, SshEnd, Verdict,
+    PeerIdentity, Preflight, RemoteContract, RepeatAnswered, RequestSent, RequestStored,
+    ResponseComplete, ResponseStarted, ResultCommitted, ResultExpired, ResultRef, Retry, Sequence,
+    SetupAttempt, SetupStage, Source, SshEnd, Verdict,
 };
 use crate::projection::Invocation;
 use crate::verify::Damage;
@@ -105,6 +105,8 @@ fn later_bodies() -> Vec<Body> {
             verdict: Verdict::committed(Retry::Never, Code::Ok),
             result: Some(ResultRef { chunks: 2, length_bytes: 5, digest: Digest::of(b"hello") }),
             not_before_ms: Some(1_764_476_761_000),
+            observed_by: None,
+            note: None,
         })),
         Body::InvocationEnded(Box::new(Ended {
             verdict: Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown),
@@ -182,13 +184,36 @@ fn golden_expiries_of_version_1_are_read_and_written_the_same() {
 fn check_events(name: &str, bodies: Vec<Body>) {
     let event =
         |body| Event { invocation: id(), at_ms: 1, source: Source::TransportObserved, body };
-    let events: Vec<Event> = bodies.into_iter().map(event).collect();
+    check_lines(name, &bodies.into_iter().map(event).collect::<Vec<_>>());
+}
+
+fn check_lines(name: &str, events: &[Event]) {
     let lines: Vec<String> =
         events.iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect();
     let stored = String::from_utf8(golden(name, lines.concat().as_bytes())).unwrap();
     let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(read, events);
     assert_eq!(lines.concat(), stored);
+}
+
+/// What retries and late evidence added to version 1.
+#[test]
+fn golden_retries_of_version_1_are_read_and_written_the_same() {
+    let request = ResultRef { chunks: 2, length_bytes: 5, digest: Digest::of(b"hello") };
+    let late = ResultCommitted {
+        observed_by: Some(InvocationId::from_parts(3, 4)),
+        note: Some("seen in the ledger".into()),
+        ..ResultCommitted::of(Verdict::committed(Retry::Never, Code::Ok))
+    };
+    let events = [
+        (
+            Source::TransportObserved,
+            Body::RequestStored(RequestStored { request, max_attempts: 3 }),
+        ),
+        (Source::RemoteQuery, Body::ResultCommitted(Box::new(late))),
+    ];
+    let event = |(source, body)| Event { invocation: id(), at_ms: 1, source, body };
+    check_lines("retries-v1.jsonl", &events.map(event));
 }
 
 /// The payloads of re-statements, version 1: invocations as they are after each of their events.
