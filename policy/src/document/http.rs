@@ -62,10 +62,8 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let reconcile = repeat::read_reconcile(fields);
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
-    let scheme = match target.word("scheme", &["https", "http"]) {
-        Some(1) => Scheme::Http,
-        Some(_) | None => Scheme::Https,
-    };
+    let clear = target.word("scheme", &["https", "http"]) == Some(1);
+    let scheme = if clear { Scheme::Http } else { Scheme::Https };
     let port = target.number("port", 1, 65_535).and_then(|p| u16::try_from(p).ok());
     let port = port.unwrap_or_else(|| scheme.default_port());
     let methods = read_methods(&target);
