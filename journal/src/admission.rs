@@ -6,6 +6,7 @@ use crate::contract::{Accepted, Body, Event, InvocationId, Source};
 use crate::core::{Core, now_ms};
 use crate::enqueue::event_draft;
 use crate::entry::Entry;
+use crate::failpoint::{self, Stage};
 use crate::guard::{self, Admission, Guard};
 use crate::log::Draft;
 use crate::projection::{Invocation, State};
@@ -30,6 +31,7 @@ pub(crate) fn admit(
         source: Source::TransportObserved,
         body: Body::ActionAccepted(Box::new(accepted)),
     };
+    failpoint::event(Stage::Queue, id, event.body.name());
     let draft = event_draft(&event)?;
     let Body::ActionAccepted(accepted) = &event.body else {
         return Err(append::Error::NotFound);
@@ -57,6 +59,7 @@ pub(crate) fn admit(
         recent.keys.entry(hash).or_default().push(Arc::clone(&entry));
     }
     drop(recent);
+    failpoint::event(Stage::Act, id, event.body.name());
     Ok(Admission::New(Call::new(Arc::clone(core), entry, epoch, reserved)))
 }
 

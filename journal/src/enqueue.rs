@@ -19,6 +19,16 @@ pub(crate) enum Part {
     Chunk(Draft),
 }
 
+impl Part {
+    /// The name of the event.
+    pub(crate) const fn name(&self) -> Option<&'static str> {
+        match self {
+            Self::Event(_, body) => Some(body.name()),
+            Self::Chunk(_) => None,
+        }
+    }
+}
+
 /// Who waits for an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {

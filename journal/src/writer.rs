@@ -8,6 +8,7 @@
 
 use crate::append::{Error, Reason};
 use crate::core::{Core, now_ms};
+use crate::failpoint::{self, Stage};
 use crate::log::recover::Watermark;
 use crate::log::tail::Tail;
 use crate::log::{Draft, Position};
@@ -93,9 +94,11 @@ fn write(core: &Core, writer: &mut Writer) {
     let begun = Instant::now();
     let failed = match log {
         Log::Live { tail, store } => {
+            failpoint::batch(Stage::Write, batch);
             let drafts = batch.iter().map(|item| &item.draft);
             match tail.append(drafts, now_ms(), positions) {
                 Ok(written) => {
+                    failpoint::batch(Stage::Tell, batch);
                     count(core, batch, begun, written);
                     return publish(core, batch, positions, tail.watermark(*store));
                 }
