@@ -96,7 +96,7 @@ match = {{ host = "prod-1", port = 22, users = ["{user}"], commands = ["*"] }}
 address = "127.0.0.1:{port}"
 host_keys = ["{host_key}"]
 credential = "deploy"
-allow = ["exec"]
+allow = ["exec", "shell"]
 shell = "any"
 "#,
             user = user(),
@@ -375,6 +375,87 @@ fn r_5_sigterm_lets_the_exit_status_leave() {
         std::fs::write(&config, home.ok(&["ssh-config", "--agent", "coder"])).unwrap();
         bench = Bench { home, sshd, server, config };
     }
+}
+
+/// R-4: a stored result is read on from where an earlier read ended, stream by stream, by the command
+/// line and through the gateway itself.
+#[test]
+fn r_4_a_result_is_resumed_stream_by_stream() {
+    let bench = Bench::new();
+    let line = "for n in 0 1 2; do echo out-$n; echo err-$n >&2; done";
+    assert!(finish(bench.ssh(&[], line), b"").status.success());
+    let id = bench.newest()["invocation_id"].as_str().unwrap().to_owned();
+    let own = |line: &str| {
+        let mut ssh = Command::new("ssh");
+        ssh.arg("-F").arg(&bench.config).args(["-o", "BatchMode=yes", "affiant-gateway", line]);
+        clean(&mut ssh);
+        finish(ssh, b"")
+    };
+    let cases = [
+        (&["--from", "6"][..], "out-1\nout-2\n"),
+        (&["--from", "15"], "t-2\n"),
+        (&["--stream", "stderr"], "err-0\nerr-1\nerr-2\n"),
+        (&["--stream", "stderr", "--from", "12"], "err-2\n"),
+        (&["--stream", "stdout", "--from", "0"], "out-0\nout-1\nout-2\n"),
+    ];
+    for (options, expected) in cases {
+        let read = bench.home.run(&[&["inv", "result", &id][..], options].concat());
+        assert_eq!(text(&read.stdout), expected, "{options:?}: {}", text(&read.stderr));
+        let read = own(&format!("inv result {id} {}", options.join(" ")));
+        assert_eq!((text(&read.stdout).as_str(), text(&read.stderr).as_str()), (expected, ""));
+    }
+    let past = bench.home.run(&["inv", "result", &id, "--from", "18"]);
+    assert_ne!(past.status.code(), Some(0));
+    assert!(text(&past.stderr).contains("has 18 bytes"), "{}", text(&past.stderr));
+}
+
+/// A shell is kept as a recording: `inv result` gives the file, `inv play` shows it as it went.
+#[test]
+fn a_shell_is_recorded_and_played() {
+    let bench = Bench::new();
+    let mut ssh = bench.ssh(&["-tt"], "");
+    ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = finish(ssh, b"echo sum-$((40 + 2)); sleep 1; exit 3\n");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let id = bench.newest()["invocation_id"].as_str().unwrap().to_owned();
+    let file = bench.home.path().join("session.cast");
+    bench.home.ok(&["inv", "result", &id, "-o", file.to_str().unwrap()]);
+    let cast = std::fs::read_to_string(&file).unwrap();
+    let header: Value = serde_json::from_str(cast.lines().next().unwrap()).unwrap();
+    assert_eq!(header["version"], 2);
+    let played = bench.home.run(&["inv", "play", &id, "--speed", "50"]);
+    assert_eq!(played.status.code(), Some(0), "{}", text(&played.stderr));
+    assert_eq!(text(&played.stdout), text(&output.stdout));
+    assert!(text(&played.stdout).contains("sum-42"));
+    assert!(text(&played.stderr).contains("(exit status 3)"), "{}", text(&played.stderr));
+    // Nothing of it lies in the home in clear.
+    let mut grep = Command::new("grep");
+    grep.args(["-rl", "sum-42"]).arg(bench.home.path().join("journal"));
+    assert_eq!(text(&finish(grep, b"").stdout), "");
+    assert!(finish(bench.ssh(&[], "true"), b"").status.success());
+    let id = bench.newest()["invocation_id"].as_str().unwrap().to_owned();
+    assert_ne!(bench.home.run(&["inv", "play", &id]).status.code(), Some(0));
+}
+
+/// V-1: a new token ends what was logged in with the old one: an open session gets nothing more.
+#[test]
+fn v_1_a_new_token_ends_open_sessions() {
+    let bench = Bench::new();
+    let socket = bench.home.path().join("mux");
+    let master =
+        ["-o", "ControlMaster=auto", "-o", "ControlPersist=30", "-S", socket.to_str().unwrap()];
+    assert!(finish(bench.ssh(&master, "true"), b"").status.success());
+    let marker = bench.home.path().join("ran");
+    bench.home.ok(&["agent", "rotate", "coder"]);
+    let output = finish(bench.ssh(&master, &format!("touch {}", marker.display())), b"");
+    assert_eq!(output.status.code(), Some(255));
+    assert!(text(&output.stderr).contains("has a new token"), "{}", text(&output.stderr));
+    assert_eq!(bench.newest()["error"]["code"], "AGENT_UNAUTHENTICATED");
+    assert!(!marker.exists());
+    let mut exit = Command::new("ssh");
+    exit.args(["-S", socket.to_str().unwrap(), "-O", "exit", "prod-1"]);
+    clean(&mut exit);
+    finish(exit, b"");
 }
 
 /// V-1: a removed agent gets nothing more over a session that is still open, and its key no session.

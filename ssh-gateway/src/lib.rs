@@ -25,21 +25,25 @@
 
 mod address;
 mod algorithms;
+mod cast;
+mod channel;
 mod client_config;
 mod control;
 mod delivery;
 pub mod demo;
+mod door;
 mod downstream;
 mod flag;
 mod gateway;
+mod hop;
 mod identity;
-mod inner;
 mod invocation;
+mod jump;
+mod keep;
 mod known_hosts;
 mod line;
 mod opaque;
 mod options;
-mod outer;
 mod own;
 mod redact;
 mod relay;
@@ -47,7 +51,10 @@ mod repeat;
 mod replay;
 mod request;
 mod respond;
+mod seen;
+mod sftp;
 mod spool;
+mod tally;
 mod upstream;
 
 pub use client_config::{ClientConfig, client_config};

@@ -1,4 +1,4 @@
-//! `affiant inv`: list, show, events, result, decide, ack.
+//! `affiant inv`: list, show, events, result, play, decide, ack.
 
 use super::Context;
 use crate::cli::Inv;
@@ -40,7 +40,15 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
             }
             Ok(ExitCode::SUCCESS)
         }
-        Inv::Result { id, output } => result(&client, &id, output.as_deref()).await,
+        Inv::Result { id, output, from, stream } => {
+            let wanted = Wanted { id: &id, from, stream: stream.as_deref() };
+            result(&client, &wanted, output.as_deref()).await
+        }
+        Inv::Play { id, speed } => {
+            let recording = client.expect(Method::GET, &path(&id, "/result")?, Bytes::new()).await?;
+            super::play::play(recording.body(), speed)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Inv::Decide { id } => {
             let decision = client.json(&path(&id, "/decision")?).await?;
             if context.json {
@@ -176,13 +184,27 @@ fn print_events(events: &Value) {
     output::table(&rows);
 }
 
-/// Writes the stored content as it was received: to the file, or to stdout (and stderr, for SSH).
-async fn result(client: &Client, id: &str, file: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let response = client.call(Method::GET, &path(id, "/result")?, Bytes::new()).await?;
-    let Some(outcome) = response.headers().get("affiant-result") else {
+/// Which part of a stored result is wanted.
+struct Wanted<'a> {
+    id: &'a str,
+    from: Option<u64>,
+    stream: Option<&'a str>,
+}
+
+/// Writes the stored content as it was received: to the file, or to stdout (and stderr, for SSH,
+/// unless a part is asked for).
+async fn result(
+    client: &Client,
+    wanted: &Wanted<'_>,
+    file: Option<&Path>,
+) -> anyhow::Result<ExitCode> {
+    let query = wanted.stream.map(|stream| format!("?stream={stream}")).unwrap_or_default();
+    let whole = path(wanted.id, "/result")?;
+    let response = client.read_from(&format!("{whole}{query}"), wanted.from).await?;
+    let Some(kind) = response.headers().get("affiant-result") else {
         return Err(refusal(response.status(), response.body()));
     };
-    let over_ssh = outcome.as_bytes() == b"ssh";
+    let over_ssh = kind.as_bytes() == b"ssh";
     output::note(&match response.headers().get("affiant-exit") {
         Some(exit) if over_ssh => {
             format!("ended with {}", String::from_utf8_lossy(exit.as_bytes()))
@@ -190,9 +212,8 @@ async fn result(client: &Client, id: &str, file: Option<&Path>) -> anyhow::Resul
         _ => format!("status {}", response.status()),
     });
     write_content(response.body(), file)?;
-    if over_ssh {
-        let path = path(id, "/result?stream=stderr")?;
-        let stderr = client.expect(Method::GET, &path, Bytes::new()).await?;
+    if over_ssh && wanted.stream.is_none() && wanted.from.is_none() {
+        let stderr = client.read_from(&format!("{whole}?stream=stderr"), None).await?;
         std::io::Write::write_all(&mut std::io::stderr().lock(), stderr.body())?;
     }
     Ok(ExitCode::SUCCESS)

@@ -7,6 +7,7 @@ mod doctor;
 mod init;
 mod inv;
 mod journal;
+mod play;
 mod policy;
 mod run;
 mod secret;
