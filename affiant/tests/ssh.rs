@@ -393,7 +393,7 @@ fn r_4_a_result_is_resumed_stream_by_stream() {
     };
     let cases = [
         (&["--from", "6"][..], "out-1\nout-2\n"),
-        (&["--from", "15"], "t-2\n"),
+        (&["--from", "15"], "-2\n"),
         (&["--stream", "stderr"], "err-0\nerr-1\nerr-2\n"),
         (&["--stream", "stderr", "--from", "12"], "err-2\n"),
         (&["--stream", "stdout", "--from", "0"], "out-0\nout-1\nout-2\n"),
