@@ -9,7 +9,7 @@ use crate::hop::Hop;
 use crate::jump;
 use crate::line::{Line, Stream};
 use crate::request::Agent;
-use crate::{Identity, Options, algorithms};
+use crate::{Identity, Options, algorithms, alive};
 use journal::Journal;
 use policy::Policy;
 use std::io;
@@ -243,9 +243,17 @@ async fn connect(
             return Ok(());
         }
     }
+    let heard = Arc::clone(&line);
+    let lost = alive::lost(
+        session.handle(),
+        shared.options.keepalive_interval,
+        shared.options.keepalive_max,
+        move || heard.received_bytes(),
+    );
     let mut session = session;
     let ended = tokio::select! {
         ended = &mut session => Some(ended),
+        () = lost => None,
         () = raised(&mut end) => tokio::time::timeout(FAREWELL, &mut session).await.ok(),
     };
     line.cut();

@@ -2,11 +2,12 @@
 //! sees.
 
 use crate::algorithms;
+use crate::alive;
 use crate::door::{Door, Jump};
 use crate::gateway::Shared;
 use crate::hop::Hop;
 use crate::invocation::record_refusal;
-use crate::line::Line;
+use crate::line::{Line, Stream};
 use crate::opaque::{self, Entrance};
 use crate::request::Agent;
 use crate::respond;
@@ -68,11 +69,15 @@ async fn inside(shared: Arc<Shared>, line: Arc<Line>, jump: Jump, stream: Channe
     let door = Door::Jump(jump);
     let host_key = shared.identity.host_key();
     let config = algorithms::server_config(&shared.options, host_key, certificate, door.methods());
-    let grace = shared.options.login_grace;
+    let (grace, interval) = (shared.options.login_grace, shared.options.keepalive_interval);
+    let questions_max = shared.options.keepalive_max;
+    // This hop is slowed down by the outer one.
+    let own_line = Line::new(usize::MAX);
+    let stream = Stream::new(stream, Arc::clone(&own_line));
     let (logged_in, login) = oneshot::channel();
     let handler = Hop::new(shared, line, door, logged_in);
     let starting = tokio::time::timeout(grace, russh::server::run_stream(config, stream, handler));
-    let session = match starting.await {
+    let mut session = match starting.await {
         Ok(Ok(session)) => session,
         Ok(Err(_)) | Err(_) => return,
     };
@@ -82,8 +87,16 @@ async fn inside(shared: Arc<Shared>, line: Arc<Line>, jump: Jump, stream: Channe
         let text = "login took too long".to_owned();
         drop(handle.disconnect(Disconnect::ByApplication, text, String::new()).await);
     }
-    drop(handle);
-    if let Err(error) = session.await {
+    let heard = Arc::clone(&own_line);
+    let lost = alive::lost(handle, interval, questions_max, move || heard.received_bytes());
+    let ended = tokio::select! {
+        ended = &mut session => ended,
+        () = lost => {
+            own_line.cut();
+            session.await
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "an inner session ended");
     }
 }

@@ -25,6 +25,7 @@
 
 mod address;
 mod algorithms;
+mod alive;
 mod cast;
 mod channel;
 mod client_config;

@@ -139,7 +139,6 @@ const CASES: &[Case] = &[
         ssh("new_keys_both_ways", &["-C", "-o", REKEY, "-o", KEX, "{t}", "cat"], 0),
         Stdin::Pattern(12_000_000),
     ),
-    ssh("missing_subsystem", &["-s", "-o", "LogLevel=QUIET", "{t}", "none"], 255),
     copy("scp_to", "scp", &["-q", "{dir}/here", "{t}:{dir}/there"]),
     copy("scp_from", "scp", &["-q", "{t}:{dir}/here", "{dir}/back"]),
     copy("scp_old_protocol_to", "scp", &["-O", "-q", "{dir}/here", "{t}:{dir}/there"]),

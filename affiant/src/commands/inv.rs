@@ -45,7 +45,8 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
             result(&client, &wanted, output.as_deref()).await
         }
         Inv::Play { id, speed } => {
-            let recording = client.expect(Method::GET, &path(&id, "/result")?, Bytes::new()).await?;
+            let recording =
+                client.expect(Method::GET, &path(&id, "/result")?, Bytes::new()).await?;
             super::play::play(recording.body(), speed)?;
             Ok(ExitCode::SUCCESS)
         }

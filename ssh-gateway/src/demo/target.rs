@@ -1,5 +1,6 @@
 //! A scripted SSH target: the command says how the target behaves, well or badly.
 
+use crate::downstream::signal_name;
 use crate::line::{Line, Stream};
 use policy::Secret;
 use russh::keys::ssh_key::{self, LineEnding};
@@ -38,6 +39,7 @@ pub enum TargetError {
 /// | `flood N` | N bytes on stdout, exit status 0 |
 /// | `sleep MS` | waits, then `done` on stdout, exit status 0 |
 /// | `linger MS` | `begun` on stdout, then like `sleep` |
+/// | `await` | `begun` on stdout, waits for a signal, ends by it |
 /// | `vanish` | accepts, has its effect, closes the channel without an exit status |
 /// | `drop` | accepts, has its effect, closes the connection |
 /// | `cut` | accepts, half of the output, exit status 0, then closes the connection |
@@ -252,6 +254,18 @@ impl Script {
                 tokio::time::sleep(pause).await;
                 self.write.data_bytes(&b"done\n"[..]).await?;
                 self.exit(0).await
+            }
+            "await" => {
+                self.write.data_bytes(&b"begun\n"[..]).await?;
+                loop {
+                    match self.read.wait().await {
+                        Some(ChannelMsg::Signal { signal }) => {
+                            return self.signal(signal_name(&signal)).await;
+                        }
+                        Some(_) => {}
+                        None => return Ok(()),
+                    }
+                }
             }
             _ => self.misbehave(verb, argument).await,
         }
