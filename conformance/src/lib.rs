@@ -6,10 +6,12 @@
 
 pub mod baseline;
 pub mod case;
+pub mod cases;
 pub mod fields;
 pub mod http;
 pub mod kill;
 pub mod matrix;
+pub mod nginx;
 pub mod pki;
 pub mod rules;
 pub mod soak;

@@ -352,6 +352,7 @@ async fn authorize(
     let bound = grant.credential.as_ref().map(|credential| policy.bind(credential));
     let preflight = Preflight {
         policy_version,
+        would_deny: None,
         route: Some(grant.route.clone()),
         credential: bound.clone(),
         idempotent: grant.idempotent,
