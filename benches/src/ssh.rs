@@ -4,7 +4,6 @@
 use crate::median;
 use crate::server::binary;
 use anyhow::{Context as _, ensure};
-use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -35,10 +34,6 @@ fn output(command: &mut Command, stdin: &str) -> anyhow::Result<String> {
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "{command:?} failed");
     Ok(String::from_utf8(output.stdout)?)
-}
-
-fn text<'a>(value: &'a Value, pointer: &str) -> anyhow::Result<&'a str> {
-    value.pointer(pointer).and_then(Value::as_str).with_context(|| format!("no {pointer}"))
 }
 
 /// An sshd with keys of its own.

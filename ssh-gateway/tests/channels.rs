@@ -104,12 +104,9 @@ async fn a_dead_destination_blocks_nothing_else() {
     let place = dead.local_addr().unwrap();
     let mut fillers = Vec::new();
     let full = async {
-        loop {
-            match tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(place)).await
-            {
-                Ok(stream) => fillers.push(stream.unwrap()),
-                Err(_) => break,
-            }
+        let quick = Duration::from_millis(300);
+        while let Ok(stream) = tokio::time::timeout(quick, TcpStream::connect(place)).await {
+            fillers.push(stream.unwrap());
         }
     };
     within(full).await;
