@@ -241,6 +241,7 @@ async fn ansible_pings_and_plays() {
         - command: \"touch {{ place }}/{{ item }}\"\n      loop: [a, b, c, d, e]\n    \
         - command: \"false\"\n      register: failed\n      failed_when: failed.rc != 1\n";
     std::fs::write(path.join("play.yml"), play).unwrap();
+    std::fs::write(path.join("ansible.cfg"), "").unwrap();
     let run = async |program: &Path, arguments: &[&str], pipelining: &str| {
         let mut command = Command::new(program);
         command
@@ -250,7 +251,7 @@ async fn ansible_pings_and_plays() {
             .env("HOME", path)
             .env("ANSIBLE_HOST_KEY_CHECKING", "True")
             .env("ANSIBLE_PIPELINING", pipelining)
-            .env("ANSIBLE_CONFIG", "/dev/null")
+            .env("ANSIBLE_CONFIG", path.join("ansible.cfg"))
             .env("LC_ALL", "C.UTF-8")
             .env_remove("SSH_AUTH_SOCK");
         bounded(400, command).await
