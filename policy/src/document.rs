@@ -8,8 +8,10 @@ mod credential;
 mod http;
 pub(crate) mod reader;
 mod recipe;
+mod repeat;
 mod ssh;
 mod terms;
+mod token;
 pub(crate) mod value;
 
 use crate::condition::Conditions;
@@ -147,7 +149,7 @@ struct Shared {
 
 const DEFAULTS: &[&str] = &["egress", "private_addresses", "repeat_guard", "result", "limits"];
 const TRUST: &[&str] = &["host", "ca_file"];
-const ROOT: &[&str] = &["defaults", "credential", "route", "ssh", "trust"];
+const ROOT: &[&str] = &["defaults", "credential", "hashicorp", "route", "ssh", "trust"];
 
 /// Reads a policy text. The reader keeps what is wrong; the document holds what could be read.
 pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
@@ -326,12 +328,8 @@ fn read_preset(fields: &Fields<'_, '_>) -> Option<&'static Preset> {
     found
 }
 
-/// The keys `approval` and `retry`; answers whether approval is required.
-fn read_approval_and_retry(fields: &Fields<'_, '_>) -> bool {
-    if let Some(retry) = fields.table("retry", &["max_attempts"]) {
-        retry.number("max_attempts", 1, 100);
-        fields.doubtful("retry", "is read, but this version repeats nothing by itself", None);
-    }
+/// The key `approval`: whether it is required.
+fn read_approval(fields: &Fields<'_, '_>) -> bool {
     let required = fields.word("approval", &["none", "required"]) == Some(1);
     if required {
         let message = "this version has no approvals yet, so every call of the route is refused";
