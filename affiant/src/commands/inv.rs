@@ -53,15 +53,7 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
             super::play::play(recording.body(), speed)?;
             Ok(ExitCode::SUCCESS)
         }
-        Inv::Decide { id } => {
-            let decision = client.json(&path(&id, "/decision")?).await?;
-            if context.json {
-                output::json(&decision)?;
-            } else {
-                output::line(text(&decision, "/decision"));
-            }
-            Ok(ExitCode::SUCCESS)
-        }
+        Inv::Decide { id } => decide(context, &client, &id).await,
         Inv::Retry { id } => {
             let body = client.act(&path(&id, "/retry")?, Bytes::new()).await?;
             print_attempt(context, &body)
@@ -85,6 +77,16 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+async fn decide(context: &Context, client: &Client, id: &str) -> anyhow::Result<ExitCode> {
+    let decision = client.json(&path(id, "/decision")?).await?;
+    if context.json {
+        output::json(&decision)?;
+    } else {
+        output::line(text(&decision, "/decision"));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The id is checked here, so that it can stand in a path.
