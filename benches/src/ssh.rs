@@ -140,7 +140,7 @@ impl Stage {
     fn memory_kib(&self, name: &str) -> anyhow::Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.gateway.0.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let figure = line.and_then(|line| line.split_whitespace().nth(1)).context("no figure")?;
+        let figure = line.and_then(|line| line.split_whitespace().next()).context("no figure")?;
         Ok(figure.parse()?)
     }
 }
