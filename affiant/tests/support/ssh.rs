@@ -1,7 +1,5 @@
 //! An sshd of the tests' own, the binary in front of it, and stock ssh clients.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
 use crate::support::*;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
