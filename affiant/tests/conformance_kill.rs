@@ -160,7 +160,7 @@ fn x_2_killed_at_every_socket_call() {
     for scene in [HELD, STREAMED] {
         let hits = every(
             scene,
-            Threads::Named(Threads::Named("tokio-rt-worker")),
+            Threads::Named("tokio-rt-worker"),
             "sendto,recvfrom,write,writev",
             Blow::Kill,
         );
