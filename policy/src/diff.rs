@@ -119,6 +119,7 @@ fn http(route: &HttpRoute) -> Keys {
     put("preset", grant.preset.map(str::to_owned));
     put("credential", grant.credential.as_ref().map(credential));
     put("forbidden headers", some(joined(grant.forbidden_headers.iter().cloned())));
+    put("stripped headers", some(joined(grant.stripped_headers.iter().cloned())));
     put("idempotent", grant.idempotent.map(|truth| truth.to_string()));
     put("idempotency", grant.idempotency.as_ref().map(idempotency));
     put("intercept", Some(grant.intercept.to_string()));

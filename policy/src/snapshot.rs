@@ -290,6 +290,7 @@ impl Snapshot {
             private_addresses: terms.private_addresses.unwrap_or(false),
             repeat_window: terms.repeat_window,
             forbidden_headers: Vec::new(),
+            stripped_headers: Vec::new(),
             preset: None,
             intercept: true,
             retry: None,

@@ -189,6 +189,9 @@ fn http_terms(grant: &HttpGrant, method: &str) -> Vec<String> {
     for header in &grant.forbidden_headers {
         terms.push(format!("a request with header {header} is refused"));
     }
+    for header in &grant.stripped_headers {
+        terms.push(format!("header {header} of the agent does not go on"));
+    }
     terms
 }
 
