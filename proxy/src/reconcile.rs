@@ -19,9 +19,9 @@ use journal::contract::{
     Body, Code, InvocationId, KeepResult, Noted, Operation, Outcome, ResultCommitted, Retry,
     Source, Verdict,
 };
-use journal::{Admission, Guard, Invocation, State, append, read};
+use journal::{Admission, Guard, Invocation, State, append, read, result};
 use policy::HttpGrant;
-use policy::repeat::{Names, QueryError, ReconcileRule};
+use policy::repeat::{JobRule, Names, QueryError, ReconcileRule};
 use std::sync::Arc;
 
 /// The name of the note that a question leaves when its answer decides nothing.
@@ -47,6 +47,9 @@ pub enum Error {
     /// Local: the question can't be put as a request.
     #[error("the route's `reconcile` makes no valid request of this call")]
     Malformed,
+    /// Local: the stored address of a job can't be read.
+    #[error("the stored address of the job can't be read: {0}")]
+    Stored(#[source] result::Error),
     /// Local: the journal failed.
     #[error("the journal takes no record now: {0}")]
     Journal(#[from] append::Error),
@@ -86,7 +89,11 @@ pub(crate) fn rule_of(shared: &Shared, first: &Invocation) -> Option<(HttpGrant,
     let route = first.preflight()?.route.as_ref()?;
     let agent = first.accepted().agent.as_deref()?;
     let grant = shared.policy.snapshot().http_route(route, agent)?;
-    let rule = grant.reconcile.clone()?;
+    let rule = if first.accepted().is_job() {
+        grant.job.as_ref().map(JobRule::as_reconcile)?
+    } else {
+        grant.reconcile.clone()?
+    };
     Some((grant, rule))
 }
 
@@ -104,7 +111,11 @@ pub(crate) async fn once(shared: &Arc<Shared>, id: InvocationId) -> Result<Recon
         invocation_id: first.id().to_string(),
         request_id: attempts().find_map(|attempt| attempt.evidence().remote_request_id),
     };
-    let path = rule.target(&names)?;
+    let path = if first.accepted().is_job() {
+        status_path(shared, first.id()).await?
+    } else {
+        rule.target(&names)?
+    };
     let query = ask(shared, first, grant, &rule.method, &path).await?;
     let shows = answer_of(shared, &query).await.and_then(|(status, content)| {
         rule.shows(status, &content)
@@ -123,6 +134,10 @@ async fn record(
 ) -> Result<(), Error> {
     let verdict = match shows {
         Some(Outcome::Committed) => Verdict::committed(Retry::Never, Code::Ok),
+        // A job that failed is a complete result of the job.
+        Some(Outcome::Rejected) if first.accepted().is_job() => {
+            Verdict::committed(Retry::Never, Code::RemoteFailed)
+        }
         Some(Outcome::Rejected) => Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected),
         Some(Outcome::Unknown | Outcome::NotAttempted) | None => {
             let noted = Noted { name: INCONCLUSIVE.to_owned(), detail: query.to_string() };
@@ -135,6 +150,16 @@ async fn record(
     let late = ResultCommitted { observed_by: Some(query), ..ResultCommitted::of(verdict) };
     shared.journal.settle_doubt(first, Source::RemoteQuery, &late).await?;
     Ok(())
+}
+
+/// Where the status of a job is asked, as the service named it.
+async fn status_path(shared: &Shared, job: InvocationId) -> Result<String, Error> {
+    let journal = shared.journal.clone();
+    let stored = tokio::task::spawn_blocking(move || journal.request(job)).await;
+    let stored = stored.map_err(|_| Error::Malformed)?.map_err(Error::Stored)?;
+    let head = crate::stored::restore(&stored.head).ok_or(Error::Malformed)?;
+    let target = Target::absolute(&head.target).map_err(|_| Error::Malformed)?;
+    Ok(target.path_and_query)
 }
 
 /// Status and content of a complete answer.
@@ -193,6 +218,8 @@ async fn ask(
             repeat_window: None,
             retry: None,
             reconcile: None,
+            job: None,
+            batch: None,
             keep: KeepResult::Full,
             keep_bytes: ANSWER_BYTES,
             ..grant

@@ -4,6 +4,7 @@ use super::answer::{Problem, ProblemCode};
 use super::invocations::{describe, find, internal, invalid};
 use super::operator::operators_only;
 use super::{Caller, State};
+use crate::reconciler;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State as Extract};
 use axum::response::{IntoResponse, Response};
@@ -136,7 +137,9 @@ fn not_asked(error: &proxy::reconcile::Error) -> Problem {
         Error::NotInDoubt => ProblemCode::NotInDoubt,
         Error::NoRule | Error::Query(_) | Error::Malformed => ProblemCode::NotReconcilable,
         Error::NotFound => ProblemCode::NoSuchInvocation,
-        Error::Journal(_) | Error::Read(_) => return internal(error),
+        Error::Stored(journal::result::Error::Locked) => ProblemCode::VaultLocked,
+        Error::Stored(journal::result::Error::Expired) => ProblemCode::ResultExpired,
+        Error::Stored(_) | Error::Journal(_) | Error::Read(_) => return internal(error),
     };
     Problem::new(code, error.to_string())
 }
@@ -200,8 +203,16 @@ pub(super) async fn waiting(
         Caller::Operator => None,
         Caller::Agent(agent) => Some(agent),
     };
-    let journal = state.journal.clone();
-    let found = tokio::task::spawn_blocking(move || in_doubt(&journal, agent.as_deref(), limit));
+    let (journal, proxy) = (state.journal.clone(), state.proxy.get().and_then(Weak::upgrade));
+    let found = tokio::task::spawn_blocking(move || {
+        let mut found = in_doubt(&journal, agent.as_deref(), usize::MAX)?;
+        // What the broker still asks about by itself waits for nobody else.
+        found.retain(|(first, _)| {
+            !proxy.as_ref().is_some_and(|proxy| reconciler::goes_on(&journal, proxy, first))
+        });
+        found.truncate(limit);
+        Ok::<_, journal::read::Error>(found)
+    });
     let found = found.await.map_err(|error| internal(&error))?.map_err(|e| internal(&e))?;
     let invocations: Vec<Value> = found
         .iter()

@@ -39,6 +39,20 @@ impl Invocation {
                 require(self.is_executing(), "the call is not under way at the remote")?;
                 require(self.started.is_none(), "it is on record already")
             }
+            Body::BatchMembers(_) => {
+                let authorized = matches!(self.state, State::Authorized);
+                require(authorized, "it follows CREDENTIAL_AUTHORIZED and precedes dispatch")?;
+                require(self.batch.is_none(), "it is on record already")
+            }
+            Body::MembersJudged(judged) => {
+                require(self.is_executing(), "the call is not under way at the remote")?;
+                let ids = self.batch.as_ref().map_or(0, |batch| batch.ids.len());
+                require(ids == judged.members.len(), "it judges other members")
+            }
+            Body::JobTracked(_) => {
+                require(self.is_executing(), "the call is not under way at the remote")?;
+                require(self.job.is_none(), "it is on record already")
+            }
             Body::RemoteResponseComplete(_) => {
                 require(self.is_executing(), "the call is not under way at the remote")?;
                 require(self.started.is_some(), "no response has begun")?;

@@ -26,6 +26,8 @@ pub(super) const KNOWN: &[&str] = &[
     "limits",
     "retry",
     "reconcile",
+    "job",
+    "batch",
     "repeat_guard",
     "private_addresses",
     "intercept",
@@ -60,6 +62,8 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let approval = read_approval(fields);
     let retry = repeat::read_retry(fields);
     let reconcile = repeat::read_reconcile(fields);
+    let job = repeat::read_job(fields);
+    let batch = repeat::read_batch(fields);
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
     let scheme = match target.word("scheme", &["https", "http"]) {
@@ -106,6 +110,8 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         intercept,
         retry,
         reconcile,
+        job,
+        batch,
     };
     Some(HttpRoute {
         name,
@@ -129,9 +135,17 @@ fn read_intercept(fields: &Fields<'_, '_>, target: &Fields<'_, '_>) -> bool {
     if fields.truth("intercept") != Some(false) {
         return true;
     }
-    for key in
-        ["credential", "preset", "idempotent", "idempotency", "retry", "reconcile", "agent_header"]
-    {
+    for key in [
+        "credential",
+        "preset",
+        "idempotent",
+        "idempotency",
+        "retry",
+        "reconcile",
+        "job",
+        "batch",
+        "agent_header",
+    ] {
         if fields.has(key) {
             fields.wrong(key, "needs a route that is intercepted", None);
         }

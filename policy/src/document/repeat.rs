@@ -1,14 +1,18 @@
-//! The keys `retry` and `reconcile` of a route.
+//! The keys `retry`, `reconcile`, `job` and `batch` of a route.
 
 use super::reader::Fields;
+use super::value;
+use crate::batch::{BatchForm, BatchRule};
 use crate::path;
-use crate::repeat::{NAMES, ReconcileRule, RetryRule, Shows, names_of};
+use crate::repeat::{JobRule, NAMES, ReconcileRule, RetryRule, Shows, names_of};
 use journal::contract::KeepResult;
 use std::time::Duration;
 
 pub(super) const RETRY: &[&str] = &["max_attempts", "automatic", "within", "lease"];
 pub(super) const RECONCILE: &[&str] =
     &["method", "path", "committed", "rejected", "automatic", "every", "max_queries"];
+pub(super) const BATCH: &[&str] = &["form", "requests", "responses", "id", "status", "atomic"];
+pub(super) const JOB: &[&str] = &["header", "pointer", "done", "failed", "every", "max_queries"];
 pub(super) const SHOWS: &[&str] = &["status", "pointer", "equals"];
 
 /// How long an automatic retry keeps its caller waiting, where a route does not say.
@@ -17,6 +21,8 @@ const WITHIN: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(30);
 const EVERY: Duration = Duration::from_secs(30);
 const MAX_QUERIES: u32 = 20;
+const JOB_EVERY: Duration = Duration::from_secs(5);
+const JOB_QUERIES: u32 = 1000;
 
 /// The key `retry`.
 pub(super) fn read_retry(fields: &Fields<'_, '_>) -> Option<RetryRule> {
@@ -80,6 +86,73 @@ pub(super) fn read_reconcile(fields: &Fields<'_, '_>) -> Option<ReconcileRule> {
         fields.wrong("reconcile", "decides nothing", Some(hint.to_owned()));
     }
     Some(rule)
+}
+
+/// The key `job`.
+pub(super) fn read_job(fields: &Fields<'_, '_>) -> Option<JobRule> {
+    let table = fields.table("job", JOB)?;
+    let header = table.text("header").map(|header| header.value.to_ascii_lowercase());
+    if header.as_ref().is_some_and(|name| !value::is_token(name)) {
+        table.wrong("header", "is not the name of a header field", None);
+    }
+    let pointer = table.text("pointer").map(|pointer| pointer.value);
+    if pointer.is_some_and(|pointer| !pointer.starts_with('/')) {
+        let hint = Some("a JSON pointer begins with a slash: \"/status_url\"".to_owned());
+        table.wrong("pointer", "is no JSON pointer", hint);
+    }
+    if header.is_some() && pointer.is_some() {
+        table.wrong("pointer", "stands beside a header; one of them names the job", None);
+    }
+    let usual = || vec!["operation-location".to_owned(), "location".to_owned()];
+    let most = table.number("max_queries", 1, 100_000).and_then(|most| u32::try_from(most).ok());
+    if !table.has("done") {
+        let hint =
+            Some("write done = { status = 200, pointer = \"/status\", equals = [\"done\"] }");
+        table.wrong("done", "is missing", hint.map(str::to_owned));
+    }
+    Some(JobRule {
+        headers: header.map_or_else(usual, |header| vec![header]),
+        pointer: pointer.map(str::to_owned),
+        done: read_shows(&table, "done")?,
+        failed: read_shows(&table, "failed"),
+        every: table.duration("every").unwrap_or(JOB_EVERY),
+        max_queries: most.unwrap_or(JOB_QUERIES),
+    })
+}
+
+/// The key `batch`.
+pub(super) fn read_batch(fields: &Fields<'_, '_>) -> Option<BatchRule> {
+    let table = fields.table("batch", BATCH)?;
+    let is_atomic = table.truth("atomic").unwrap_or(false);
+    let pointer = |key: &str| {
+        let pointer = table.text(key).map(|pointer| pointer.value);
+        if pointer.is_some_and(|pointer| !pointer.is_empty() && !pointer.starts_with('/')) {
+            table.wrong(key, "is no JSON pointer", Some("it begins with a slash".to_owned()));
+        }
+        pointer.map(str::to_owned)
+    };
+    let (requests, responses) = (pointer("requests"), pointer("responses"));
+    let (id, status) = (pointer("id"), pointer("status"));
+    let form = match table.word("form", &["members", "json-rpc", "multi-status"]) {
+        Some(1) => BatchForm::JsonRpc,
+        // The usual shape of an answer 207 in JSON.
+        Some(2) => BatchForm::Members {
+            requests: requests.unwrap_or_else(|| "/requests".to_owned()),
+            responses: responses.unwrap_or_else(|| "/responses".to_owned()),
+            id: Some(id.unwrap_or_else(|| "/id".to_owned())),
+            status: status.unwrap_or_else(|| "/status".to_owned()),
+        },
+        Some(_) | None => {
+            for key in ["requests", "responses", "status"] {
+                if !table.has(key) {
+                    let hint = Some("a JSON pointer, \"\" for the whole content".to_owned());
+                    table.wrong(key, "is missing", hint);
+                }
+            }
+            BatchForm::Members { requests: requests?, responses: responses?, id, status: status? }
+        }
+    };
+    Some(BatchRule { form, is_atomic })
 }
 
 /// A condition on a response.
