@@ -5,6 +5,7 @@ use crate::batch;
 use crate::engine::{Job, Prepared, Ready};
 use crate::inject::{Before, Injected};
 use crate::outgoing;
+use crate::request;
 use crate::respond::Refusal;
 use crate::target::{Error as TargetError, Scheme};
 use crate::upstream::dial::{self, Plan};
@@ -43,6 +44,9 @@ impl Job<'_> {
         .map_err(Refusal::Journal)?;
         let injected = self.injected(prepared, bound.as_ref()).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
+        if let Some(condition) = request::condition(&self.head) {
+            call.note("server_enforced_condition", condition);
+        }
         batch::name_members(call, prepared);
         if let Some(rule) = grant.retry.as_ref().filter(|_| self.known.retries.is_none()) {
             self.store_request(call, prepared, rule);

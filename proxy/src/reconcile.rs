@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// The name of the note that a question leaves when its answer decides nothing.
 pub const INCONCLUSIVE: &str = "reconcile_inconclusive";
 /// Content of an answer that is looked at.
-const ANSWER_BYTES: u64 = 1 << 20;
+const ANSWER_BYTES: usize = 1 << 20;
 
 /// Why nothing was asked.
 #[derive(Debug, thiserror::Error)]
@@ -116,10 +116,11 @@ pub(crate) async fn once(shared: &Arc<Shared>, id: InvocationId) -> Result<Recon
     } else {
         rule.target(&names)?
     };
-    let query = ask(shared, first, grant, &rule.method, &path).await?;
-    let shows = answer_of(shared, &query).await.and_then(|(status, content)| {
-        rule.shows(status, &content)
-            .map(|done| if done { Outcome::Committed } else { Outcome::Rejected })
+    let (query, content) = ask(shared, first, grant, &rule.method, &path).await?;
+    let complete = matches!(query.state(), State::Committed(_));
+    let shows = query.status().filter(|_| complete).and_then(|status| {
+        let done = rule.shows(status, &content.unwrap_or_default())?;
+        Some(if done { Outcome::Committed } else { Outcome::Rejected })
     });
     record(shared, first, query.id(), shows).await?;
     Ok(Reconciled { query, shows })
@@ -162,37 +163,26 @@ async fn status_path(shared: &Shared, job: InvocationId) -> Result<String, Error
     Ok(target.path_and_query)
 }
 
-/// Status and content of a complete answer.
-async fn answer_of(shared: &Shared, query: &Invocation) -> Option<(u16, Vec<u8>)> {
-    let State::Committed(_) = query.state() else { return None };
-    let status = query.status()?;
-    let (journal, id) = (shared.journal.clone(), query.id());
-    let read = tokio::task::spawn_blocking(move || journal.result(id)?.read_to_end());
-    match read.await {
-        Ok(Ok(content)) => Some((status, content)),
-        // Too long to be kept: its status is known all the same.
-        Ok(Err(_)) | Err(_) => Some((status, Vec::new())),
-    }
-}
-
-/// Sends the question. Gives it back settled, whatever came of it.
+/// Sends the question. Gives it back settled, whatever came of it, with the content of its answer.
 async fn ask(
     shared: &Arc<Shared>,
     first: &Invocation,
     grant: HttpGrant,
     method: &str,
     path: &str,
-) -> Result<Invocation, Error> {
+) -> Result<(Invocation, Option<Vec<u8>>), Error> {
     let origin = Target::absolute(&first.accepted().target).map_err(|_| Error::Malformed)?;
     let (scheme, authority) = (origin.scheme, origin.authority.to_string());
     let default = format!(":{}", scheme.default_port());
     let host = authority.strip_suffix(&default).unwrap_or(&authority);
     let text =
         format!("{method} {scheme}://{host}{path} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\n\r\n");
-    let head = head::request(&Bytes::from(text)).map_err(|_| Error::Malformed)?;
+    let mut head = head::request(&Bytes::from(text)).map_err(|_| Error::Malformed)?;
+    // The answer comes without chunks, and is read as it is.
+    head.version = head::Version::Http10;
     let target = Target::absolute(&head.target).map_err(|_| Error::Malformed)?;
     let fingerprint = fingerprint(&head, &target, None, &Content::Whole(&[], &Fields::default()));
-    let mut out = Outbound::nobody();
+    let mut out = Outbound::kept(ANSWER_BYTES);
     let mut job = Job {
         shared,
         tunnel: None,
@@ -220,8 +210,10 @@ async fn ask(
             reconcile: None,
             job: None,
             batch: None,
-            keep: KeepResult::Full,
-            keep_bytes: ANSWER_BYTES,
+            // The agent may not be allowed to ask this by itself, so it does not get to read the
+            // answer either; of its own job it does.
+            keep: if first.accepted().is_job() { KeepResult::Full } else { KeepResult::Digest },
+            keep_bytes: ANSWER_BYTES as u64,
             ..grant
         },
         snapshot: shared.policy.snapshot(),
@@ -231,7 +223,12 @@ async fn ask(
         ahead: Vec::new(),
     };
     let id = job.question(first.id(), &prepared).await?;
-    shared.journal.invocation(id)?.ok_or(Error::NotFound)
+    let query = shared.journal.invocation(id)?.ok_or(Error::NotFound)?;
+    let content = out.into_kept().and_then(|kept| {
+        let end = kept.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+        Some(kept.get(end..)?.to_vec())
+    });
+    Ok((query, content))
 }
 
 impl Job<'_> {
