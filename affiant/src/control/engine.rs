@@ -227,6 +227,11 @@ pub(super) async fn waiting(
     Ok(Json(json!({ "invocations": invocations })).into_response())
 }
 
+/// Whether a call is a passage that nobody looks into: in doubt by nature, with nothing to find out.
+fn is_passage(action: &str) -> bool {
+    matches!(action, "CONNECT" | "relay" | "forward")
+}
+
 /// First attempts of actions in doubt whose decision is `RECONCILE`, newest first.
 pub(crate) fn in_doubt(
     journal: &Journal,
@@ -236,7 +241,9 @@ pub(crate) fn in_doubt(
     let mut seen = HashSet::new();
     let mut found = Vec::new();
     let ours = |invocation: &Invocation| {
-        agent.is_none_or(|agent| invocation.accepted().agent.as_deref() == Some(agent))
+        let accepted = invocation.accepted();
+        !is_passage(&accepted.action)
+            && agent.is_none_or(|agent| accepted.agent.as_deref() == Some(agent))
     };
     for invocation in journal.in_doubt(usize::MAX, ours)? {
         // An attempt in doubt is listed by the first attempt of its action.
