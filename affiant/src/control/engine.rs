@@ -229,7 +229,7 @@ pub(super) async fn waiting(
 
 /// Whether a call is a passage that nobody looks into: in doubt by nature, with nothing to find out.
 fn is_passage(action: &str) -> bool {
-    matches!(action, "CONNECT" | "relay" | "forward")
+    matches!(action, "CONNECT" | "relay") || action.starts_with("forward:")
 }
 
 /// First attempts of actions in doubt whose decision is `RECONCILE`, newest first.
