@@ -201,14 +201,7 @@ impl Job<'_> {
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
         match ended {
             relay::Ended::Switched(_) => Finished { keep: false, pending: None },
-            relay::Ended::Refused => {
-                let id = call.id();
-                drop(call);
-                match self.retried().await {
-                    Some(finished) => finished,
-                    None => self.answer_as_recorded(id).await,
-                }
-            }
+            relay::Ended::Refused => self.refused(call).await,
             relay::Ended::Settled { delivered, keep } => {
                 let keep = keep && delivered && self.incoming.is_ended();
                 let mut pending = Some(Pending::new(call, self.out.sent));

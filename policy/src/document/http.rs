@@ -60,10 +60,8 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let forbidden_headers = read_forbidden(fields, credential.as_ref(), preset.is_some());
     let idempotency = read_idempotency(fields, name.as_deref());
     let approval = read_approval(fields);
-    let retry = repeat::read_retry(fields);
-    let reconcile = repeat::read_reconcile(fields);
-    let job = repeat::read_job(fields);
-    let batch = repeat::read_batch(fields);
+    let (retry, reconcile) = repeat::read(fields, terms.keep);
+    let (job, batch) = (repeat::read_job(fields), repeat::read_batch(fields));
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
     let scheme = match target.word("scheme", &["https", "http"]) {
@@ -87,7 +85,6 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     if !private_addresses {
         warn_of_private_host(&target, &hosts);
     }
-    repeat::check_retry(fields, retry.as_ref(), terms.keep);
     let contract = preset.map(|preset| {
         let overridden = idempotent.is_some() || fields.has("idempotency");
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))

@@ -24,8 +24,18 @@ const MAX_QUERIES: u32 = 20;
 const JOB_EVERY: Duration = Duration::from_secs(5);
 const JOB_QUERIES: u32 = 1000;
 
+/// The keys `retry` and `reconcile`.
+pub(super) fn read(
+    fields: &Fields<'_, '_>,
+    keep: KeepResult,
+) -> (Option<RetryRule>, Option<ReconcileRule>) {
+    let retry = read_retry(fields);
+    check_retry(fields, retry.as_ref(), keep);
+    (retry, read_reconcile(fields))
+}
+
 /// The key `retry`.
-pub(super) fn read_retry(fields: &Fields<'_, '_>) -> Option<RetryRule> {
+fn read_retry(fields: &Fields<'_, '_>) -> Option<RetryRule> {
     let table = fields.table("retry", RETRY)?;
     let most = table.number("max_attempts", 1, 100).and_then(|most| u32::try_from(most).ok());
     if !table.has("max_attempts") {
@@ -41,7 +51,7 @@ pub(super) fn read_retry(fields: &Fields<'_, '_>) -> Option<RetryRule> {
 }
 
 /// An automatic retry answers from the record.
-pub(super) fn check_retry(fields: &Fields<'_, '_>, retry: Option<&RetryRule>, keep: KeepResult) {
+fn check_retry(fields: &Fields<'_, '_>, retry: Option<&RetryRule>, keep: KeepResult) {
     if retry.is_some_and(|retry| retry.automatic) && keep != KeepResult::Full {
         let hint = Some("the answer of a retry is read from the record".to_owned());
         fields.wrong("retry", "needs result.keep = \"full\" to be automatic", hint);
@@ -49,7 +59,7 @@ pub(super) fn check_retry(fields: &Fields<'_, '_>, retry: Option<&RetryRule>, ke
 }
 
 /// The key `reconcile`.
-pub(super) fn read_reconcile(fields: &Fields<'_, '_>) -> Option<ReconcileRule> {
+fn read_reconcile(fields: &Fields<'_, '_>) -> Option<ReconcileRule> {
     let table = fields.table("reconcile", RECONCILE)?;
     let method = match table.word("method", &["GET", "HEAD"]) {
         Some(1) => "HEAD",
@@ -156,7 +166,7 @@ pub(super) fn read_batch(fields: &Fields<'_, '_>) -> Option<BatchRule> {
 }
 
 /// A condition on a response.
-pub(super) fn read_shows(fields: &Fields<'_, '_>, key: &str) -> Option<Shows> {
+fn read_shows(fields: &Fields<'_, '_>, key: &str) -> Option<Shows> {
     let table = fields.table(key, SHOWS)?;
     let status = table.number("status", 100, 599).and_then(|status| u16::try_from(status).ok());
     let pointer = table.text("pointer").map(|pointer| pointer.value);
