@@ -3,7 +3,9 @@
 
 mod load;
 mod log;
+mod policy;
 mod server;
+mod ssh;
 
 use anyhow::Context as _;
 use conformance::nginx::Nginx;
@@ -16,11 +18,19 @@ const WARM_UP: Duration = Duration::from_millis(500);
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1).peekable();
-    // `journal [SECONDS]`: the log alone. `[SECONDS]`: the whole.
+    // `journal [SECONDS]`: the log alone. `ssh`: the SSH gateway. `[SECONDS]`: the whole.
+    if arguments.next_if(|argument| argument == "ssh").is_some() {
+        return ssh::run();
+    }
     let alone = arguments.next_if(|argument| argument == "journal").is_some();
+    // `policy [SECONDS]`: decisions alone.
+    let decisions = arguments.next_if(|argument| argument == "policy").is_some();
     let seconds: f64 = arguments.next().map_or(Ok(3.0), |text| text.parse())?;
     if alone {
         return log::run(seconds);
+    }
+    if decisions {
+        return policy::run(seconds);
     }
     let length = Duration::from_secs_f64(seconds);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

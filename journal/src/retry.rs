@@ -7,7 +7,8 @@ use crate::contract::{
     BatchMembers, Body, InvocationId, JobTracked, Member, MembersJudged, RequestStored,
     ResultCommitted, Source,
 };
-use crate::core::{Part, closed, now_ms};
+use crate::core::{closed, now_ms};
+use crate::enqueue::{Part, Wait};
 use crate::live::Journal;
 use crate::projection::{Invocation, Standing};
 use crate::read;
@@ -62,7 +63,7 @@ impl Call {
         let mut parts: Vec<Part> = drafts.into_iter().map(Part::Chunk).collect();
         let body = Body::RequestStored(RequestStored { request, max_attempts });
         parts.push(Part::Event(Source::TransportObserved, body));
-        self.core.append(&self.entry, Some(self.epoch), parts, false).map(drop)
+        self.core.append(&self.entry, Some(self.epoch), parts, Wait::No).map(drop)
     }
 }
 
@@ -73,7 +74,7 @@ impl Call {
     /// [`append::Error`].
     pub fn batch_members(&mut self, batch: BatchMembers) -> Result<(), append::Error> {
         let parts = vec![Part::Event(Source::TransportObserved, Body::BatchMembers(batch))];
-        self.core.append(&self.entry, Some(self.epoch), parts, false).map(drop)
+        self.core.append(&self.entry, Some(self.epoch), parts, Wait::No).map(drop)
     }
 
     /// Appends `MEMBERS_JUDGED`; does not wait.
@@ -83,7 +84,7 @@ impl Call {
     pub fn members_judged(&mut self, members: Vec<Member>) -> Result<(), append::Error> {
         let body = Body::MembersJudged(MembersJudged { members });
         let parts = vec![Part::Event(Source::RemoteResponse, body)];
-        self.core.append(&self.entry, Some(self.epoch), parts, false).map(drop)
+        self.core.append(&self.entry, Some(self.epoch), parts, Wait::No).map(drop)
     }
 
     /// Appends `JOB_TRACKED`; does not wait.
@@ -93,7 +94,7 @@ impl Call {
     pub fn job_tracked(&mut self, job: InvocationId) -> Result<(), append::Error> {
         let body = Body::JobTracked(JobTracked { job });
         let parts = vec![Part::Event(Source::RemoteResponse, body)];
-        self.core.append(&self.entry, Some(self.epoch), parts, false).map(drop)
+        self.core.append(&self.entry, Some(self.epoch), parts, Wait::No).map(drop)
     }
 }
 

@@ -75,8 +75,20 @@ fn j_1_events() {
     replay("event", checks::event);
 }
 
+/// V-1: decisions are told as they are made, whatever the order of rules.
+#[test]
+fn v_1_decisions() {
+    replay("decision", checks::decision);
+}
+
 /// V-2: every refusal of a policy text has its place.
 #[test]
 fn v_2_policies() {
     replay("policy", checks::policy);
+}
+
+/// What an sftp session did is read from its packets, whatever the pieces.
+#[test]
+fn sftp_sessions() {
+    replay("sftp", checks::sftp);
 }
