@@ -1,8 +1,12 @@
 //! Benches of the whole system, as ratios inside one run: these machines are noisy.
 #![allow(clippy::print_stdout, reason = "a bench prints its table")]
 
+mod idle;
 mod load;
 mod log;
+mod peer;
+mod peers;
+mod process;
 mod server;
 
 use anyhow::Context as _;
@@ -16,15 +20,20 @@ const WARM_UP: Duration = Duration::from_millis(500);
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1).peekable();
-    // `journal [SECONDS]`: the log alone. `[SECONDS]`: the whole.
-    let alone = arguments.next_if(|argument| argument == "journal").is_some();
-    let seconds: f64 = arguments.next().map_or(Ok(3.0), |text| text.parse())?;
-    if alone {
-        return log::run(seconds);
-    }
+    // `journal [SECONDS]`: the log alone. `peers [SECONDS] [NAME...]`: beside other proxies.
+    // `idle [COUNT]`: memory of idle tunnels. `[SECONDS]`: with and without syncs.
+    let what = arguments.next_if(|argument| argument.parse::<f64>().is_err());
+    let number = arguments.next().map(|text| text.parse::<f64>()).transpose()?;
+    let seconds = number.unwrap_or(3.0);
     let length = Duration::from_secs_f64(seconds);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(compare(length))
+    match what.as_deref() {
+        None => runtime.block_on(compare(length)),
+        Some("journal") => log::run(seconds),
+        Some("peers") => runtime.block_on(peers::run(length, &arguments.collect::<Vec<_>>())),
+        Some("idle") => runtime.block_on(idle::run(number.map_or(10_000, |count| count as usize))),
+        Some(other) => anyhow::bail!("no bench {other:?}: journal, peers, idle or none"),
+    }
 }
 
 /// What is compared: the same requests on three ways.
