@@ -14,5 +14,6 @@ pub mod matrix;
 pub mod nginx;
 pub mod pki;
 pub mod rules;
+pub mod service;
 pub mod soak;
 pub mod subject;

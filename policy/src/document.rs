@@ -10,6 +10,7 @@ pub(crate) mod reader;
 mod recipe;
 mod ssh;
 mod terms;
+mod token;
 pub(crate) mod value;
 
 use crate::condition::Conditions;
@@ -147,7 +148,7 @@ struct Shared {
 
 const DEFAULTS: &[&str] = &["egress", "private_addresses", "repeat_guard", "result", "limits"];
 const TRUST: &[&str] = &["host", "ca_file"];
-const ROOT: &[&str] = &["defaults", "credential", "route", "ssh", "trust"];
+const ROOT: &[&str] = &["defaults", "credential", "hashicorp", "route", "ssh", "trust"];
 
 /// Reads a policy text. The reader keeps what is wrong; the document holds what could be read.
 pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {

@@ -217,7 +217,7 @@ fn secrets_and_modes_are_read() {
     );
     assert_eq!(of("file:/run/tok", "inject = \"bearer\"").0, SecretRef::File("/run/tok".into()));
     assert_eq!(
-        of("exec:pass x", "inject = \"oauth2\"").0,
+        of("exec:pass x", "inject = \"sigv4-streaming\"").0,
         SecretRef::Exec(vec!["pass".into(), "x".into()])
     );
     let program = |secret: &str| {
@@ -341,11 +341,12 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 7);
+    assert_eq!(blocks, 9);
     let lists = [
         super::DEFAULTS,
         super::TRUST,
         super::credential::KNOWN,
+        super::token::HASHICORP,
         super::http::KNOWN,
         super::http::MATCH,
         super::http::IDEMPOTENCY,
