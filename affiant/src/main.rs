@@ -15,11 +15,6 @@ use clap::Parser as _;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-/// Every call makes many small values of short life; the system's allocator takes a fifth of a call's
-/// processor time for them.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     if let Err(error) = init_logging(&cli) {
