@@ -142,6 +142,7 @@ pub(crate) const fn settles(body: &Body) -> bool {
         Body::ActionAccepted(_)
         | Body::PreflightValidated(_)
         | Body::CredentialAuthorized(_)
+        | Body::RequestStored(_)
         | Body::SetupAttempted(_)
         | Body::DispatchStarted(_)
         | Body::RequestSent(_)

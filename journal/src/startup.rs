@@ -86,6 +86,8 @@ pub(crate) fn open_on(
         retention: options.retention,
         guard_horizon_ms: horizon,
         leases: Mutex::new(crate::lease::Table::default()),
+        tally: crate::tally::Counter::default(),
+        clock: crate::clock::Clock::default(),
         signer,
         directory: options.directory.clone(),
         feed: Mutex::new(Feed::default()),

@@ -8,6 +8,7 @@ mod credential;
 mod http;
 pub(crate) mod reader;
 mod recipe;
+mod repeat;
 mod ssh;
 mod terms;
 mod token;
@@ -327,12 +328,8 @@ fn read_preset(fields: &Fields<'_, '_>) -> Option<&'static Preset> {
     found
 }
 
-/// The keys `approval` and `retry`; answers whether approval is required.
-fn read_approval_and_retry(fields: &Fields<'_, '_>) -> bool {
-    if let Some(retry) = fields.table("retry", &["max_attempts"]) {
-        retry.number("max_attempts", 1, 100);
-        fields.doubtful("retry", "is read, but this version repeats nothing by itself", None);
-    }
+/// The key `approval`: whether it is required.
+fn read_approval(fields: &Fields<'_, '_>) -> bool {
     let required = fields.word("approval", &["none", "required"]) == Some(1);
     if required {
         let message = "this version has no approvals yet, so every call of the route is refused";

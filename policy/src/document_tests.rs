@@ -40,7 +40,13 @@ fn the_interface_example_is_read() {
     assert_eq!(snapshot.agents(), ["coder"]);
     assert_eq!(snapshot.ssh_hosts(), [("prod-1".to_owned(), 22)]);
     let warnings: Vec<_> = snapshot.warnings().iter().map(ToString::to_string).collect();
-    assert_eq!(warnings.len(), 2, "retry and reconcile are announced: {warnings:#?}");
+    assert_eq!(warnings, Vec::<String>::new());
+    let grant = snapshot.http_route("payments.create", "coder").unwrap();
+    let retry = grant.retry.unwrap();
+    assert_eq!((retry.max_attempts, retry.automatic), (3, false));
+    let reconcile = grant.reconcile.unwrap();
+    assert_eq!((reconcile.shows(200, b""), reconcile.shows(404, b"")), (Some(true), Some(false)));
+    assert_eq!(snapshot.http_route("payments.create", "other"), None);
 }
 
 #[test]
@@ -217,7 +223,7 @@ fn secrets_and_modes_are_read() {
     );
     assert_eq!(of("file:/run/tok", "inject = \"bearer\"").0, SecretRef::File("/run/tok".into()));
     assert_eq!(
-        of("exec:pass x", "inject = \"sigv4-streaming\"").0,
+        of("exec:pass x", "inject = \"ssh-agent\"").0,
         SecretRef::Exec(vec!["pass".into(), "x".into()])
     );
     let program = |secret: &str| {
@@ -270,10 +276,38 @@ fn ssh_routes_are_checked() {
 fn what_is_not_acted_on_is_announced() {
     let text = format!("{ROUTE}approval = \"required\"\nretry = {{ max_attempts = 3 }}\n");
     let warnings = warnings(&text);
-    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
     check(&format!("{ROUTE}retry = {{ max_attempts = 0 }}\n"), 4, 26, &["from 1 to 100"]);
     let reconcile = "reconcile = { path = \"/x\", committed = { status = 20 } }";
     check(&format!("{ROUTE}{reconcile}\n"), 4, 51, &["100 to 599"]);
+}
+
+/// T-3, K-7: what could not be kept, or could decide wrongly, is refused.
+#[test]
+fn terms_of_repeating_are_checked() {
+    let wrong = |line: &str, part: &str| {
+        let found = findings(&format!("{ROUTE}{line}\n"));
+        assert!(found.iter().any(|found| found.to_string().contains(part)), "{line}: {found:#?}");
+    };
+    wrong("retry = { automatic = true }", "`max_attempts`");
+    wrong(
+        "retry = { max_attempts = 2, automatic = true }\nresult = { keep = \"none\" }",
+        "result.keep = \"full\"",
+    );
+    wrong("reconcile = { path = \"/x/{key}\", committed = { status = 200 } }", "{idempotency_key}");
+    wrong("reconcile = { path = \"/x/{key\", committed = { status = 200 } }", "not closed");
+    wrong("reconcile = { path = \"/x/{invocation_id}\" }", "decides nothing");
+    wrong(
+        "reconcile = { path = \"/{invocation_id}\", rejected = { equals = [\"a\"] } }",
+        "needs a pointer",
+    );
+    wrong(
+        "reconcile = { path = \"/{invocation_id}\", rejected = { pointer = \"a\" } }",
+        "no JSON pointer",
+    );
+    wrong("reconcile = { path = \"/{invocation_id}\", rejected = {} }", "met by everything");
+    let blind = format!("{ROUTE}reconcile = {{ path = \"/x\", committed = {{ status = 200 }} }}\n");
+    assert!(warnings(&blind).iter().any(|w| w.contains("names no operation")));
 }
 
 #[test]
@@ -341,7 +375,7 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 9);
+    assert_eq!(blocks, 10);
     let lists = [
         super::DEFAULTS,
         super::TRUST,
@@ -350,7 +384,9 @@ fn the_reference_is_true_and_whole() {
         super::http::KNOWN,
         super::http::MATCH,
         super::http::IDEMPOTENCY,
-        super::http::RECONCILE,
+        super::repeat::RECONCILE,
+        super::repeat::RETRY,
+        super::repeat::SHOWS,
         super::ssh::KNOWN,
         super::ssh::MATCH,
         super::terms::RESULT,

@@ -16,6 +16,9 @@ use policy::{Credential, Policy, Secret};
 use std::sync::Arc;
 use tokio::time::timeout;
 
+/// How often the addresses of an origin are tried where the route lets calls be retried.
+const SETUP_ROUNDS: u32 = 3;
+
 impl Job<'_> {
     /// Binds the call (contract V-5), gets the credential, builds the head, sets up the connection.
     pub(crate) async fn connect(
@@ -39,12 +42,15 @@ impl Job<'_> {
         .map_err(Refusal::Journal)?;
         let injected = self.injected(prepared, bound.as_ref()).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
+        if let Some(rule) = grant.retry.as_ref().filter(|_| self.known.retries.is_none()) {
+            self.store_request(call, prepared, rule);
+        }
         let target = &prepared.target;
         let framing = injected.as_ref().map_or(self.framing, |injected| injected.framing);
         let edits = injected.as_ref().map(|injected| &injected.edits);
         let head = outgoing::head(&self.head, target, framing, edits, &self.shared.pseudonym);
-        let (content, redactor) =
-            injected.map(|injected| (injected.content, injected.redactor)).unwrap_or_default();
+        let (content, chunks, redactor) =
+            injected.map(|i| (i.content, i.chunks, i.redactor)).unwrap_or_default();
         let mut key = pool::Key {
             scheme: target.scheme,
             authority: target.authority.clone(),
@@ -61,7 +67,7 @@ impl Job<'_> {
         if !idle.can_carry(&head) {
             return Err(Refusal::Target(TargetError::Form));
         }
-        Ok(Ready { idle, key, head, framing, content, redactor })
+        Ok(Ready { idle, key, head, framing, content, chunks, redactor })
     }
 
     async fn injected(
@@ -107,6 +113,7 @@ impl Job<'_> {
             trust: &key.trust,
             timeout: prepared.grant.limits.connect_timeout,
             offer: key.offer,
+            rounds: if prepared.grant.retry.is_some() { SETUP_ROUNDS } else { 1 },
         };
         let mut unrecorded = None;
         let dialled = dial::dial(&plan, &self.shared.trust, |attempt| {

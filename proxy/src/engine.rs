@@ -6,6 +6,7 @@
 //!     └───────────┴───────────┴────────────┴───────────┘ refuse (not_attempted)
 //! ```
 
+use crate::again::{Again, may_retry};
 use crate::answer::{Finished, Pending};
 use crate::deliver::Outbound;
 use crate::fingerprint::{Content, WHOLE_BYTES, fingerprint};
@@ -30,6 +31,7 @@ use journal::contract::{
     Operation, RemoteContract,
 };
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
+use policy::recipe::ChunkSigner;
 use policy::{HttpGrant, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -61,6 +63,8 @@ pub(crate) struct Job<'a> {
     pub(crate) keep_alive: bool,
     /// Filled in as far as the request could be read.
     pub(crate) known: Known,
+    /// The broker may retry by itself while the caller waits.
+    pub(crate) again: Option<Again>,
 }
 
 /// What is known of the request for its record.
@@ -68,6 +72,8 @@ pub(crate) struct Job<'a> {
 pub(crate) struct Known {
     pub(crate) agent: Option<String>,
     pub(crate) caller_id: Option<InvocationId>,
+    /// The first attempt, if this is a retry of it.
+    pub(crate) retries: Option<InvocationId>,
     /// As it stands in records.
     pub(crate) target: Option<String>,
     pub(crate) fingerprint: Option<Fingerprint>,
@@ -94,6 +100,8 @@ pub(crate) struct Ready {
     pub(crate) framing: Framing,
     /// The whole content, where injection changed it.
     pub(crate) content: Option<Bytes>,
+    /// What changes content that is still on its way.
+    pub(crate) chunks: Option<ChunkSigner>,
     pub(crate) redactor: Redactor,
 }
 
@@ -119,19 +127,23 @@ impl Job<'_> {
         self.note_encoding(&mut call, &prepared.grant);
         let mut ready = match self.connect(&mut call, &prepared).await {
             Ok(ready) => ready,
-            Err(refusal) => return self.refuse(Some(call), &refusal).await,
+            Err(refusal) => {
+                self.again = may_retry(&call, &prepared.grant);
+                return self.refuse(Some(call), &refusal).await;
+            }
         };
+        self.again = may_retry(&call, &prepared.grant);
         let ahead = std::mem::take(&mut prepared.ahead);
         let ahead = ready.content.take().map_or(ahead, |content| vec![content]);
         // D-1: durable before the first byte. Nothing but the proof opens the connection.
-        match call.dispatch(dispatch_record(&ready.idle, prepared.fingerprint)).await {
+        match call.dispatch(dispatch_record(&ready.idle, prepared.fingerprint, 1)).await {
             Ok(proof) => self.exchange(call, &prepared, ready, ahead, proof).await,
             Err(error) => self.refuse(Some(call), &Refusal::Journal(error)).await,
         }
     }
 
     /// Runs the exchange and answers.
-    async fn exchange(
+    pub(crate) async fn exchange(
         &mut self,
         mut call: Call,
         prepared: &Prepared,
@@ -149,12 +161,12 @@ impl Job<'_> {
             limit_bytes: prepared.grant.limits.request_bytes,
             injected: prepared.grant.credential.as_ref().and_then(|c| c.inject.header_name()),
         };
+        let content = relay::Content { framing: ready.framing, ahead, chunks: ready.chunks };
         let progress = AtomicU64::new(0);
         let ended = {
             let head = ready.head;
             let incoming = &mut self.incoming;
-            let upload =
-                upload(&mut sender, incoming, head, ready.framing, ahead, &bounds, &progress);
+            let upload = upload(&mut sender, incoming, head, content, &bounds, &progress);
             tokio::pin!(upload);
             let mut relay = Relay::new(Parts {
                 call: &mut call,
@@ -168,6 +180,7 @@ impl Job<'_> {
                 next_hop: &next_hop,
                 pseudonym: &self.shared.pseudonym,
                 hold_bytes: self.shared.options.hold_bytes,
+                hold_refusal: self.again.is_some(),
                 redactor: &mut redactor,
                 progress: &progress,
             });
@@ -186,6 +199,14 @@ impl Job<'_> {
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
         match ended {
             relay::Ended::Switched(_) => Finished { keep: false, pending: None },
+            relay::Ended::Refused => {
+                let id = call.id();
+                drop(call);
+                match self.retried().await {
+                    Some(finished) => finished,
+                    None => self.answer_as_recorded(id).await,
+                }
+            }
             relay::Ended::Settled { delivered, keep } => {
                 let keep = keep && delivered && self.incoming.is_ended();
                 let mut pending = Some(Pending::new(call, self.out.sent));
@@ -228,6 +249,12 @@ impl Job<'_> {
             None => Identity::of(&self.head, &shared.policy),
         };
         let agent = identity.ok_or(Refusal::Unauthenticated)?.agent;
+        self.prepare_for(agent).await
+    }
+
+    /// [`Job::prepare`] for an agent that is known already.
+    pub(crate) async fn prepare_for(&mut self, agent: String) -> Result<Prepared, Refusal> {
+        let shared = Arc::clone(self.shared);
         self.known.agent = Some(agent.clone());
         let target = request::target(&self.head, self.tunnel)?;
         self.known.target = Some(target.recorded());
@@ -246,7 +273,7 @@ impl Job<'_> {
             || operation.idempotency.is_some()
             || self.known.caller_id.is_some();
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
-        let guarded = guarded || looked_at || read.is_some();
+        let guarded = guarded || looked_at || read.is_some() || grant.retry.is_some();
         // A caller of gRPC may wait for the answer to its first message before it sends the next.
         let one_by_one = grpc::is_call(&self.head) && !looked_at && read.is_none();
         let ahead = match read {
@@ -386,10 +413,10 @@ impl Job<'_> {
 }
 
 /// The record of crossing the boundary.
-pub(crate) fn dispatch_record(idle: &Idle, fingerprint: Fingerprint) -> Dispatch {
+pub(crate) fn dispatch_record(idle: &Idle, fingerprint: Fingerprint, attempt: u32) -> Dispatch {
     let peer = idle.peer();
     Dispatch {
-        attempt: 1,
+        attempt,
         connection: peer.connection,
         reused: peer.reused,
         address: peer.address.to_string(),

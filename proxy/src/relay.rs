@@ -24,11 +24,12 @@ use crate::respond::Broken;
 use crate::upstream::exchange::{self, Piece, Received, Receiver, Sender};
 use bytes::Bytes;
 use journal::contract::{
-    Completion, Digest, KeepResult, Operation, RequestSent, ResponseComplete, ResponseStarted,
-    Verdict, after_unknown, settle_http,
+    Completion, Digest, KeepResult, Operation, Outcome, RequestSent, ResponseComplete,
+    ResponseStarted, Verdict, after_unknown, settle_http,
 };
 use journal::{Call, Settled, Stream};
 use policy::HttpGrant;
+use policy::recipe::ChunkSigner;
 use sha2::{Digest as _, Sha256};
 use std::io;
 use std::pin::Pin;
@@ -57,16 +58,28 @@ pub(crate) struct Bounds<'a> {
     pub(crate) injected: Option<&'a str>,
 }
 
+/// The content of a request on its way.
+pub(crate) struct Content {
+    pub(crate) framing: Framing,
+    /// What was read ahead.
+    pub(crate) ahead: Vec<Bytes>,
+    /// What changes all of it.
+    pub(crate) chunks: Option<ChunkSigner>,
+}
+
 /// Sends head, content and trailers.
 pub(crate) async fn upload(
     sender: &mut Sender,
     incoming: &mut Incoming,
     head: Zeroizing<Vec<u8>>,
-    framing: Framing,
-    ahead: Vec<Bytes>,
+    content: Content,
     bounds: &Bounds<'_>,
     progress: &AtomicU64,
 ) -> Result<RequestSent, Unsent> {
+    let Content { framing, mut ahead, mut chunks } = content;
+    for piece in &mut ahead {
+        *piece = signed(&mut chunks, std::mem::take(piece))?;
+    }
     sender.head(head, framing, &ahead).await.map_err(Unsent::Origin)?;
     drop(ahead);
     progress.fetch_add(1, Ordering::Relaxed);
@@ -74,13 +87,26 @@ pub(crate) async fn upload(
         if incoming.length() > bounds.limit_bytes {
             return Err(Unsent::Limit);
         }
-        sender.content(&piece).await.map_err(Unsent::Origin)?;
+        let piece = signed(&mut chunks, piece)?;
+        if !piece.is_empty() {
+            sender.content(&piece).await.map_err(Unsent::Origin)?;
+        }
         progress.fetch_add(1, Ordering::Relaxed);
+    }
+    if chunks.is_some_and(|chunks| chunks.finish().is_err()) {
+        return Err(Unsent::Caller(incoming::Error::Malformed));
     }
     let trailers = outgoing::trailers(incoming.trailers(), bounds.injected);
     sender.finish(&trailers).await.map_err(Unsent::Origin)?;
     let (length_bytes, digest) = incoming.so_far();
     Ok(RequestSent { length_bytes, digest })
+}
+
+/// The piece as it leaves; content that was to be in signed chunks and is not ends the request.
+fn signed(chunks: &mut Option<ChunkSigner>, piece: Bytes) -> Result<Bytes, Unsent> {
+    let Some(chunks) = chunks else { return Ok(piece) };
+    let signed = chunks.push(&piece).map_err(|_| Unsent::Caller(incoming::Error::Malformed))?;
+    Ok(Bytes::from(signed))
 }
 
 /// What became of the caller's side.
@@ -100,6 +126,8 @@ pub(crate) enum Ended {
         /// Whether the response leaves that connection usable.
         keep: bool,
     },
+    /// On record as refused, and nothing of the response was sent: it may be tried again first.
+    Refused,
     /// The connection was upgraded; the exchange has no end of its own any more.
     Switched(Response),
     /// No deciding result. `begun`: the caller has a part of the response.
@@ -134,6 +162,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) next_hop: &'a str,
     pub(crate) pseudonym: &'a str,
     pub(crate) hold_bytes: usize,
+    /// Whether a refusal that may be tried again later is kept from the caller.
+    pub(crate) hold_refusal: bool,
     pub(crate) redactor: &'a mut Redactor,
     /// Counts what left of the request.
     pub(crate) progress: &'a AtomicU64,
@@ -455,7 +485,9 @@ impl<'a> Relay<'a> {
                 return self.broken(Broken::NotStored(error));
             }
         };
+        let refused = backoff && verdict.outcome() == Outcome::Rejected;
         let delivered = match self.down {
+            Down::Untouched if refused && self.parts.hold_refusal => return Ended::Refused,
             Down::Untouched => {
                 self.deliver_held(settled, head, &held, (completion, trailers)).await
             }

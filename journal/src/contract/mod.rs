@@ -20,8 +20,9 @@ pub use envelope::{Envelope, Problem};
 pub use event::{
     Accepted, Body, Completion, Confirmation, CredentialUse, Delivered, DeliveryFailed, Dispatch,
     Ended, Event, Gateway, KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed,
-    Noted, Observation, PeerIdentity, Preflight, RepeatAnswered, RequestSent, ResponseComplete,
-    ResponseStarted, ResultCommitted, ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
+    Noted, Observation, PeerIdentity, Preflight, RepeatAnswered, RequestSent, RequestStored,
+    ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, SetupAttempt, SetupStage,
+    Source, SshEnd,
 };
 pub use evidence::{Evidence, Idempotency, RemoteContract};
 pub use id::{Digest, Fingerprint, InvocationId, ParseIdError, Sequence};

@@ -22,6 +22,11 @@ impl Invocation {
                 let validated = matches!(self.state, State::Validated);
                 require(validated, "it follows PREFLIGHT_VALIDATED alone")
             }
+            Body::RequestStored(_) => {
+                let authorized = matches!(self.state, State::Authorized);
+                require(authorized, "it follows CREDENTIAL_AUTHORIZED and precedes dispatch")?;
+                require(self.request.is_none(), "it is on record already")
+            }
             Body::SetupAttempted(_) | Body::DispatchStarted(_) => require(
                 matches!(self.state, State::Authorized),
                 "it follows CREDENTIAL_AUTHORIZED and precedes dispatch",
