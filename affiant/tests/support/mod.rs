@@ -95,7 +95,12 @@ impl Server {
 
     /// Started by another program, which takes the command as its last arguments.
     pub fn start_by(home: &Home, by: &[&str]) -> Self {
-        let serve = ["serve", "--http", "127.0.0.1:0", "--ssh", "127.0.0.1:0", "--json"];
+        Self::start_at(home, by, "127.0.0.1:0")
+    }
+
+    /// The same, listening elsewhere.
+    pub fn start_at(home: &Home, by: &[&str], address: &str) -> Self {
+        let serve = ["serve", "--http", address, "--ssh", address, "--json"];
         let mut command = match by {
             [] => home.command(&serve),
             [program, first @ ..] => {
