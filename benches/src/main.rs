@@ -6,6 +6,7 @@ mod load;
 mod log;
 mod peer;
 mod peers;
+mod policy;
 mod process;
 mod server;
 mod ssh;
@@ -22,8 +23,8 @@ const WARM_UP: Duration = Duration::from_millis(500);
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1).peekable();
     // `journal [SECONDS]`: the log alone. `peers [SECONDS] [NAME...]`: beside other proxies.
-    // `idle [COUNT]`: memory of idle tunnels. `ssh`: the SSH gateway. `[SECONDS]`: with and without
-    // syncs.
+    // `idle [COUNT]`: memory of idle tunnels. `ssh`: the SSH gateway. `policy [SECONDS]`: decisions
+    // alone. `[SECONDS]`: with and without syncs.
     let what = arguments.next_if(|argument| argument.parse::<f64>().is_err());
     let number = arguments.next().map(|text| text.parse::<f64>()).transpose()?;
     let seconds = number.unwrap_or(3.0);
@@ -34,8 +35,9 @@ fn main() -> anyhow::Result<()> {
         Some("journal") => log::run(seconds),
         Some("peers") => runtime.block_on(peers::run(length, &arguments.collect::<Vec<_>>())),
         Some("idle") => runtime.block_on(idle::run(number.map_or(10_000, |count| count as usize))),
+        Some("policy") => policy::run(seconds),
         Some("ssh") => ssh::run(),
-        Some(other) => anyhow::bail!("no bench {other:?}: journal, peers, idle, ssh or none"),
+        Some(other) => anyhow::bail!("no bench {other:?}: journal, peers, idle, policy, ssh"),
     }
 }
 
