@@ -308,6 +308,8 @@ impl Snapshot {
             parent: self.defaults.parent.as_ref().and_then(|rule| rule.for_host(host)),
             retry: None,
             reconcile: None,
+            job: None,
+            batch: None,
         }
     }
 }

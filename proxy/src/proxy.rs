@@ -1,6 +1,7 @@
 //! The proxy as its embedder sees it: built once, served on one or more listeners.
 
 use crate::listener::ListenerIdentity;
+use crate::redirect::Redirects;
 use crate::upstream::dial::Dialer;
 use crate::upstream::pool::Pool;
 use crate::upstream::versions::Versions;
@@ -85,6 +86,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) dialer: Dialer,
     pub(crate) pool: Pool,
+    pub(crate) redirects: Redirects,
     pub(crate) versions: Versions,
     /// This proxy's name in `Via`, unlike any other's, so that loops are seen.
     pub(crate) pseudonym: String,
@@ -114,6 +116,7 @@ impl Proxy {
             options,
             dialer,
             pool: Pool::default(),
+            redirects: Redirects::default(),
             versions: Versions::default(),
             pseudonym: format!("{}-{tag}", crate::render::PROXY_NAME),
         };
