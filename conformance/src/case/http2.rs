@@ -208,9 +208,21 @@ fn not_processed(t: &mut Table) {
 
 fn in_the_content(t: &mut Table) {
     let cut = |_: &Shape| open(CUT, true);
+    // A reset of the transport may overtake the frames before it.
+    let overtaken = |_: &Shape| Truth::Either(vec![open(CUT, true), open(LOST, false)]);
+    for place in ["before_content", "in_content", "before_end_stream"] {
+        let steps = move |shape: &Shape| {
+            let sent = match place {
+                "before_content" => vec![head(shape, 200, &[])],
+                "in_content" => vec![head(shape, 200, &[]), data(halves(shape).0, false)],
+                _ => vec![head(shape, 200, &[]), data(content(shape), false)],
+            };
+            applied(sent.into_iter().chain([Step::Reset]))
+        };
+        t.frames(&format!("reset_{place}"), "S-2 X-1", steps, overtaken).bodied();
+    }
     for (name, end) in [
         ("closed", Step::Close),
-        ("reset", Step::Reset),
         ("cut_tls", Step::CutTls),
         ("stream_reset", Step::ResetStream(INTERNAL_ERROR)),
         ("stream_cancelled", Step::ResetStream(CANCEL)),
