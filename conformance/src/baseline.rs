@@ -4,7 +4,6 @@
 
 use crate::http::Caller;
 use crate::matrix::{Broker, Dialect};
-use crate::pki;
 use crate::subject::{Error, clean, end, io, trust};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The proxies that can be started here.
-pub const NAMES: [&str; 5] = ["squid", "tinyproxy", "privoxy", "mitmproxy", "hudsucker"];
+pub const NAMES: [&str; 4] = ["squid", "tinyproxy", "privoxy", "mitmproxy"];
 
 const START: Duration = Duration::from_secs(30);
 
@@ -165,19 +164,6 @@ fn prepare(name: &str, at: &Path, port: u16, origins: &Path) -> Result<Prepared,
                 arguments: arguments.to_vec(),
                 ca: Some(at.join("mitmproxy-ca-cert.pem")),
             })
-        }
-        // A library: `bench-hudsucker` of benches/ is it with the settings of its users.
-        "hudsucker" => {
-            let failed = |error: pki::Error| Error::Unexpected(error.to_string());
-            let authority = pki::Authority::new("hudsucker").map_err(failed)?;
-            let (ca, key) = (at.join("ca.pem"), at.join("ca-key.pem"));
-            let arguments = vec![
-                port.to_string(),
-                write(&ca, authority.pem())?,
-                write(&key, &authority.key_pem())?,
-                origins.display().to_string(),
-            ];
-            Ok(Prepared { program: find("bench-hudsucker")?, arguments, ca: Some(ca) })
         }
         other => Err(Error::Unexpected(format!("no baseline {other:?}; there are {NAMES:?}"))),
     }

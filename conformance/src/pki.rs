@@ -46,12 +46,6 @@ impl Authority {
         &self.pem
     }
 
-    /// The authority's key, PEM.
-    #[must_use]
-    pub fn key_pem(&self) -> String {
-        self.issuer.key().serialize_pem()
-    }
-
     /// Signs a leaf for host names and IP addresses.
     ///
     /// # Errors
