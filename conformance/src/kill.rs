@@ -6,7 +6,6 @@
 //! of an event's course (`AFFIANT_FAILPOINT`). What the caller was told, what is on record after the
 //! restart and what the origin saw must agree.
 
-mod tracer;
 pub mod under_way;
 
 use crate::case::MARK;
@@ -14,13 +13,14 @@ use crate::fields;
 use crate::http::{Answer, End, Origin, Received, Request, Script, Step};
 use crate::pki::Authority;
 use crate::ssh::{self, Target};
-use crate::subject::{Error, Home, Serving, io};
+use crate::subject::{Error, Home, Serving, end, io};
 use journal::contract::{InvocationId, Outcome};
 use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Lines};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tracer::Tracer;
 
 /// A caller's patience; a kill ends calls at once.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -54,11 +54,23 @@ impl Blow {
     }
 }
 
+/// Which threads are struck; each counts on its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threads {
+    /// The writer of the journal, in a process where it writes every frame: one with a single
+    /// worker. So each write and each sync of a call is a point.
+    Writer,
+    /// Those of that name.
+    Named(&'static str),
+    /// All, where they touch the journal's segments: callers write frames themselves.
+    Segments,
+}
+
 /// Where the process is struck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
-    /// The thread's name; several threads of one name count each on its own.
-    pub thread: &'static str,
+    /// The threads that are struck.
+    pub threads: Threads,
     /// The system calls that are counted, as strace names them.
     pub calls: &'static str,
     /// Which of them, from 1.
@@ -219,10 +231,14 @@ impl Stage {
         self.strikes += 1;
         let path = format!("/struck/{}", self.strikes);
         let id = new_id(self.strikes);
-        let mut serving = self.home.serve(&[])?;
+        let by: &[&str] = match point.threads {
+            Threads::Writer => &["env", "TOKIO_WORKER_THREADS=1"],
+            Threads::Named(_) | Threads::Segments => &[],
+        };
+        let mut serving = self.home.serve(by)?;
         let warm = format!("/warm/{}", self.strikes);
         self.call(&serving, &warm, new_id(1_000_000 + self.strikes))?;
-        let tracer = Tracer::attach(serving.id(), point)?;
+        let tracer = Tracer::attach(serving.id(), &self.home.path().join("journal"), point)?;
         let got = self.call(&serving, &path, id)?;
         let mut findings = Vec::new();
         let hit = match point.blow {
@@ -440,4 +456,91 @@ pub(crate) fn new_id(number: u32) -> InvocationId {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let random = now.as_nanos() ^ (u128::from(number) << 64);
     InvocationId::from_parts(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), random)
+}
+
+/// strace on the threads of one name.
+struct Tracer {
+    child: Child,
+    /// It tells of new threads, so somebody has to listen.
+    _said: Option<Lines<BufReader<ChildStderr>>>,
+    log: tempfile::NamedTempFile,
+}
+
+impl Tracer {
+    fn attach(process: u32, journal: &Path, point: Point) -> Result<Self, Error> {
+        let log = tempfile::NamedTempFile::new().map_err(io("make a file for strace"))?;
+        let Point { calls, nth, .. } = point;
+        let blow = point.blow.injection();
+        let mut command = Command::new("strace");
+        command.arg("-o").arg(log.path());
+        command.args(["-e", &format!("trace={calls}")]);
+        command.args(["-e", &format!("inject={calls}:{blow}:when={nth}")]);
+        let threads = match point.threads {
+            Threads::Writer => threads(process, "journal-writer")?,
+            Threads::Named(name) => threads(process, name)?,
+            Threads::Segments => {
+                command.arg("-f");
+                for file in std::fs::read_dir(journal).map_err(io("list the segments"))? {
+                    let path = file.map_err(io("list the segments"))?.path();
+                    if path.extension().is_some_and(|extension| extension == "seg") {
+                        command.arg("-P").arg(path);
+                    }
+                }
+                vec![process.to_string()]
+            }
+        };
+        if threads.is_empty() {
+            return Err(Error::Unexpected(format!("no thread for {:?}", point.threads)));
+        }
+        for thread in &threads {
+            command.args(["-p", thread]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(io("start strace"))?;
+        let mut lines = child.stderr.take().map(|stderr| BufReader::new(stderr).lines());
+        for _ in &threads {
+            match lines.as_mut().and_then(Iterator::next) {
+                Some(Ok(line)) if line.contains("attached") => {}
+                other => {
+                    end(&mut child);
+                    return Err(Error::Unexpected(format!("strace did not attach: {other:?}")));
+                }
+            }
+        }
+        Ok(Self { child, _said: lines, log })
+    }
+
+    /// Detaches; whether it injected anything.
+    fn stop(mut self) -> Result<bool, Error> {
+        let process = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        if let Some(process) = process {
+            let sent = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+            sent.map_err(|error| io("stop strace")(error.into()))?;
+        }
+        self.child.wait().map_err(io("wait for strace"))?;
+        let log = std::fs::read_to_string(self.log.path()).map_err(io("read strace's file"))?;
+        Ok(log.contains("(INJECTED)"))
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+/// The ids of a process's threads of that name.
+fn threads(process: u32, name: &str) -> Result<Vec<String>, Error> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).map_err(io("list threads"))?;
+    let mut found = Vec::new();
+    for task in tasks {
+        let path = task.map_err(io("list threads"))?.path();
+        let comm = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+        if comm.trim() == name
+            && let Some(id) = path.file_name()
+        {
+            found.push(id.to_string_lossy().into_owned());
+        }
+    }
+    Ok(found)
 }

@@ -35,6 +35,8 @@ pub(crate) struct EntryState {
     pub(crate) records: Vec<(Sequence, Kind, Position)>,
     /// Calls and look-ups that hold it; it stays in memory while there are any.
     pub(crate) users: u32,
+    /// Whether recovery found its dispatch on the disk although no proof of it was handed out.
+    pub(crate) unproven: bool,
 }
 
 impl Entry {
@@ -57,6 +59,7 @@ impl Entry {
                 events,
                 records: Vec::new(),
                 users: 1,
+                unproven: false,
             }),
         }
     }
@@ -74,6 +77,7 @@ impl Entry {
                 events: VecDeque::new(),
                 records: Vec::new(),
                 users: 0,
+                unproven: false,
             }),
         }
     }
@@ -138,7 +142,7 @@ impl EntryState {
 /// Whether an event can settle its invocation.
 pub(crate) const fn settles(body: &Body) -> bool {
     match body {
-        Body::ResultCommitted(_) | Body::InvocationEnded(_) => true,
+        Body::ResultCommitted(_) | Body::InvocationEnded(_) | Body::DispatchWithdrawn(_) => true,
         Body::ActionAccepted(_)
         | Body::PreflightValidated(_)
         | Body::CredentialAuthorized(_)
@@ -150,6 +154,7 @@ pub(crate) const fn settles(body: &Body) -> bool {
         | Body::RemoteResponseComplete(_)
         | Body::ResultDelivered(_)
         | Body::DeliveryFailed(_)
+        | Body::ResultExpired(_)
         | Body::RepeatAnswered(_)
         | Body::Noted(_)
         | Body::LeaseAcquired(_)

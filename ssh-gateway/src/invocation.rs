@@ -359,6 +359,7 @@ async fn authorize(
         idempotency: None,
         keep: grant.keep,
         keep_seconds: grant.keep_for.as_secs(),
+        keep_total_bytes: grant.keep_total_bytes,
     };
     call.preflight(preflight).map_err(|error| not_recorded(&error))?;
     let (login, needles) = match grant.credential.as_ref().zip(bound.as_ref()) {
