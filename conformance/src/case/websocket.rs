@@ -23,11 +23,14 @@ fn switch() -> Step {
     send(format!("{SWITCH}{MARK}: 1\r\nUpgrade: websocket\r\n\r\n"))
 }
 
+fn hello() -> Step {
+    Step::Send(HELLO.into())
+}
+
 fn switched(t: &mut Table) {
     let passed = |content: &'static [u8]| {
         move |_: &Shape| Truth::Passed { content: String::from_utf8_lossy(content).into_owned() }
     };
-    let hello = || Step::Send(HELLO.into());
     let rule = "M-5 S-5; RFC 6455 section 4.1";
     // What the caller sends reaches the origin after the switch only, and then all of it.
     let both_ways =
