@@ -419,7 +419,13 @@ impl<'a> Relay<'a> {
         if self.parts.grant.keep != KeepResult::Full {
             return;
         }
-        let text = stored_head(head);
+        let text = match stored_head(head) {
+            Ok(text) => text,
+            Err(error) => {
+                tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
+                return self.parts.call.discard_result();
+            }
+        };
         if let Err(error) = self.parts.call.store(Stream::Head, &text).await {
             tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
         }
