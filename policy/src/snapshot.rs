@@ -295,6 +295,8 @@ impl Snapshot {
             intercept: true,
             retry: None,
             reconcile: None,
+            job: None,
+            batch: None,
         }
     }
 }

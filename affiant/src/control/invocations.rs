@@ -61,9 +61,11 @@ pub(super) fn describe(invocation: &Invocation) -> Value {
             Delivery::Delivered(_) => "delivered",
         },
         "note": invocation.note(),
+        "members": invocation.members(),
         "links": {
             "earlier": accepted.link,
             "retries": invocation.retries(),
+            "job": invocation.job(),
             "observed_by": invocation.observed_by(),
         },
     });

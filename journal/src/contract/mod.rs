@@ -4,6 +4,7 @@
 //! of an outside protocol in here: times and ids are arguments. A change to anything that is
 //! serialised is a change of the log format (see `FORMAT.md`).
 
+mod batch;
 mod code;
 mod decision;
 mod envelope;
@@ -15,14 +16,16 @@ mod lease;
 mod verdict;
 mod wire;
 
+pub use batch::{Member, Said, judge_members, member_of};
 pub use code::Code;
 pub use decision::{Decision, decide};
 pub use envelope::{Envelope, Problem};
 pub use event::{
-    Accepted, Body, Completion, Confirmation, CredentialUse, Delivered, DeliveryFailed, Dispatch,
-    DispatchWithdrawn, Ended, Event, Gateway, KeepResult, Noted, Observation, PeerIdentity,
-    Preflight, RepeatAnswered, RequestSent, RequestStored, ResponseComplete, ResponseStarted,
-    ResultCommitted, ResultExpired, ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
+    Accepted, BatchMembers, Body, Completion, Confirmation, CredentialUse, Delivered,
+    DeliveryFailed, Dispatch, DispatchWithdrawn, Ended, Event, Gateway, JOB, JobTracked,
+    KeepResult, MembersJudged, Noted, Observation, PeerIdentity, Preflight, RepeatAnswered,
+    RequestSent, RequestStored, ResponseComplete, ResponseStarted, ResultCommitted, ResultExpired,
+    ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
 };
 pub use evidence::{Evidence, Idempotency, RemoteContract};
 pub use id::{Digest, Fingerprint, InvocationId, ParseIdError, Sequence};

@@ -24,24 +24,21 @@ impl Invocation {
                 let validated = matches!(self.state, State::Validated);
                 require(validated, "it follows PREFLIGHT_VALIDATED alone")
             }
-            Body::RequestStored(_) => {
-                let authorized = matches!(self.state, State::Authorized);
-                require(authorized, "it follows CREDENTIAL_AUTHORIZED and precedes dispatch")?;
-                require(self.request.is_none(), "it is on record already")
-            }
+            Body::RequestStored(_) => self.check_preparing(body, self.request.is_none()),
             Body::SetupAttempted(_) | Body::DispatchStarted(_) => require(
                 matches!(self.state, State::Authorized),
                 "it follows CREDENTIAL_AUTHORIZED and precedes dispatch",
             ),
             Body::DispatchWithdrawn(withdrawn) => self.check_withdrawing(body, withdrawn, source),
-            Body::RequestSent(_) => {
+            Body::RequestSent(_) => self.check_executing(body, self.sent.is_none()),
+            Body::RemoteResponseStarted(_) => self.check_executing(body, self.started.is_none()),
+            Body::BatchMembers(_) => self.check_preparing(body, self.batch.is_none()),
+            Body::MembersJudged(judged) => {
                 require(self.is_executing(), "the call is not under way at the remote")?;
-                require(self.sent.is_none(), "it is on record already")
+                let ids = self.batch.as_ref().map_or(0, |batch| batch.ids.len());
+                require(ids == judged.members.len(), "it judges other members")
             }
-            Body::RemoteResponseStarted(_) => {
-                require(self.is_executing(), "the call is not under way at the remote")?;
-                require(self.started.is_none(), "it is on record already")
-            }
+            Body::JobTracked(_) => self.check_executing(body, self.job.is_none()),
             Body::RemoteResponseComplete(_) => {
                 require(self.is_executing(), "the call is not under way at the remote")?;
                 require(self.started.is_some(), "no response has begun")?;
@@ -74,6 +71,23 @@ impl Invocation {
                 require(unused, "a retry was dispatched under the lease")
             }
         }
+    }
+
+    /// A fact of the request that is fixed before dispatch, once.
+    fn check_preparing(&self, body: &Body, is_new: bool) -> Result<(), IllegalEvent> {
+        if !matches!(self.state, State::Authorized) {
+            let reason = "it follows CREDENTIAL_AUTHORIZED and precedes dispatch";
+            return Err(self.illegal(body, reason));
+        }
+        if is_new { Ok(()) } else { Err(self.illegal(body, "it is on record already")) }
+    }
+
+    /// A fact of the exchange with the remote, once.
+    fn check_executing(&self, body: &Body, is_new: bool) -> Result<(), IllegalEvent> {
+        if !self.is_executing() {
+            return Err(self.illegal(body, "the call is not under way at the remote"));
+        }
+        if is_new { Ok(()) } else { Err(self.illegal(body, "it is on record already")) }
     }
 
     /// Whether a retry can make sense: the outcome leaves something to try.

@@ -29,6 +29,8 @@ pub(super) const KNOWN: &[&str] = &[
     "limits",
     "retry",
     "reconcile",
+    "job",
+    "batch",
     "repeat_guard",
     "private_addresses",
     "intercept",
@@ -61,8 +63,8 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let headers = read_header_rules(fields, credential.as_ref(), preset.is_some());
     let idempotency = read_idempotency(fields, name.as_deref());
     let approval = read_approval(fields);
-    let retry = repeat::read_retry(fields);
-    let reconcile = repeat::read_reconcile(fields);
+    let (retry, reconcile) = repeat::read(fields, terms.keep);
+    let (job, batch) = (repeat::read_job(fields), repeat::read_batch(fields));
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
     let clear = target.word("scheme", &["https", "http"]) == Some(1);
@@ -84,7 +86,6 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     if !private_addresses {
         warn_of_private_host(&target, &hosts);
     }
-    repeat::check_retry(fields, retry.as_ref(), terms.keep);
     let contract = preset.map(|preset| {
         let overridden = idempotent.is_some() || fields.has("idempotency");
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
@@ -108,6 +109,8 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         intercept: read_intercept(fields, &target),
         retry,
         reconcile,
+        job,
+        batch,
     };
     Some(HttpRoute {
         name,
@@ -138,6 +141,8 @@ fn read_intercept(fields: &Fields<'_, '_>, target: &Fields<'_, '_>) -> bool {
         "idempotency",
         "retry",
         "reconcile",
+        "job",
+        "batch",
         "agent_header",
         "refuse_headers",
         "strip_headers",

@@ -71,7 +71,7 @@ fn takes(text: &str) -> bool {
 #[test]
 fn the_schema_has_the_keys_of_the_parser() {
     let limits: Vec<_> = super::terms::HTTP_LIMITS.to_vec();
-    let tables: [(&str, &[&str]); 18] = [
+    let tables: [(&str, &[&str]); 20] = [
         ("", super::ROOT),
         ("/properties/defaults", super::DEFAULTS),
         ("/$defs/credential", super::credential::KNOWN),
@@ -81,6 +81,8 @@ fn the_schema_has_the_keys_of_the_parser() {
         ("/$defs/route/properties/idempotency", super::http::IDEMPOTENCY),
         ("/$defs/route/properties/reconcile", super::repeat::RECONCILE),
         ("/$defs/shows", super::repeat::SHOWS),
+        ("/$defs/route/properties/job", super::repeat::JOB),
+        ("/$defs/route/properties/batch", super::repeat::BATCH),
         ("/$defs/ssh", super::ssh::KNOWN),
         ("/$defs/ssh/properties/match", super::ssh::MATCH),
         ("/$defs/trust", super::TRUST),
