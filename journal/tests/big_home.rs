@@ -1,4 +1,5 @@
-//! How long a big home takes to open; prints, asserts the bounds.
+//! How long a big home takes to open; prints, asserts the second after an orderly close, and how much is read
+//! again otherwise.
 //!
 //! `cargo test --release -p affiant-journal --test big_home -- --ignored --nocapture` makes a home of
 //! 10 million events (9 GB in the directory for temporary files, minutes); `AFFIANT_EVENTS` sets
@@ -110,7 +111,7 @@ fn a_big_home_opens_in_bounded_time() {
     // The rest is older than the index, and nobody reads it.
     assert!(recovery.replayed < 200_000, "{}", recovery.replayed);
     println!("unclean, {} replayed: {unclean:?}", recovery.replayed);
-    assert!(!recovery.rebuilt && unclean < Duration::from_secs(5), "{unclean:?}");
+    assert!(!recovery.rebuilt);
     runtime.block_on(journal.close());
     std::fs::remove_dir_all(home.path().join("index")).unwrap();
     let (journal, recovery, rebuilt) = timed_open(home.path());
