@@ -57,6 +57,9 @@ impl Stream {
     /// Sends what the bytes say, as far as they say it; waits for the caller's window.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.buffer.extend_from_slice(bytes);
+        // Content waits for what follows it: a caller may close as soon as it has as much as was
+        // declared, and would answer an end that comes by itself with a reset.
+        let mut held = None;
         loop {
             match &mut self.state {
                 State::Ended => return Ok(()),
@@ -67,10 +70,15 @@ impl Stream {
                     self.head(&head::response(&head).map_err(io::Error::other)?)?;
                 }
                 State::Content(decoder) => {
-                    match decoder.step(&mut self.buffer).map_err(io::Error::other)? {
-                        Step::More => return Ok(()),
-                        Step::Data(data) => self.data(data).await?,
-                        Step::End(_, trailers) => self.end(&trailers)?,
+                    let step = decoder.step(&mut self.buffer).map_err(io::Error::other)?;
+                    let data = held.take().unwrap_or_default();
+                    match step {
+                        Step::More => return self.data(data, false).await,
+                        Step::Data(next) => {
+                            self.data(data, false).await?;
+                            held = Some(next);
+                        }
+                        Step::End(_, trailers) => self.end(data, &trailers).await?,
                     }
                 }
             }
@@ -94,7 +102,8 @@ impl Stream {
         Ok(())
     }
 
-    async fn data(&mut self, mut data: Bytes) -> io::Result<()> {
+    /// Sends content; `last`: the stream ends with it.
+    async fn data(&mut self, mut data: Bytes, last: bool) -> io::Result<()> {
         let sending = self.sending.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         while !data.is_empty() {
             sending.reserve_capacity(data.len());
@@ -102,20 +111,24 @@ impl Stream {
             let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(broken)?;
             let piece = data.split_to(room.min(data.len()));
             if !piece.is_empty() {
-                sending.send_data(piece, false).map_err(broken)?;
+                sending.send_data(piece, last && data.is_empty()).map_err(broken)?;
             }
         }
         Ok(())
     }
 
-    fn end(&mut self, trailers: &Fields) -> io::Result<()> {
+    /// Ends the stream behind the last of its content.
+    async fn end(&mut self, data: Bytes, trailers: &Fields) -> io::Result<()> {
+        let trailers = to_map(trailers).ok_or(io::ErrorKind::InvalidData)?;
+        let last = trailers.is_empty();
+        let bare = data.is_empty();
+        self.data(data, last).await?;
         self.state = State::Ended;
         let sending = self.sending.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        let trailers = to_map(trailers).ok_or(io::ErrorKind::InvalidData)?;
-        if trailers.is_empty() {
-            sending.send_data(Bytes::new(), true).map_err(broken)
-        } else {
-            sending.send_trailers(trailers).map_err(broken)
+        match (last, bare) {
+            (true, false) => Ok(()),
+            (true, true) => sending.send_data(Bytes::new(), true).map_err(broken),
+            (false, _) => sending.send_trailers(trailers).map_err(broken),
         }
     }
 
