@@ -158,8 +158,27 @@ impl Stage {
         &self.home
     }
 
+    /// The gateway of a scene over SSH. It asks the server for its settings, so it is made before a
+    /// blow may fall.
+    fn gateway(&self, serving: &Serving) -> Result<Option<ssh::Gateway>, Error> {
+        match &self.far {
+            Far::Origin { .. } => Ok(None),
+            Far::Target(_) => self.home.gateway(serving).map(Some),
+        }
+    }
+
     /// One call under an id.
     fn call(&self, serving: &Serving, path: &str, id: InvocationId) -> Result<Got, Error> {
+        self.call_by(serving, self.gateway(serving)?.as_ref(), path, id)
+    }
+
+    fn call_by(
+        &self,
+        serving: &Serving,
+        gateway: Option<&ssh::Gateway>,
+        path: &str,
+        id: InvocationId,
+    ) -> Result<Got, Error> {
         match &self.far {
             Far::Origin { origin, tls } => {
                 let request = Request {
@@ -174,7 +193,10 @@ impl Stage {
                 let answer = self.ask(serving, &request);
                 Ok(Got { told: told(&answer), shown: format!("{answer:?}") })
             }
-            Far::Target(_) => self.command(serving, path, id),
+            Far::Target(_) => {
+                let missing = || Error::Unexpected("no gateway for a command".to_owned());
+                self.command(gateway.ok_or_else(missing)?, path, id)
+            }
         }
     }
 
@@ -182,9 +204,13 @@ impl Stage {
         self.runtime.block_on(self.home.caller(serving.http, PATIENCE).call(request))
     }
 
-    fn command(&self, serving: &Serving, command: &str, id: InvocationId) -> Result<Got, Error> {
-        let gateway = self.home.gateway(serving)?;
-        let ran = ssh::run(&gateway, "struck", ssh::Asked::Exec, command, id, PATIENCE);
+    fn command(
+        &self,
+        gateway: &ssh::Gateway,
+        command: &str,
+        id: InvocationId,
+    ) -> Result<Got, Error> {
+        let ran = ssh::run(gateway, "struck", ssh::Asked::Exec, command, id, PATIENCE);
         let ran = self.runtime.block_on(ran).map_err(io("run ssh"))?;
         Ok(Got { told: ran.told(b"first, last"), shown: format!("{ran:?}") })
     }
@@ -237,9 +263,11 @@ impl Stage {
         };
         let mut serving = self.home.serve(by)?;
         let warm = format!("/warm/{}", self.strikes);
-        self.call(&serving, &warm, new_id(1_000_000 + self.strikes))?;
+        let gateway = self.gateway(&serving)?;
+        let gateway = gateway.as_ref();
+        self.call_by(&serving, gateway, &warm, new_id(1_000_000 + self.strikes))?;
         let tracer = Tracer::attach(serving.id(), &self.home.path().join("journal"), point)?;
-        let got = self.call(&serving, &path, id)?;
+        let got = self.call_by(&serving, gateway, &path, id)?;
         let mut findings = Vec::new();
         let hit = match point.blow {
             Blow::Kill => serving.ended_within(STRUCK),
@@ -482,7 +510,9 @@ impl Tracer {
                 command.arg("-f");
                 for file in std::fs::read_dir(journal).map_err(io("list the segments"))? {
                     let path = file.map_err(io("list the segments"))?.path();
-                    if path.extension().is_some_and(|extension| extension == "seg") {
+                    if path.extension().is_some_and(|extension| extension == "seg")
+                        && has_begun(&path)?
+                    {
                         command.arg("-P").arg(path);
                     }
                 }
@@ -521,6 +551,15 @@ impl Tracer {
         let log = std::fs::read_to_string(self.log.path()).map_err(io("read strace's file"))?;
         Ok(log.contains("(INJECTED)"))
     }
+}
+
+/// Whether a segment holds records: one that is still being zeroed for later has no header.
+fn has_begun(segment: &Path) -> Result<bool, Error> {
+    let mut start = [0; 8];
+    let read = std::fs::File::open(segment)
+        .and_then(|mut file| std::io::Read::read(&mut file, &mut start))
+        .map_err(io("read a segment"))?;
+    Ok(start.iter().take(read).any(|byte| *byte != 0))
 }
 
 impl Drop for Tracer {
