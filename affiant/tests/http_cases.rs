@@ -23,37 +23,6 @@ fn answers() -> Vec<Script> {
     vec![Script::answer("*", 200, &[], "ok")]
 }
 
-/// A name that policy refuses is not looked up, so that names carry nothing out; a name that it allows
-/// is looked up once, and what came out is what is checked and dialled: nothing to rebind.
-#[test]
-fn names_are_looked_up_after_policy_and_once() {
-    let home = Home::new();
-    let origin = TlsOrigin::start(answers());
-    home.secret("pay-token", SECRET);
-    home.policy(&origin.policy(""));
-    let trace = home.path().join("trace");
-    let file = trace.to_str().unwrap();
-    let by = ["strace", "-D", "-f", "-qq", "-e", "trace=openat", "-o", file];
-    let server = Server::start_by(&home, &by);
-    let lookups = || {
-        let text = std::fs::read_to_string(&trace).unwrap();
-        text.lines().filter(|line| line.contains("\"/etc/hosts\"")).count()
-    };
-    let before = lookups();
-    assert_eq!(server.curl(&["http://secret-data.example.com/"]).status, 403);
-    assert_eq!(server.curl(&["https://secret-data.example.com/"]).status, 403);
-    assert_eq!(lookups(), before, "a refused name was looked up");
-    assert_eq!(server.curl(&[&origin.url("/")]).status, 200);
-    assert_eq!(lookups(), before + 1, "an allowed name is looked up once");
-
-    // What it leads to is checked: loopback needs the route's word.
-    home.policy(&origin.policy("").replace("private_addresses = \"allow\"", ""));
-    let response = server.curl(&[&origin.url("/")]);
-    assert_eq!((response.status, response.outcome()), (403, "not_attempted"));
-    let proxy_status = response.field("proxy-status").unwrap();
-    assert!(proxy_status.contains("error=destination_ip_prohibited"), "{proxy_status}");
-}
-
 /// A rule for a path holds for what the path means; what passes is forwarded as it was written.
 #[test]
 fn dot_segments_do_not_lead_out_of_a_route() {

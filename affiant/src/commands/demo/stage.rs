@@ -14,6 +14,7 @@ use journal::projection::Delivery;
 use policy::{Policy, Secret};
 use ssh_gateway::demo::{Client, Login, Target};
 use std::net::{Ipv4Addr, SocketAddr};
+use tokio::net::TcpSocket;
 
 const AGENT: &str = "demo";
 
@@ -29,6 +30,9 @@ pub(super) struct Stage {
     pub(super) closed: SocketAddr,
     /// The origin's token, which the agent must never see.
     pub(super) secret: String,
+    /// Keeps [`Self::closed`] from others.
+    #[expect(dead_code, reason = "held, not read")]
+    refusing: TcpSocket,
     directory: tempfile::TempDir,
 }
 
@@ -40,7 +44,8 @@ impl Stage {
         let secret = random_token()?;
         let origin = Origin::start(&secret).await.context("start the origin")?;
         let target = Target::start().await.context("start the SSH target")?;
-        let closed = closed_port()?;
+        let refusing = closed_port().context("bind a port")?;
+        let closed = refusing.local_addr()?;
 
         let policy = Policy::open(home.path())?;
         policy.set_secret("pay-token", &Secret::new(secret.clone().into_bytes()))?;
@@ -56,7 +61,18 @@ impl Stage {
         let server = Server::start(&home, &listen).await?;
         let caller = Caller::new(server.listening.http, AGENT, &token, &server.ca_pem)?;
         let identity = ssh_gateway::Identity::open(&home.ssh())?;
-        Ok(Self { server, identity, token, caller, origin, target, closed, secret, directory })
+        Ok(Self {
+            server,
+            identity,
+            token,
+            caller,
+            origin,
+            target,
+            closed,
+            secret,
+            refusing,
+            directory,
+        })
     }
 
     /// What the origin counted at a path.
@@ -109,10 +125,11 @@ fn random_token() -> anyhow::Result<String> {
     Ok(URL_SAFE_NO_PAD.encode(journal::contract::Digest::of(&id).0))
 }
 
-/// A port that was free a moment ago and that nobody listens on.
-fn closed_port() -> anyhow::Result<SocketAddr> {
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    Ok(listener.local_addr()?)
+/// A port that refuses connections: bound, so that nobody else takes it, and not listened on.
+fn closed_port() -> std::io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+    Ok(socket)
 }
 
 fn policy_text(origin: &Origin, target: &Target, closed: SocketAddr, ca_file: &str) -> String {
