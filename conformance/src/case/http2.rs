@@ -33,6 +33,7 @@ pub(super) fn cases() -> Vec<Case> {
     malformed::heads(&mut table);
     malformed::frames(&mut table);
     in_the_content(&mut table);
+    at_the_end(&mut table);
     complete(&mut table);
     complete_seldom(&mut table);
     complete_oddly(&mut table);
@@ -260,6 +261,9 @@ fn in_the_content(t: &mut Table) {
         |_| open(&[Code::ReadTimeout], true),
     )
     .bodied();
+}
+
+fn at_the_end(t: &mut Table) {
     // RFC 9113 section 8.1.1: a length that the DATA frames do not add up to.
     let inside = |_: &Shape| open(BROKEN_INSIDE, true);
     for (name, length) in [("length_too_long", "1000"), ("length_too_short", "3")] {
