@@ -316,19 +316,18 @@ fn a_shell_is_recorded_and_played() {
     assert_ne!(bench.home.run(&["inv", "play", &id]).status.code(), Some(0));
 }
 
-/// V-1: a new token ends what was logged in with the old one: an open session gets nothing more.
-#[test]
-fn v_1_a_new_token_ends_open_sessions() {
-    let bench = Bench::new();
+/// Opens a shared session, runs `affiant agent CHANGE coder`, and asks for one more command over the
+/// session: it is refused with that text, and does not run.
+fn refused_over_an_open_session(bench: &Bench, change: &str, told: &str) {
     let socket = bench.home.path().join("mux");
     let master =
         ["-o", "ControlMaster=auto", "-o", "ControlPersist=30", "-S", socket.to_str().unwrap()];
     assert!(finish(bench.ssh(&master, "true"), b"").status.success());
     let marker = bench.home.path().join("ran");
-    bench.home.ok(&["agent", "rotate", "coder"]);
+    bench.home.ok(&["agent", change, "coder"]);
     let output = finish(bench.ssh(&master, &format!("touch {}", marker.display())), b"");
     assert_eq!(output.status.code(), Some(255));
-    assert!(text(&output.stderr).contains("has a new token"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains(told), "{}", text(&output.stderr));
     assert_eq!(bench.newest()["error"]["code"], "AGENT_UNAUTHENTICATED");
     assert!(!marker.exists());
     let mut exit = Command::new("ssh");
@@ -337,25 +336,17 @@ fn v_1_a_new_token_ends_open_sessions() {
     finish(exit, b"");
 }
 
+/// V-1: a new token ends what was logged in with the old one: an open session gets nothing more.
+#[test]
+fn v_1_a_new_token_ends_open_sessions() {
+    refused_over_an_open_session(&Bench::new(), "rotate", "has a new token");
+}
+
 /// V-1: a removed agent gets nothing more over a session that is still open, and its key no session.
 #[test]
 fn v_1_a_removed_agent_is_out_at_once() {
     let bench = Bench::new();
-    let socket = bench.home.path().join("mux");
-    let master =
-        ["-o", "ControlMaster=auto", "-o", "ControlPersist=30", "-S", socket.to_str().unwrap()];
-    assert!(finish(bench.ssh(&master, "true"), b"").status.success());
-    let marker = bench.home.path().join("ran");
-    bench.home.ok(&["agent", "rm", "coder"]);
-    let output = finish(bench.ssh(&master, &format!("touch {}", marker.display())), b"");
-    assert_eq!(output.status.code(), Some(255));
-    assert!(text(&output.stderr).contains("AGENT_UNAUTHENTICATED"), "{}", text(&output.stderr));
-    assert_eq!(bench.newest()["error"]["code"], "AGENT_UNAUTHENTICATED");
-    assert!(!marker.exists());
-    let mut exit = Command::new("ssh");
-    exit.args(["-S", socket.to_str().unwrap(), "-O", "exit", "prod-1"]);
-    clean(&mut exit);
-    finish(exit, b"");
+    refused_over_an_open_session(&bench, "rm", "AGENT_UNAUTHENTICATED");
     bench.home.ok(&["agent", "add", "coder"]);
     assert_eq!(finish(bench.ssh(&[], "true"), b"").status.code(), Some(255), "the old key got in");
 }
