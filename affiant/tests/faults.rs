@@ -197,7 +197,8 @@ fn x_1_c_1_faults_before_dispatch() {
     let untrusted = Origin::start(answer(), Some(stranger.server_config().unwrap())).unwrap();
     let other = Origin::start(answer(), Some(misnamed.server_config().unwrap())).unwrap();
     let clear = no_tls();
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (_held, closed) = refusing();
+    let closed = closed.port();
     home.secret("pay-token", SECRET);
     let route = |name: &str, port: u16| {
         format!(

@@ -39,7 +39,7 @@ fn t_5_phase_and_outcome_are_counted_apart() {
         "/doubt" => Done::and_closes(),
         _ => Done::and_answers(200, "", "ok"),
     });
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, closed) = refusing();
     let home = Home::new();
     home.secret("pay-token", SECRET);
     let more = service::policy(closed, "").split("[[route]]").nth(1).unwrap().to_owned();

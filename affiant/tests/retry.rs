@@ -330,7 +330,7 @@ fn t_1_what_may_not_be_retried_is_answered_at_once() {
 /// crossed dispatch.
 #[test]
 fn c_4_setup_is_tried_again_and_every_try_is_on_record() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (held, closed) = refusing();
     let home = home(&service::policy(closed, "retry = { max_attempts = 2 }"));
     let server = home.serve();
     let refused = server.curl(&[&format!("http://{closed}/x")]);
@@ -344,6 +344,7 @@ fn c_4_setup_is_tried_again_and_every_try_is_on_record() {
     // What was not attempted may be retried, and the service is there now.
     let id = refused.invocation();
     assert_eq!(decision(&server, &id)["decision"], "RETRY_NEW_ATTEMPT");
+    drop(held);
     let listener = std::net::TcpListener::bind(closed).unwrap();
     let service = Service::on(listener, |_| Done::and_answers(200, "", "here"));
     let mut last = (0, Value::Null);

@@ -17,6 +17,14 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A credential that must never be seen outside of the vault and the origin.
 pub const SECRET: &str = "canary-5f0c7b1e-secret";
 
+/// A port that refuses connections, and what keeps it from others: bound, and not listened on.
+pub fn refusing() -> (tokio::net::TcpSocket, SocketAddr) {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
 /// A home in a temporary directory, with an agent `coder`.
 pub struct Home {
     directory: tempfile::TempDir,
