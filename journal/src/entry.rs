@@ -35,6 +35,8 @@ pub(crate) struct EntryState {
     pub(crate) records: Vec<(Sequence, Kind, Position)>,
     /// Calls and look-ups that hold it; it stays in memory while there are any.
     pub(crate) users: u32,
+    /// Whether a call goes on with it after an approval.
+    pub(crate) is_taken: bool,
 }
 
 impl Entry {
@@ -57,6 +59,7 @@ impl Entry {
                 events,
                 records: Vec::new(),
                 users: 1,
+                is_taken: false,
             }),
         }
     }
@@ -74,6 +77,7 @@ impl Entry {
                 events: VecDeque::new(),
                 records: Vec::new(),
                 users: 0,
+                is_taken: false,
             }),
         }
     }
@@ -135,12 +139,13 @@ impl EntryState {
     }
 }
 
-/// Whether an event can settle its invocation.
+/// Whether somebody may wait for an event without having appended it: outcomes and decisions.
 pub(crate) const fn settles(body: &Body) -> bool {
     match body {
-        Body::ResultCommitted(_) | Body::InvocationEnded(_) => true,
+        Body::ResultCommitted(_) | Body::InvocationEnded(_) | Body::ApprovalDecided(_) => true,
         Body::ActionAccepted(_)
         | Body::PreflightValidated(_)
+        | Body::ApprovalRequested(_)
         | Body::CredentialAuthorized(_)
         | Body::SetupAttempted(_)
         | Body::DispatchStarted(_)

@@ -28,7 +28,9 @@ mod call;
 mod core;
 mod entry;
 mod guard;
+mod held;
 mod index;
+mod ledger;
 mod list;
 mod live;
 mod log;
@@ -50,6 +52,7 @@ mod tests;
 
 pub use call::{Call, Dispatched, Settled};
 pub use guard::{Admission, Guard};
+pub use held::{DecideError, MAX_HELD, Question, Resumed};
 pub use lease::Lease;
 pub use live::{Journal, Ticket};
 pub use options::{Filter, Maintained, Options, Page, Recovery, Retention, Stats};

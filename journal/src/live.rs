@@ -72,7 +72,7 @@ impl Journal {
         Self { handle: Arc::new(Handle { core }) }
     }
 
-    fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.handle.core
     }
 
@@ -351,6 +351,9 @@ fn check_late(source: Source, body: &Body) -> Result<(), IllegalEvent> {
         | Body::RemoteResponseStarted(_)
         | Body::RemoteResponseComplete(_)
         | Body::InvocationEnded(_) => illegal("only the call itself appends it"),
+        Body::ApprovalRequested(_) | Body::ApprovalDecided(_) => {
+            illegal("a call is held by its gateway and decided by an operator")
+        }
         Body::LeaseAcquired(_)
         | Body::LeaseRenewed(_)
         | Body::LeaseUsed(_)

@@ -15,13 +15,14 @@
 //! `Ended(not_attempted)` (contract D-1, J-3).
 
 use crate::contract::{
-    Accepted, Body, Code, Confirmation, Dispatch, Envelope, Event, Evidence, InvocationId,
+    Accepted, Approval, Body, Code, Confirmation, Dispatch, Envelope, Event, Evidence, InvocationId,
     LeaseReleased, LeaseRenewed, Operation, Outcome, Preflight, Problem, RequestSent,
     ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, Retry, Sequence, SetupAttempt,
     Source, Verdict, after_unknown,
 };
 use serde::{Deserialize, Serialize};
 
+mod held;
 #[cfg(test)]
 mod tests;
 
@@ -94,10 +95,14 @@ pub struct Invocation {
     last_sequence: Sequence,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     preflight: Option<Preflight>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    approval: Option<Approval>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     attempts: Vec<SetupAttempt>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     dispatch: Option<(Sequence, Dispatch)>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    dispatched_at_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     sent: Option<RequestSent>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -158,8 +163,10 @@ impl Invocation {
             first_sequence: sequence,
             last_sequence: sequence,
             preflight: None,
+            approval: None,
             attempts: Vec::new(),
             dispatch: None,
+            dispatched_at_ms: None,
             sent: None,
             started: None,
             complete: None,
@@ -194,10 +201,13 @@ impl Invocation {
                 self.preflight = Some((**preflight).clone());
                 self.state = State::Validated;
             }
+            Body::ApprovalRequested(requested) => self.ask(requested, event.at_ms),
+            Body::ApprovalDecided(decided) => self.decide(decided),
             Body::CredentialAuthorized(_) => self.state = State::Authorized,
             Body::SetupAttempted(attempt) => self.attempts.push(attempt.clone()),
             Body::DispatchStarted(dispatch) => {
                 self.dispatch = Some((sequence, (**dispatch).clone()));
+                self.dispatched_at_ms = Some(event.at_ms);
                 self.state = State::Dispatched;
             }
             Body::RequestSent(sent) => self.sent = Some(sent.clone()),
@@ -257,14 +267,14 @@ impl Invocation {
             Body::PreflightValidated(_) => {
                 require(matches!(self.state, State::Accepted), "it follows ACTION_ACCEPTED alone")
             }
-            Body::CredentialAuthorized(_) => {
-                let validated = matches!(self.state, State::Validated);
-                require(validated, "it follows PREFLIGHT_VALIDATED alone")
+            Body::ApprovalRequested(_) => self.check_asking(body),
+            Body::ApprovalDecided(_) => self.check_deciding(body, source),
+            Body::CredentialAuthorized(_) => self.check_authorizing(body),
+            Body::SetupAttempted(_) => self.check_connecting(body),
+            Body::DispatchStarted(dispatch) => {
+                self.check_connecting(body)?;
+                self.check_approved(body, dispatch)
             }
-            Body::SetupAttempted(_) | Body::DispatchStarted(_) => require(
-                matches!(self.state, State::Authorized),
-                "it follows CREDENTIAL_AUTHORIZED and precedes dispatch",
-            ),
             Body::RequestSent(_) => {
                 require(self.is_executing(), "the call is not under way at the remote")?;
                 require(self.sent.is_none(), "it is on record already")
@@ -299,6 +309,19 @@ impl Invocation {
                 require(self.holds(used.generation), "the lease is not the newest, or given back")?;
                 let unused = self.lease.is_some_and(|lease| lease.retry.is_none());
                 require(unused, "a retry was dispatched under the lease")
+            }
+        }
+    }
+
+    fn check_connecting(&self, body: &Body) -> Result<(), IllegalEvent> {
+        match self.state {
+            State::Authorized => Ok(()),
+            State::Accepted
+            | State::Validated
+            | State::Dispatched
+            | State::Ended(_)
+            | State::Committed(_) => {
+                Err(self.illegal(body, "it follows CREDENTIAL_AUTHORIZED and precedes dispatch"))
             }
         }
     }
@@ -495,7 +518,8 @@ impl Invocation {
                 Outcome::NotAttempted | Outcome::Unknown => "",
             };
         }
-        self.message.as_deref().unwrap_or("The call is under way; wait for it by its id.")
+        let under_way = "The call is under way; wait for it by its id.";
+        self.message.as_deref().or(self.held_message()).unwrap_or(under_way)
     }
 
     /// What policy knew of the operation when it was validated.
@@ -508,7 +532,8 @@ impl Invocation {
     }
 
     /// The verdict that holds now. A call that is still under way counts as `unknown` with
-    /// `IN_FLIGHT`: nobody may act on it as if it had not happened.
+    /// `IN_FLIGHT`: nobody may act on it as if it had not happened. One that is held for a person
+    /// is `not_attempted`, which it stays until its dispatch.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         match self.state {
@@ -518,10 +543,10 @@ impl Invocation {
             }
             State::Committed(verdict) => verdict,
             State::Accepted | State::Validated | State::Authorized | State::Dispatched => {
-                Verdict::unknown(
-                    after_unknown(&self.operation(), self.accepted_at_ms),
-                    Code::InFlight,
-                )
+                self.held_verdict().unwrap_or_else(|| {
+                    let retry = after_unknown(&self.operation(), self.accepted_at_ms);
+                    Verdict::unknown(retry, Code::InFlight)
+                })
             }
         }
     }
@@ -532,6 +557,20 @@ impl Invocation {
         matches!(self.state, State::Ended(_) | State::Committed(_))
     }
 
+    /// When it was dispatched, in milliseconds since 1970.
+    #[must_use]
+    pub const fn dispatched_at_ms(&self) -> Option<u64> {
+        self.dispatched_at_ms
+    }
+
+    /// Content bytes that passed, sent and received, as far as they are on record.
+    #[must_use]
+    pub fn moved_bytes(&self) -> u64 {
+        let sent = self.sent.as_ref().map_or(0, |sent| sent.length_bytes);
+        let complete = self.complete.as_ref().map(|complete| complete.length_bytes);
+        sent.saturating_add(complete.or(self.observed_bytes).unwrap_or_default())
+    }
+
     /// Whether `DISPATCH_STARTED` is on record.
     #[must_use]
     pub const fn is_dispatched(&self) -> bool {
@@ -539,7 +578,7 @@ impl Invocation {
     }
 
     /// What a restart concludes (contract J-7): `None` once settled, `not_attempted` before
-    /// dispatch, `unknown` after it.
+    /// dispatch, `unknown` after it. A call that is held goes on after the restart.
     #[must_use]
     pub fn interrupted(&self, at_ms: u64) -> Option<Verdict> {
         self.conclude(at_ms, Code::BrokerRestarted, Code::BrokerRestarted)
@@ -547,6 +586,9 @@ impl Invocation {
 
     /// [`Invocation::interrupted`] with other codes for an end before and after dispatch.
     pub(crate) fn conclude(&self, at_ms: u64, before: Code, after: Code) -> Option<Verdict> {
+        if self.is_held() {
+            return None;
+        }
         match self.state {
             State::Accepted => Some(Verdict::refused(Retry::Backoff, before)),
             State::Validated => Some(Verdict::not_injected(Retry::Backoff, before)),
@@ -602,7 +644,7 @@ impl Invocation {
             error: Problem {
                 verdict,
                 message: self.message().to_owned(),
-                field: self.field.clone(),
+                field: self.field.clone().or_else(|| self.held_field()),
                 not_before_ms: self.not_before_ms,
                 follow,
             },

@@ -164,7 +164,9 @@ fn reopen(core: &Arc<Core>, durable: &Watermark) -> Result<Tail, open::Error> {
     feed.watermark = Some(mark);
     drop(feed);
     for entry in open {
-        end_interrupted(core, &entry, Code::JournalUnavailable, Code::ResultNotStored);
+        if !crate::held::keep(core, &entry) {
+            end_interrupted(core, &entry, Code::JournalUnavailable, Code::ResultNotStored);
+        }
     }
     tracing::warn!(sequence = last.0, "the log was recovered; service resumes");
     Ok(tail)

@@ -3,6 +3,8 @@
 //! Reading never stops at the first error, and never panics. What a text means is decided here; how
 //! fast it is looked up is decided in `snapshot`.
 
+pub(crate) mod approvals;
+pub(crate) mod budget;
 mod conditions;
 mod credential;
 mod http;
@@ -15,7 +17,8 @@ pub(crate) mod value;
 use crate::condition::Conditions;
 use crate::host::{self, Pattern};
 use crate::preset::{Contract, PRESETS, Preset};
-use crate::{Credential, HttpGrant, SshGrant, path};
+use crate::{Approval, Credential, HttpGrant, SshGrant, path};
+use approvals::Approvals;
 use reader::{Fields, Place, Reader};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -36,6 +39,10 @@ pub(crate) struct Document {
     pub ssh: Vec<SshRoute>,
     /// Private certificate authorities.
     pub trust: Vec<Trust>,
+    /// How calls wait for a person.
+    pub approvals: Approvals,
+    /// What agents may use.
+    pub budgets: Vec<budget::Named>,
 }
 
 /// The table `[defaults]`.
@@ -62,8 +69,6 @@ pub(crate) struct HttpRoute {
     pub methods: Names,
     pub path: Option<path::Pattern>,
     pub conditions: Conditions,
-    /// Whether a person has to approve each call.
-    pub approval: bool,
     /// The grant, without what the preset says of single calls.
     pub grant: HttpGrant,
     pub preset: Option<Contract>,
@@ -93,7 +98,6 @@ pub(crate) struct SshRoute {
     /// Whether `*` in commands may stand for characters that a shell acts on.
     pub any_shell: bool,
     pub allow: Allow,
-    pub approval: bool,
     pub grant: SshGrant,
 }
 
@@ -120,11 +124,13 @@ struct Shared {
     presets: BTreeMap<String, &'static Preset>,
     used: std::cell::RefCell<BTreeSet<String>>,
     terms: Terms,
+    approval: Approval,
 }
 
 const DEFAULTS: &[&str] = &["egress", "private_addresses", "repeat_guard", "result", "limits"];
 const TRUST: &[&str] = &["host", "ca_file"];
-const ROOT: &[&str] = &["defaults", "credential", "route", "ssh", "trust"];
+const ROOT: &[&str] =
+    &["defaults", "approvals", "budget", "credential", "route", "ssh", "trust"];
 
 /// Reads a policy text. The reader keeps what is wrong; the document holds what could be read.
 pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
@@ -141,11 +147,15 @@ pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
     let defaults = read_defaults(&root);
     let credential::Read { credentials, presets, places } = credential::read(reader, &root);
     let terms = defaults.terms.clone();
-    let shared = Shared { credentials, presets, used: Default::default(), terms };
+    let approvals = approvals::read(&root);
+    let approval = approvals.terms;
+    let shared = Shared { credentials, presets, used: Default::default(), terms, approval };
     let document = Document {
         http: http::read(reader, &root, &shared),
         ssh: ssh::read(reader, &root, &shared),
         trust: read_trust(reader, &root),
+        budgets: budget::read(reader, &root),
+        approvals,
         defaults,
     };
     for (id, place) in places {
@@ -299,18 +309,18 @@ fn read_preset(fields: &Fields<'_, '_>) -> Option<&'static Preset> {
     found
 }
 
-/// The keys `approval` and `retry`; answers whether approval is required.
-fn read_approval_and_retry(fields: &Fields<'_, '_>) -> bool {
+/// The keys `approval` and `retry`; answers how calls wait for a person, if they do.
+fn read_approval_and_retry(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Approval> {
     if let Some(retry) = fields.table("retry", &["max_attempts"]) {
         retry.number("max_attempts", 1, 100);
         fields.doubtful("retry", "is read, but this version repeats nothing by itself", None);
     }
     let required = fields.word("approval", &["none", "required"]) == Some(1);
-    if required {
-        let message = "this version has no approvals yet, so every call of the route is refused";
+    if required && fields.truth("intercept") == Some(false) {
+        let message = "can't be asked for what is not looked into, so every call is refused";
         fields.doubtful("approval", message, None);
     }
-    required
+    required.then_some(shared.approval)
 }
 
 #[cfg(test)]

@@ -35,6 +35,8 @@ pub struct HttpGrant {
     pub preset: Option<&'static str>,
     /// Whether tunnels of the route are looked into; false: bytes pass as they are.
     pub intercept: bool,
+    /// How the call waits for a person; none: nobody is asked.
+    pub approval: Option<Approval>,
 }
 
 /// Leave for one SSH action, and what goes with it.
@@ -78,6 +80,17 @@ pub struct SshGrant {
     pub repeat_window: Option<Duration>,
     /// Whether loopback, private and link-local addresses may be dialled.
     pub private_addresses: bool,
+    /// How the call waits for a person; none: nobody is asked.
+    pub approval: Option<Approval>,
+}
+
+/// How a call waits for a person (contract V-6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Approval {
+    /// How long the caller's connection waits for the decision.
+    pub wait: Duration,
+    /// How long the question stands, and how long an approval can be used.
+    pub expire: Duration,
 }
 
 impl SshGrant {

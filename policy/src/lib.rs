@@ -34,7 +34,7 @@ pub mod vault;
 pub use action::{Details, HttpAction, Scheme, SshAction, SshRequest};
 pub use diagnostic::Diagnostic;
 pub use explain::{Considered, Explanation};
-pub use grant::{Credential, Denial, HttpGrant, IdempotencyRule, Limits, SecretRef, SshGrant};
+pub use grant::{Approval, Credential, Denial, HttpGrant, IdempotencyRule, Limits, SecretRef, SshGrant};
 pub use handle::{Policy, VersionInfo, apply, open, rollback};
 pub use inject::Inject;
 pub use secret::Secret;

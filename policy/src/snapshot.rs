@@ -6,11 +6,12 @@ mod order;
 mod ssh;
 
 use crate::document::reader::{Place, Reader};
-use crate::document::{self, Defaults, HttpRoute, SshRoute, Trust};
+use crate::document::approvals::Approvals;
+use crate::document::{self, Defaults, HttpRoute, SshRoute, Trust, budget};
 use crate::{
     Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, SshAction, SshGrant, host,
 };
-use journal::contract::Code;
+use journal::contract::{Budget, Code};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -25,6 +26,8 @@ pub struct Snapshot {
     http: http::Index,
     ssh: ssh::Index,
     trust: Vec<Trust>,
+    approvals: Approvals,
+    budgets: Vec<budget::Named>,
     warnings: Vec<Diagnostic>,
 }
 
@@ -58,8 +61,8 @@ impl Snapshot {
             reader.error_at(second.1, message, Some(hint.to_owned()));
         }
         let warnings = reader.finish()?;
-        let (defaults, trust) = (document.defaults, document.trust);
-        Ok(Self { version, defaults, http, ssh, trust, warnings })
+        let document::Document { defaults, trust, approvals, budgets, .. } = document;
+        Ok(Self { version, defaults, http, ssh, trust, approvals, budgets, warnings })
     }
 
     /// The version in the store; 0 when the text was only checked, or no policy was applied yet
@@ -100,7 +103,7 @@ impl Snapshot {
     pub fn opaque(&self, agent: &str, host: &str, port: u16) -> Result<Option<HttpGrant>, Denial> {
         let host = normal_host(host)?;
         match self.http.opaque(agent, &host, port) {
-            Some(route) if route.approval => Err(approval_pending(&route.name)),
+            Some(route) if route.grant.approval.is_some() => Err(approval_pending(&route.name)),
             Some(route) => Ok(Some(route.grant.clone())),
             None => Ok(None),
         }
@@ -126,7 +129,6 @@ impl Snapshot {
     ) -> Result<HttpGrant, Denial> {
         let target = http::Target::of(action, *details)?;
         match self.http.find(&target) {
-            Some(route) if route.approval => Err(approval_pending(&route.name)),
             Some(route) => Ok(route.grant_for(target.method, &target.path)),
             None if self.defaults.egress => Ok(self.open_egress()),
             None => Err(self.http.refuse(&target)),
@@ -153,7 +155,6 @@ impl Snapshot {
     pub fn ssh(&self, action: &SshAction<'_>) -> Result<SshGrant, Denial> {
         let host = normal_host(action.host)?;
         match self.ssh.find(action, &host) {
-            Some(route) if route.approval => Err(approval_pending(&route.name)),
             Some(route) => Ok(route.grant.clone()),
             None => Err(self.ssh.refuse(action, &host)),
         }
@@ -172,10 +173,24 @@ impl Snapshot {
     ) -> Result<Option<SshGrant>, Denial> {
         let host = normal_host(host)?;
         match self.ssh.relay(agent, &host, port) {
-            Some(route) if route.approval => Err(approval_pending(&route.name)),
+            Some(route) if route.grant.approval.is_some() => Err(approval_pending(&route.name)),
             Some(route) => Ok(Some(route.grant.clone())),
             None => Ok(None),
         }
+    }
+
+    /// What the agent may use: of each key the smallest number of all budgets for it. `None`: it is
+    /// not counted.
+    #[must_use]
+    pub fn budget(&self, agent: &str) -> Option<Budget> {
+        let own = self.budgets.iter().filter(|named| order::admits(&named.agents, agent));
+        own.map(|named| named.budget).reduce(Budget::and)
+    }
+
+    /// Where questions for approval are posted.
+    #[must_use]
+    pub fn webhook(&self) -> Option<&str> {
+        self.approvals.webhook.as_deref()
     }
 
     /// Explains the decision on an HTTP action.
@@ -251,7 +266,16 @@ impl Snapshot {
             forbidden_headers: Vec::new(),
             preset: None,
             intercept: true,
+            approval: None,
         }
+    }
+
+    pub(crate) const fn approvals(&self) -> &Approvals {
+        &self.approvals
+    }
+
+    pub(crate) fn budgets(&self) -> &[budget::Named] {
+        &self.budgets
     }
 }
 
@@ -264,12 +288,15 @@ fn normal_host(text: &str) -> Result<String, Denial> {
     })
 }
 
-/// Approvals are not there yet: a route that requires one is closed, never open.
+/// What is not looked into can't be shown to a person: such a route is closed, never open.
 fn approval_pending(route: &str) -> Denial {
     Denial {
         code: Code::ApprovalPending,
         field: "approval".to_owned(),
-        message: format!("Route {route:?} requires the approval of a person, which is not given."),
+        message: format!(
+            "Route {route:?} requires the approval of a person, and nobody can be shown what passes \
+             a tunnel that is not intercepted."
+        ),
         rule: route.to_owned(),
     }
 }

@@ -98,6 +98,8 @@ fn sent_content(journal: &Journal, id: InvocationId) -> Option<(u64, Digest)> {
         Body::RequestSent(sent) => Some((sent.length_bytes, sent.digest)),
         Body::ActionAccepted(_)
         | Body::PreflightValidated(_)
+        | Body::ApprovalRequested(_)
+        | Body::ApprovalDecided(_)
         | Body::CredentialAuthorized(_)
         | Body::SetupAttempted(_)
         | Body::DispatchStarted(_)
@@ -127,11 +129,15 @@ impl Job<'_> {
     /// Answers that nothing was dispatched, and records it.
     pub(crate) async fn refuse(&mut self, call: Option<Call>, refusal: &Refusal) -> Finished {
         let verdict = refusal.verdict();
+        if matches!(refusal, Refusal::Spent(_)) {
+            // The caller's id is for the call that comes when there is room again.
+            self.known.caller_id = None;
+        }
         let ended = Ended {
             verdict,
             message: refusal.to_string(),
             field: refusal.field(),
-            not_before_ms: not_before(verdict),
+            not_before_ms: refusal.not_before_ms().or_else(|| not_before(verdict)),
             observation: None,
         };
         let follow = refusal.follow().map(Invocation::id);
@@ -247,7 +253,7 @@ impl Job<'_> {
 
     /// Sends an envelope. `content_lost`: where the next request begins is not known; `replayed`: it
     /// is that of an earlier invocation.
-    async fn problem(
+    pub(crate) async fn problem(
         &mut self,
         envelope: &Envelope,
         content_lost: bool,

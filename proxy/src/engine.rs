@@ -25,7 +25,7 @@ use crate::upstream::pool;
 use crate::{head, outgoing};
 use bytes::Bytes;
 use journal::contract::{
-    Accepted, CredentialUse, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
+    Accepted, Budget, CredentialUse, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
     Observation, Operation, Preflight, RemoteContract,
 };
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
@@ -84,6 +84,8 @@ pub(crate) struct Prepared {
     pub(crate) operation: Operation,
     /// Content read ahead.
     pub(crate) ahead: Vec<Bytes>,
+    /// What bounds the agent.
+    pub(crate) budget: Option<Budget>,
 }
 
 /// What goes to the relay: everything for the exchange except leave to begin it.
@@ -104,17 +106,9 @@ impl Job<'_> {
             Ok(prepared) => prepared,
             Err(refusal) => return self.refuse(None, &refusal).await,
         };
-        let mut call = match self.admit_when_delivered(&prepared).await {
-            Ok(Admission::New(call)) => call,
-            Ok(Admission::SameRequest(earlier)) => {
-                return self.repeat(&prepared, earlier, true).await;
-            }
-            Ok(Admission::Settled(earlier)) => return self.repeat(&prepared, earlier, false).await,
-            Ok(Admission::Mismatch) => return self.refuse(None, &Refusal::Mismatch).await,
-            Ok(Admission::InDoubt(earlier)) => {
-                return self.refuse(None, &Refusal::InDoubt(earlier)).await;
-            }
-            Err(refusal) => return self.refuse(None, &refusal).await,
+        let mut call = match self.begin(&prepared).await {
+            Ok(call) => call,
+            Err(finished) => return finished,
         };
         self.note_encoding(&mut call, &prepared.grant);
         let mut ready = match self.connect(&mut call, &prepared).await {
@@ -126,8 +120,37 @@ impl Job<'_> {
         // D-1: durable before the first byte. Nothing but the proof opens the connection.
         match call.dispatch(dispatch_record(&ready.idle, prepared.fingerprint)).await {
             Ok(proof) => self.exchange(call, &prepared, ready, ahead, proof).await,
+            Err(journal::append::Error::Illegal(_)) if call.invocation().is_held() => {
+                self.refuse(Some(call), &Refusal::ApprovalMismatch).await
+            }
             Err(error) => self.refuse(Some(call), &Refusal::Journal(error)).await,
         }
+    }
+
+    /// Takes the call on record and binds it, or answers: from an earlier one, or because a person
+    /// has not approved it.
+    async fn begin(&mut self, prepared: &Prepared) -> Result<Call, Finished> {
+        let finished = match self.admit_when_delivered(prepared).await {
+            Ok(Admission::New(mut call)) => {
+                if let Some(approval) = prepared.grant.approval {
+                    return self.ask(call, prepared, approval).await;
+                }
+                match call.preflight(self.bound(prepared)) {
+                    Ok(()) => return Ok(call),
+                    Err(error) => self.refuse(Some(call), &Refusal::Journal(error)).await,
+                }
+            }
+            Ok(Admission::Held(held)) => return self.join(&held, prepared).await,
+            Ok(Admission::SameRequest(earlier)) => self.repeat(prepared, earlier, true).await,
+            Ok(Admission::Settled(earlier)) => self.repeat(prepared, earlier, false).await,
+            Ok(Admission::Mismatch) => self.refuse(None, &Refusal::Mismatch).await,
+            Ok(Admission::InDoubt(earlier)) => {
+                self.refuse(None, &Refusal::InDoubt(earlier)).await
+            }
+            Ok(Admission::Spent(spent)) => self.refuse(None, &Refusal::Spent(spent)).await,
+            Err(refusal) => self.refuse(None, &refusal).await,
+        };
+        Err(finished)
     }
 
     /// Runs the exchange and answers.
@@ -242,8 +265,11 @@ impl Job<'_> {
             || operation.idempotency.is_some()
             || self.known.caller_id.is_some();
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
-        let guarded = guarded || looked_at;
+        let guarded = guarded || looked_at || grant.approval.is_some();
         let ahead = if guarded { self.read_ahead(limit_bytes).await? } else { Vec::new() };
+        if grant.approval.is_some() && !self.incoming.is_ended() {
+            return Err(Refusal::TooLongToApprove);
+        }
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
         let content = if self.incoming.is_ended() {
             Content::Whole(&ahead, self.incoming.trailers())
@@ -258,7 +284,8 @@ impl Job<'_> {
             key.fingerprint = fingerprint;
         }
         self.known.fingerprint = Some(fingerprint);
-        Ok(Prepared { target, grant, snapshot, fingerprint, partial, operation, ahead })
+        let budget = snapshot.budget(&agent);
+        Ok(Prepared { target, grant, snapshot, fingerprint, partial, operation, ahead, budget })
     }
 
     /// What policy and method say of repeating (contract S-4, K-1); the fingerprint follows later.
@@ -326,6 +353,8 @@ impl Job<'_> {
                 .repeat_window
                 .filter(|_| !prepared.operation.idempotent && !usable),
             key: key.map(|key| (key.scope.clone(), key.key.clone())),
+            join: prepared.grant.approval.is_some(),
+            budget: prepared.budget,
         };
         let id = self.known.caller_id.unwrap_or_else(|| self.shared.journal.new_id());
         let accepted = self.accepted(self.known.caller_id.is_some(), None);
@@ -340,6 +369,8 @@ impl Job<'_> {
             match &admission {
                 Admission::Settled(earlier) if earlier.delivery() == Delivery::Pending => {}
                 Admission::New(_)
+                | Admission::Held(_)
+                | Admission::Spent(_)
                 | Admission::SameRequest(_)
                 | Admission::Mismatch
                 | Admission::InDoubt(_)
@@ -360,29 +391,33 @@ impl Job<'_> {
             command: None,
             fingerprint: self.known.fingerprint,
             caller_id,
+            counted: false,
             link,
         }
     }
 
-    /// Binds the call (contract V-5), gets the credential, builds the head, sets up the connection.
+    /// What the call is bound to (contract V-5).
+    pub(crate) fn bound(&self, prepared: &Prepared) -> Preflight {
+        let grant = &prepared.grant;
+        let policy = &self.shared.policy;
+        Preflight {
+            policy_version: prepared.snapshot.version(),
+            route: grant.route.clone(),
+            credential: grant.credential.as_ref().map(|credential| policy.bind(credential)),
+            idempotent: prepared.operation.idempotent,
+            idempotency: prepared.operation.idempotency.clone(),
+            keep: grant.keep,
+            keep_seconds: grant.keep_for.as_secs(),
+        }
+    }
+
+    /// Gets the credential of a bound call, builds the head, sets up the connection.
     pub(crate) async fn connect(
         &self,
         call: &mut Call,
         prepared: &Prepared,
     ) -> Result<Ready, Refusal> {
-        let grant = &prepared.grant;
-        let policy = &self.shared.policy;
-        let bound = grant.credential.as_ref().map(|credential| policy.bind(credential));
-        call.preflight(Preflight {
-            policy_version: prepared.snapshot.version(),
-            route: grant.route.clone(),
-            credential: bound.clone(),
-            idempotent: prepared.operation.idempotent,
-            idempotency: prepared.operation.idempotency.clone(),
-            keep: grant.keep,
-            keep_seconds: grant.keep_for.as_secs(),
-        })
-        .map_err(Refusal::Journal)?;
+        let bound = call.bound_credential();
         let injected = self.injected(prepared, bound.as_ref()).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
         let target = &prepared.target;

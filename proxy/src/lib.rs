@@ -35,6 +35,7 @@ mod fingerprint;
 mod front;
 mod grpc;
 mod head;
+mod held;
 mod http2;
 mod incoming;
 mod inject;

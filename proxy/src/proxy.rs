@@ -78,6 +78,8 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     /// This proxy's name in `Via`, unlike any other's, so that loops are seen.
     pub(crate) pseudonym: String,
+    /// Whether the proxy goes down: who waits for a person waits no longer.
+    pub(crate) stopping: watch::Sender<bool>,
 }
 
 impl Proxy {
@@ -104,6 +106,7 @@ impl Proxy {
             trust: Trust::load().map_err(Error::Tls)?,
             pool: Pool::default(),
             pseudonym: format!("{}-{tag}", crate::render::PROXY_NAME),
+            stopping: watch::Sender::new(false),
         };
         Ok(Arc::new(Self { shared: Arc::new(shared) }))
     }
@@ -155,6 +158,7 @@ impl Proxy {
             }
         }
         drop(listener);
+        self.shared.stopping.send_replace(true);
         let drained = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(self.shared.options.drain, drained).await.is_err() {
             // A dropped call records that it was interrupted.

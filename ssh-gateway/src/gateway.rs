@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) control: Option<Arc<dyn Control>>,
     pub(crate) deliveries: Deliveries,
-    stopping: AtomicBool,
+    stopping: watch::Sender<bool>,
     next_connection: AtomicU64,
     under_way: watch::Sender<usize>,
 }
@@ -55,7 +55,12 @@ impl Drop for UnderWay {
 impl Shared {
     /// Whether no new commands are taken.
     pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        *self.stopping.borrow()
+    }
+
+    /// Turns true when no new commands are taken.
+    pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
     }
 
     /// A number for an upstream connection, unique within the process.
@@ -109,7 +114,7 @@ impl Gateway {
             options,
             control,
             deliveries: Deliveries::default(),
-            stopping: AtomicBool::new(false),
+            stopping: watch::Sender::new(false),
             next_connection: AtomicU64::new(1),
             under_way: watch::Sender::new(0),
         };
@@ -142,7 +147,7 @@ impl Gateway {
             }
         }
         drop(listener);
-        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.stopping.send_replace(true);
         let mut under_way = self.shared.under_way.subscribe();
         let settled = async { drop(under_way.wait_for(|count| *count == 0).await) };
         if tokio::time::timeout(self.shared.options.drain, settled).await.is_err() {

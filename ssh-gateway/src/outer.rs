@@ -407,6 +407,7 @@ async fn refuse_jump(
         command: None,
         fingerprint: None,
         caller_id: false,
+        counted: false,
         link: None,
     };
     let ended =
@@ -438,6 +439,7 @@ pub(crate) async fn record_refused_login(shared: &Shared) {
         command: None,
         fingerprint: None,
         caller_id: false,
+        counted: false,
         link: None,
     };
     let ended = Ended {

@@ -4,6 +4,8 @@
 //! of an outside protocol in here: times and ids are arguments. A change to anything that is
 //! serialised is a change of the log format (see `FORMAT.md`).
 
+mod approval;
+mod budget;
 mod code;
 mod decision;
 mod envelope;
@@ -14,6 +16,10 @@ mod instruction;
 mod verdict;
 mod wire;
 
+pub use approval::{
+    Approval, ApprovalDecided, ApprovalRequested, Ruling, Standing, is_bound_alike,
+};
+pub use budget::{Budget, LONGEST_MS, Spent, Usage};
 pub use code::Code;
 pub use decision::{Decision, decide};
 pub use envelope::{Envelope, Problem};

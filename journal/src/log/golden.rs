@@ -40,6 +40,7 @@ fn bodies() -> Vec<Body> {
             command: Some("sha256:00".into()),
             fingerprint: Some(Digest::of(b"request")),
             caller_id: true,
+            counted: false,
             link: Some(InvocationId::from_parts(1, 2)),
         })),
         Body::PreflightValidated(Box::new(Preflight {

@@ -24,6 +24,7 @@ fn accepted() -> Body {
         command: None,
         fingerprint: Some(Digest::of(b"f")),
         caller_id: false,
+        counted: false,
         link: None,
     }))
 }

@@ -30,6 +30,7 @@ pub(crate) fn accepted(agent: &str, fingerprint: &str) -> Accepted {
         command: None,
         fingerprint: Some(Digest::of(fingerprint.as_bytes())),
         caller_id: false,
+        counted: false,
         link: None,
     }
 }

@@ -58,7 +58,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let preset = read_preset(fields);
     let forbidden_headers = read_forbidden(fields, credential.as_ref(), preset.is_some());
     let idempotency = read_idempotency(fields, name.as_deref());
-    let approval = read_approval_and_retry(fields);
+    let approval = read_approval_and_retry(fields, shared);
     read_reconcile(fields);
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
@@ -106,6 +106,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         forbidden_headers,
         preset: preset.map(|p| p.name),
         intercept,
+        approval,
     };
     Some(HttpRoute {
         name,
@@ -117,7 +118,6 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         methods,
         path,
         conditions,
-        approval,
         grant,
         preset: contract,
     })

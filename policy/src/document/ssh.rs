@@ -57,7 +57,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         terms.limits.response_timeout = COMMAND_TIME;
     }
     let credential = read_ssh_credential(fields, shared);
-    let approval = read_approval_and_retry(fields);
+    let approval = read_approval_and_retry(fields, shared);
     let allow = read_allow(fields);
     let any_shell = fields.word("shell", &["plain", "any"]) == Some(1);
     let intercept = fields.truth("intercept").unwrap_or(true);
@@ -101,6 +101,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         // it says otherwise itself.
         private_addresses: !fields.has("private_addresses")
             || terms.private_addresses == Some(true),
+        approval,
     };
     let place = fields.place();
     Some(SshRoute {
@@ -113,7 +114,6 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         commands,
         any_shell,
         allow,
-        approval,
         grant,
     })
 }
