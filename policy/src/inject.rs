@@ -21,6 +21,9 @@ pub enum Inject {
         /// The value with `{secret}` in it; none: the secret alone.
         format: Option<String>,
     },
+    /// A client certificate in the TLS handshake; the secret is its chain and its key as PEM. See
+    /// [`Inject::client_certificate`].
+    Mtls,
     /// SSH: password.
     Password,
     /// SSH: private key, OpenSSH PEM text.
@@ -43,6 +46,7 @@ impl Inject {
             Self::Bearer => "bearer",
             Self::Basic => "basic",
             Self::Header { .. } => "header",
+            Self::Mtls => "mtls",
             Self::Password => "password",
             Self::SshKey => "ssh-key",
             Self::KeyboardInteractive => "keyboard-interactive",
@@ -66,7 +70,8 @@ impl Inject {
                 | Recipe::Placeholder(_)
                 | Recipe::Hmac(_) => None,
             },
-            Self::Password
+            Self::Mtls
+            | Self::Password
             | Self::SshKey
             | Self::KeyboardInteractive
             | Self::SshCertificate
@@ -103,6 +108,9 @@ impl Inject {
                     .ok_or(Error::Unreadable("the format has no place for it"))?;
                 let parts = [before.as_bytes(), secret.expose(), after.as_bytes()];
                 (name.as_str(), joined(&parts))
+            }
+            Self::Mtls => {
+                return Err(Error::Unsupported("a client certificate as a header"));
             }
             Self::Password | Self::SshKey | Self::KeyboardInteractive | Self::SshCertificate => {
                 return Err(Error::Unsupported("this mode of injection in HTTP"));

@@ -8,6 +8,7 @@
 mod action;
 pub mod agent;
 pub mod call;
+mod certificate;
 mod condition;
 pub mod credential;
 mod diagnostic;
@@ -32,6 +33,7 @@ pub mod store;
 pub mod vault;
 
 pub use action::{Details, HttpAction, Scheme, SshAction, SshRequest};
+pub use certificate::ClientCertificate;
 pub use diagnostic::Diagnostic;
 pub use explain::{Considered, Explanation};
 pub use grant::{Approval, Credential, Denial, HttpGrant, IdempotencyRule, Limits, SecretRef, SshGrant};

@@ -14,7 +14,7 @@ mod template;
 mod time;
 
 use crate::credential::Error;
-use crate::{Inject, Scheme, Secret};
+use crate::{ClientCertificate, Inject, Scheme, Secret};
 
 pub use hmac::{Digest, Encoding, Hmac};
 pub use jwt::{Algorithm, Jwt};
@@ -150,6 +150,10 @@ impl Inject {
     /// # Errors
     /// [`Error`]; then the request is not to leave.
     pub fn edits(&self, secret: &Secret, request: &View<'_>) -> Result<Edits, Error> {
+        if *self == Self::Mtls {
+            // Nothing of it is in the request; the key itself never leaves.
+            return ClientCertificate::of(secret).map(|_| Edits::default());
+        }
         let Self::Recipe(recipe) = self else {
             let (name, value) = self.header(secret)?;
             let mut edits = Edits::field(&name, value);

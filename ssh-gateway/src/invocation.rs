@@ -488,6 +488,7 @@ fn login(
             Ok((login, Needles::key(&secret)))
         }
         Inject::Bearer
+        | Inject::Mtls
         | Inject::Basic
         | Inject::Header { .. }
         | Inject::Recipe(_)

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::contract::{
-    Delivered, DeliveryFailed, Digest, Ended, Gateway, KeepResult, LeaseAcquired, LeaseUsed, Noted,
-    Outcome, PeerIdentity, Phase, RepeatAnswered, SetupStage,
+    Code, Delivered, DeliveryFailed, Digest, Ended, Gateway, KeepResult, LeaseAcquired,
+    LeaseReleased, LeaseRenewed, LeaseUsed, Noted, Outcome, PeerIdentity, Phase, RepeatAnswered,
+    Retry, SetupStage,
 };
 use proptest::prelude::*;
 

@@ -73,7 +73,7 @@ pub(crate) fn complete(content: &[u8]) -> ResponseComplete {
 }
 
 pub(crate) fn guarded() -> Guard {
-    Guard { window: Some(Duration::from_secs(600)), key: None }
+    Guard { window: Some(Duration::from_secs(600)), ..Guard::default() }
 }
 
 pub(crate) fn admit(journal: &Journal, agent: &str, fingerprint: &str) -> Call {
@@ -90,6 +90,8 @@ pub(crate) fn name(admission: &Admission) -> &'static str {
         Admission::Mismatch => "mismatch",
         Admission::InDoubt(_) => "in doubt",
         Admission::Settled(_) => "settled",
+        Admission::Held(_) => "held",
+        Admission::Spent(_) => "spent",
     }
 }
 

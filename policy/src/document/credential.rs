@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Modes that the language knows and this version can't perform.
-pub(super) const LATER: [&str; 5] =
-    ["sigv4-streaming", "oauth2", "github-app", "mtls", "ssh-agent"];
+pub(super) const LATER: [&str; 4] = ["sigv4-streaming", "oauth2", "github-app", "ssh-agent"];
 
 /// Modes that this version performs.
-pub(super) const NOW: [&str; 13] = [
+pub(super) const NOW: [&str; 14] = [
     "bearer",
     "basic",
     "header",
@@ -22,6 +21,7 @@ pub(super) const NOW: [&str; 13] = [
     "sigv4",
     "hmac",
     "jwt",
+    "mtls",
     "ssh-key",
     "password",
     "keyboard-interactive",
@@ -174,6 +174,7 @@ fn read_inject(fields: &Fields<'_, '_>, id: Option<&str>) -> Option<Inject> {
         "bearer" => Inject::Bearer,
         "basic" => Inject::Basic,
         "header" => read_header(fields)?,
+        "mtls" => Inject::Mtls,
         "password" => Inject::Password,
         "ssh-key" | "ssh_key" => Inject::SshKey,
         "keyboard-interactive" | "keyboard_interactive" => Inject::KeyboardInteractive,

@@ -76,6 +76,9 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let conditions = conditions::read(&target);
     let (hosts, name) = (read_hosts(&target, preset)?, name?);
     let private_addresses = terms.private_addresses.unwrap_or(false);
+    if scheme == Scheme::Http && credential.as_ref().is_some_and(|c| c.inject == Inject::Mtls) {
+        target.wrong("scheme", "has no handshake for a client certificate; use https", None);
+    }
     if let Some(credential) = &credential {
         warn_of_exposure(fields, &target, scheme, &hosts, credential);
         warn_of_other_hosts(fields, &hosts, shared.presets.get(&credential.id));

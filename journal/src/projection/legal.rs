@@ -1,0 +1,161 @@
+//! Which event may follow what is on record: the rules that [`Invocation::apply`] holds.
+
+use super::{Delivery, IllegalEvent, Invocation, State};
+use crate::contract::{Body, Code, LeaseReleased, LeaseRenewed, Outcome, ResultCommitted, Source};
+
+impl Invocation {
+    /// Says whether an event may follow.
+    ///
+    /// # Errors
+    /// [`IllegalEvent`] with the rule that it breaks.
+    pub fn check(&self, body: &Body, source: Source) -> Result<(), IllegalEvent> {
+        let require = |holds: bool, reason: &'static str| {
+            if holds { Ok(()) } else { Err(self.illegal(body, reason)) }
+        };
+        match body {
+            Body::Noted(_) | Body::RepeatAnswered(_) => Ok(()),
+            Body::ActionAccepted(_) => require(false, "the invocation is on record already"),
+            Body::PreflightValidated(_) => {
+                require(matches!(self.state, State::Accepted), "it follows ACTION_ACCEPTED alone")
+            }
+            Body::ApprovalRequested(_) => self.check_asking(body),
+            Body::ApprovalDecided(_) => self.check_deciding(body, source),
+            Body::CredentialAuthorized(_) => self.check_authorizing(body),
+            Body::SetupAttempted(_) => self.check_connecting(body),
+            Body::DispatchStarted(dispatch) => {
+                self.check_connecting(body)?;
+                self.check_approved(body, dispatch)
+            }
+            Body::RequestSent(_) => {
+                require(self.is_executing(), "the call is not under way at the remote")?;
+                require(self.sent.is_none(), "it is on record already")
+            }
+            Body::RemoteResponseStarted(_) => {
+                require(self.is_executing(), "the call is not under way at the remote")?;
+                require(self.started.is_none(), "it is on record already")
+            }
+            Body::RemoteResponseComplete(_) => {
+                require(self.is_executing(), "the call is not under way at the remote")?;
+                require(self.started.is_some(), "no response has begun")?;
+                require(self.complete.is_none(), "it is on record already")
+            }
+            Body::ResultCommitted(committed) => self.check_committing(body, committed, source),
+            Body::InvocationEnded(ended) => self.check_ending(body, ended.verdict.outcome()),
+            Body::ResultDelivered(_) | Body::DeliveryFailed(_) => {
+                require(matches!(self.state, State::Committed(_)), "no result is on record")?;
+                let delivered = matches!(self.delivery, Delivery::Delivered(_));
+                require(!delivered, "the delivery is confirmed already")
+            }
+            Body::LeaseAcquired(acquired) => {
+                require(self.is_retryable(), "there is nothing to retry")?;
+                let next = self.lease.map_or(1, |lease| lease.generation + 1);
+                require(acquired.generation == next, "the generation does not follow")
+            }
+            Body::LeaseRenewed(LeaseRenewed { generation, .. })
+            | Body::LeaseReleased(LeaseReleased { generation }) => {
+                require(self.holds(*generation), "the lease is not the newest, or given back")
+            }
+            Body::LeaseUsed(used) => {
+                require(self.is_retryable(), "there is nothing to retry")?;
+                require(self.holds(used.generation), "the lease is not the newest, or given back")?;
+                let unused = self.lease.is_some_and(|lease| lease.retry.is_none());
+                require(unused, "a retry was dispatched under the lease")
+            }
+        }
+    }
+
+    fn check_connecting(&self, body: &Body) -> Result<(), IllegalEvent> {
+        match self.state {
+            State::Authorized => Ok(()),
+            State::Accepted
+            | State::Validated
+            | State::Dispatched
+            | State::Ended(_)
+            | State::Committed(_) => {
+                Err(self.illegal(body, "it follows CREDENTIAL_AUTHORIZED and precedes dispatch"))
+            }
+        }
+    }
+
+    /// Whether a retry can make sense: the outcome leaves something to try.
+    const fn is_retryable(&self) -> bool {
+        match self.state {
+            State::Ended(_) => true,
+            State::Committed(verdict) => matches!(verdict.outcome(), Outcome::Rejected),
+            State::Accepted | State::Validated | State::Authorized | State::Dispatched => false,
+        }
+    }
+
+    fn holds(&self, generation: u64) -> bool {
+        self.lease.is_some_and(|lease| lease.generation == generation && !lease.is_released)
+    }
+
+    const fn is_executing(&self) -> bool {
+        matches!(self.state, State::Dispatched)
+    }
+
+    fn check_ending(&self, body: &Body, outcome: Outcome) -> Result<(), IllegalEvent> {
+        match self.state {
+            State::Accepted | State::Validated | State::Authorized => match outcome {
+                Outcome::NotAttempted => Ok(()),
+                Outcome::Rejected | Outcome::Committed | Outcome::Unknown => {
+                    Err(self.illegal(body, "before dispatch a call ends not_attempted"))
+                }
+            },
+            State::Dispatched => match outcome {
+                Outcome::Unknown => Ok(()),
+                Outcome::NotAttempted | Outcome::Rejected | Outcome::Committed => {
+                    Err(self.illegal(body, "after dispatch a call without a result ends unknown"))
+                }
+            },
+            State::Ended(_) | State::Committed(_) => {
+                Err(self.illegal(body, "an outcome is on record already"))
+            }
+        }
+    }
+
+    fn check_committing(
+        &self,
+        body: &Body,
+        committed: &ResultCommitted,
+        source: Source,
+    ) -> Result<(), IllegalEvent> {
+        let verdict = committed.verdict;
+        match verdict.outcome() {
+            Outcome::Rejected | Outcome::Committed => {}
+            Outcome::NotAttempted | Outcome::Unknown => {
+                return Err(self.illegal(body, "a deciding result is rejected or committed"));
+            }
+        }
+        let late = match source {
+            Source::RemoteQuery | Source::OperatorAttested => true,
+            Source::TransportObserved | Source::RemoteResponse => false,
+            Source::Recovered => {
+                return Err(self.illegal(body, "a restart proves no result of the remote"));
+            }
+        };
+        match self.state {
+            State::Accepted | State::Validated | State::Authorized => {
+                Err(self.illegal(body, "the call is not dispatched"))
+            }
+            State::Dispatched => {
+                let by_refusal =
+                    matches!(verdict.code(), Code::RemoteNotProcessed | Code::RequestRefused);
+                if late || by_refusal || self.complete.is_some() {
+                    return Ok(());
+                }
+                Err(self.illegal(body, "no complete response is on record"))
+            }
+            State::Ended(ended) if ended.outcome() == Outcome::Unknown && late => Ok(()),
+            State::Ended(ended) if ended.outcome() == Outcome::Unknown => {
+                Err(self.illegal(body, "late evidence comes from a query or an operator"))
+            }
+            State::Ended(_) => Err(self.illegal(body, "not_attempted is final")),
+            State::Committed(_) => Err(self.illegal(body, "an outcome is on record already")),
+        }
+    }
+
+    pub(super) fn illegal(&self, body: &Body, reason: &'static str) -> IllegalEvent {
+        IllegalEvent { state: self.state.name(), event: body.name(), reason }
+    }
+}
