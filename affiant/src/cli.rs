@@ -45,6 +45,9 @@ pub(crate) enum Command {
     /// Who may call
     #[command(subcommand)]
     Agent(Agent),
+    /// Calls that wait for the approval of a person
+    #[command(subcommand)]
+    Approval(Approval),
     /// Invocations
     #[command(subcommand)]
     Inv(Inv),
@@ -243,6 +246,22 @@ pub(crate) enum Agent {
     Rm {
         /// Its name
         name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Approval {
+    /// What waits, with the request that would be sent
+    List,
+    /// Let a call be sent, once
+    Approve {
+        /// Its invocation id
+        id: String,
+    },
+    /// Refuse a call for good
+    Deny {
+        /// Its invocation id
+        id: String,
     },
 }
 

@@ -9,6 +9,7 @@ mod hardening;
 mod home;
 mod output;
 mod server;
+mod webhook;
 
 use anyhow::Context as _;
 use clap::Parser as _;

@@ -44,7 +44,11 @@ fn describe(invocation: &Invocation) -> Value {
     let accepted = invocation.accepted();
     let mut value = json!(invocation.envelope());
     let more = json!({
-        "state": if invocation.is_settled() { "settled" } else { "in_flight" },
+        "state": match (invocation.is_settled(), invocation.is_held()) {
+            (true, _) => "settled",
+            (false, true) => "held",
+            (false, false) => "in_flight",
+        },
         "gateway": accepted.gateway,
         "agent": accepted.agent,
         "action": accepted.action,
@@ -62,6 +66,7 @@ fn describe(invocation: &Invocation) -> Value {
             Delivery::Delivered(_) => "delivered",
         },
         "links": { "earlier": accepted.link },
+        "approval": super::approvals::describe(invocation),
     });
     if let (Some(value), Value::Object(more)) = (value.as_object_mut(), more) {
         value.extend(more);
@@ -209,7 +214,7 @@ pub(super) async fn decision(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let invocation = find(&state.journal, &caller, &id)?;
-    if !invocation.is_settled() {
+    if !invocation.is_settled() && !invocation.is_held() {
         let detail = "the call is under way: ask again with ?wait=10s on the invocation itself";
         return Err(Problem::new(ProblemCode::NotSettled, detail));
     }

@@ -1,6 +1,7 @@
 //! The control API: reading invocations and their results, never submitting one (contract R-3).
 
 mod answer;
+pub(crate) mod approvals;
 pub(crate) mod client;
 pub(crate) mod console;
 mod invocations;
@@ -53,6 +54,9 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/invocations/{id}/result", get(invocations::result))
         .route("/v1/invocations/{id}/decision", get(invocations::decision))
         .route("/v1/invocations/{id}/ack", post(invocations::ack))
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{id}/approve", post(approvals::approve))
+        .route("/v1/approvals/{id}/deny", post(approvals::deny))
         .route("/v1/health", get(operator::health))
         .route("/v1/stats", get(operator::stats))
         .route("/v1/secrets/{name}", put(operator::put_secret))

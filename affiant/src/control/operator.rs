@@ -12,7 +12,7 @@ use policy::secrets::Error;
 use serde_json::json;
 use std::sync::Arc;
 
-fn operators_only(caller: &Caller) -> Result<(), Problem> {
+pub(super) fn operators_only(caller: &Caller) -> Result<(), Problem> {
     match caller {
         Caller::Operator => Ok(()),
         Caller::Agent(_) => Err(Problem::new(
