@@ -234,6 +234,9 @@ pub(crate) enum Agent {
     Add {
         /// Its name
         name: String,
+        /// End its access after this time, for example 30d [default: never]
+        #[arg(long, value_name = "TIME", value_parser = age)]
+        lasts: Option<Duration>,
     },
     /// List the agents
     List,
@@ -241,6 +244,12 @@ pub(crate) enum Agent {
     Rotate {
         /// Its name
         name: String,
+        /// Let the old token work for so long, for example 1h
+        #[arg(long, value_name = "TIME", value_parser = age)]
+        overlap: Option<Duration>,
+        /// End its access after this time [default: as the old token was to last]
+        #[arg(long, value_name = "TIME", value_parser = age)]
+        lasts: Option<Duration>,
     },
     /// Remove an agent
     Rm {

@@ -101,9 +101,9 @@ pub(crate) async fn run(job: Job, downstream: Downstream, spool: Spool) {
         return refuse(&job.shared, downstream, accepted, refusal).await;
     }
     // A login lasts as long as its connection; who was removed meanwhile gets nothing more.
-    if !accepted.agent.as_deref().is_some_and(|agent| job.shared.policy.has_agent(agent)) {
+    if !accepted.agent.as_deref().is_some_and(|agent| job.shared.policy.is_current(agent)) {
         let verdict = Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated);
-        let refusal = Refusal::new(verdict, "The agent of this login was removed.", None);
+        let refusal = Refusal::new(verdict, "The agent of this login was removed, or its access ended.", None);
         return refuse(&job.shared, downstream, accepted, refusal).await;
     }
     admit(job, downstream, spool, accepted, id).await;

@@ -130,7 +130,8 @@ impl Outer {
     fn accepts_key(&self, agent: &str, key: &PublicKey) -> bool {
         let registered =
             key.to_openssh().is_ok_and(|line| self.shared.policy.authenticate_key(agent, &line));
-        registered || self.shared.identity.accepts(agent, key)
+        let known = registered || self.shared.identity.accepts(agent, key);
+        known && self.shared.policy.is_current(agent)
     }
 
     /// Answers a request that starts something: the first one of the channel.
@@ -379,9 +380,9 @@ async fn judge(shared: &Shared, agent: &str, host: &str, port: u32) -> Result<u1
             let verdict = Verdict::refused(Retry::AfterCorrection, Code::InvalidTarget);
             (verdict, "The target's port is none.".to_owned(), "target.port".to_owned())
         }
-        Some(_) if !shared.policy.has_agent(agent) => {
+        Some(_) if !shared.policy.is_current(agent) => {
             let verdict = Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated);
-            (verdict, "The agent of this login was removed.".to_owned(), "agent".to_owned())
+            (verdict, "The agent of this login was removed, or its access ended.".to_owned(), "agent".to_owned())
         }
         Some(port) => match shared.policy.snapshot().ssh_target(agent, host, port) {
             Ok(()) => return Ok(port),
