@@ -133,7 +133,8 @@ fn earlier(
         }));
     }
     // V-6: who repeats a call that waits means that call, unless it says otherwise by an id.
-    if guard.join && !accepted.caller_id
+    if guard.join
+        && !accepted.caller_id
         && let Some(held) = held::joined(core, accepted)
     {
         return Ok(Some(Admission::Held(Box::new(held))));

@@ -188,8 +188,7 @@ impl Journal {
         let core = self.core();
         let limit = core.durable();
         let entries: Vec<_> = core.parked.entries.lock().values().cloned().collect();
-        let mut held: Vec<_> =
-            entries.iter().map(|entry| entry.state.lock().view(limit)).collect();
+        let mut held: Vec<_> = entries.iter().map(|entry| entry.state.lock().view(limit)).collect();
         held.retain(Invocation::is_held);
         held.sort_unstable_by_key(Invocation::first_sequence);
         held

@@ -393,7 +393,8 @@ mod tests {
         let third = policy.rotate_agent("a").unwrap();
         assert!(!works(&first) && !works(&second) && works(&third));
         assert_eq!(info().expires_at_ms, Some(info().token_set_at_ms + 3_600_000));
-        let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE2h2hmDUO3o+G5OiqVpMTVjIHwuEc0LIVFQmVqJMwZz";
+        let key =
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE2h2hmDUO3o+G5OiqVpMTVjIHwuEc0LIVFQmVqJMwZz";
         policy.add_agent_key("a", key).unwrap();
         assert!(policy.authenticate_key("a", key) && policy.is_current("a"));
         let short = Rotation { overlap: None, lasts: Some(Duration::ZERO) };

@@ -129,8 +129,7 @@ struct Shared {
 
 const DEFAULTS: &[&str] = &["egress", "private_addresses", "repeat_guard", "result", "limits"];
 const TRUST: &[&str] = &["host", "ca_file"];
-const ROOT: &[&str] =
-    &["defaults", "approvals", "budget", "credential", "route", "ssh", "trust"];
+const ROOT: &[&str] = &["defaults", "approvals", "budget", "credential", "route", "ssh", "trust"];
 
 /// Reads a policy text. The reader keeps what is wrong; the document holds what could be read.
 pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {

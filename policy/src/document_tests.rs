@@ -272,7 +272,10 @@ fn what_is_not_acted_on_is_announced() {
     assert_eq!(warnings(&text).len(), 1);
     let text = format!("{ROUTE}approval = \"required\"\nintercept = false\n");
     let found = warnings(&text);
-    assert!(matches!(found.as_slice(), [one] if one.contains("every call is refused")), "{found:?}");
+    assert!(
+        matches!(found.as_slice(), [one] if one.contains("every call is refused")),
+        "{found:?}"
+    );
     check(&format!("{ROUTE}retry = {{ max_attempts = 0 }}\n"), 4, 26, &["from 1 to 100"]);
     let reconcile = "reconcile = { path = \"/x\", committed = { status = 20 } }";
     check(&format!("{ROUTE}{reconcile}\n"), 4, 51, &["100 to 599"]);

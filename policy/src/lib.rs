@@ -36,7 +36,9 @@ pub use action::{Details, HttpAction, Scheme, SshAction, SshRequest};
 pub use certificate::ClientCertificate;
 pub use diagnostic::Diagnostic;
 pub use explain::{Considered, Explanation};
-pub use grant::{Approval, Credential, Denial, HttpGrant, IdempotencyRule, Limits, SecretRef, SshGrant};
+pub use grant::{
+    Approval, Credential, Denial, HttpGrant, IdempotencyRule, Limits, SecretRef, SshGrant,
+};
 pub use handle::{Policy, VersionInfo, apply, open, rollback};
 pub use inject::Inject;
 pub use secret::Secret;

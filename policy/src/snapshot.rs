@@ -5,8 +5,8 @@ mod http;
 mod order;
 mod ssh;
 
-use crate::document::reader::{Place, Reader};
 use crate::document::approvals::Approvals;
+use crate::document::reader::{Place, Reader};
 use crate::document::{self, Defaults, HttpRoute, SshRoute, Trust, budget};
 use crate::{
     Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, SshAction, SshGrant, host,

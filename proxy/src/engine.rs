@@ -25,8 +25,8 @@ use crate::upstream::pool;
 use crate::{head, outgoing};
 use bytes::Bytes;
 use journal::contract::{
-    Accepted, Budget, CredentialUse, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
-    Observation, Operation, Preflight, RemoteContract,
+    Accepted, Budget, CredentialUse, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId,
+    KeepResult, Observation, Operation, Preflight, RemoteContract,
 };
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
 use policy::{Credential, Details, HttpAction, HttpGrant, Policy, Secret, Snapshot};
@@ -144,9 +144,7 @@ impl Job<'_> {
             Ok(Admission::SameRequest(earlier)) => self.repeat(prepared, earlier, true).await,
             Ok(Admission::Settled(earlier)) => self.repeat(prepared, earlier, false).await,
             Ok(Admission::Mismatch) => self.refuse(None, &Refusal::Mismatch).await,
-            Ok(Admission::InDoubt(earlier)) => {
-                self.refuse(None, &Refusal::InDoubt(earlier)).await
-            }
+            Ok(Admission::InDoubt(earlier)) => self.refuse(None, &Refusal::InDoubt(earlier)).await,
             Ok(Admission::Spent(spent)) => self.refuse(None, &Refusal::Spent(spent)).await,
             Err(refusal) => self.refuse(None, &refusal).await,
         };

@@ -59,7 +59,9 @@ pub(crate) enum Refusal {
     HoldsEnough,
     #[error("Affiant-Wait is a number of seconds, given once.")]
     Wait,
-    #[error("A call that a person approves has at most 1 MiB of content, all of which is approved.")]
+    #[error(
+        "A call that a person approves has at most 1 MiB of content, all of which is approved."
+    )]
     TooLongToApprove,
     #[error("What would be sent is not what was approved; nothing was sent.")]
     ApprovalMismatch,

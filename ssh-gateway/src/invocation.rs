@@ -103,7 +103,11 @@ pub(crate) async fn run(job: Job, downstream: Downstream, spool: Spool) {
     // A login lasts as long as its connection; who was removed meanwhile gets nothing more.
     if !accepted.agent.as_deref().is_some_and(|agent| job.shared.policy.is_current(agent)) {
         let verdict = Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated);
-        let refusal = Refusal::new(verdict, "The agent of this login was removed, or its access ended.", None);
+        let refusal = Refusal::new(
+            verdict,
+            "The agent of this login was removed, or its access ended.",
+            None,
+        );
         return refuse(&job.shared, downstream, accepted, refusal).await;
     }
     admit(job, downstream, spool, accepted, id).await;
@@ -246,7 +250,12 @@ fn guard_window(
 }
 
 /// A refusal with a record of its own.
-pub(crate) async fn refuse(shared: &Shared, downstream: Downstream, accepted: Accepted, refusal: Refusal) {
+pub(crate) async fn refuse(
+    shared: &Shared,
+    downstream: Downstream,
+    accepted: Accepted,
+    refusal: Refusal,
+) {
     let envelope = record_refusal(shared, accepted, refusal.into_ended()).await;
     downstream.fail(&respond::lines(&envelope)).await;
 }
@@ -301,13 +310,7 @@ async fn carry_out(
 }
 
 /// A bound call, approved where that is needed: to dispatch and to its end.
-async fn go_on(
-    job: Job,
-    downstream: Downstream,
-    spool: Spool,
-    mut call: Call,
-    grant: SshGrant,
-) {
+async fn go_on(job: Job, downstream: Downstream, spool: Spool, mut call: Call, grant: SshGrant) {
     let prepared = async {
         let (login, needles) = authorize(&job, &mut call, &grant).await?;
         let ready = connect(&job, &mut call, &grant, &login).await?;

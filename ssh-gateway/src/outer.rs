@@ -382,7 +382,11 @@ async fn judge(shared: &Shared, agent: &str, host: &str, port: u32) -> Result<u1
         }
         Some(_) if !shared.policy.is_current(agent) => {
             let verdict = Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated);
-            (verdict, "The agent of this login was removed, or its access ended.".to_owned(), "agent".to_owned())
+            (
+                verdict,
+                "The agent of this login was removed, or its access ended.".to_owned(),
+                "agent".to_owned(),
+            )
         }
         Some(port) => match shared.policy.snapshot().ssh_target(agent, host, port) {
             Ok(()) => return Ok(port),

@@ -66,7 +66,11 @@ fn text(value: &Value, pointer: &str) -> String {
 
 /// An agent's text for a terminal: what controls it is shown, not obeyed.
 fn plain(text: &str) -> String {
-    text.chars().flat_map(|c| c.escape_debug().filter(move |_| c.is_control()).chain((!c.is_control()).then_some(c))).collect()
+    text.chars()
+        .flat_map(|c| {
+            c.escape_debug().filter(move |_| c.is_control()).chain((!c.is_control()).then_some(c))
+        })
+        .collect()
 }
 
 /// One question: who wants what, and all that is covered by the approval.
@@ -76,7 +80,10 @@ fn show(held: &Value) {
     let line = |label: &str, value: String| output::line(&format!("  {label:<11} {value}"));
     line("agent", text(held, "/agent"));
     line("action", format!("{} {}", text(held, "/action"), text(held, "/target")));
-    line("route", format!("{}, policy version {}", text(held, "/route"), text(held, "/policy_version")));
+    line(
+        "route",
+        format!("{}, policy version {}", text(held, "/route"), text(held, "/policy_version")),
+    );
     if held.pointer("/credential/id").is_some() {
         let [id, version, mode] =
             ["id", "version", "mode"].map(|name| text(held, &format!("/credential/{name}")));
@@ -88,7 +95,10 @@ fn show(held: &Value) {
         line("request", text(held, "/request_error"));
     }
     if held.pointer("/request/target").is_some() {
-        line("request", format!("{} {}", text(held, "/request/method"), text(held, "/request/target")));
+        line(
+            "request",
+            format!("{} {}", text(held, "/request/method"), text(held, "/request/target")),
+        );
     }
     for field in held.pointer("/request/headers").and_then(Value::as_array).into_iter().flatten() {
         line("header", format!("{}: {}", text(field, "/0"), text(field, "/1")));

@@ -46,9 +46,10 @@ pub(crate) fn describe(held: &Invocation) -> Option<Value> {
 /// The same with the request itself, for who decides.
 fn describe_whole(journal: &Journal, held: &Invocation) -> Option<Value> {
     let mut value = describe(held)?;
-    let shown = journal.shown(held).map_err(|error| error.to_string()).and_then(|text| {
-        serde_json::from_slice::<Value>(&text).map_err(|error| error.to_string())
-    });
+    let shown = journal
+        .shown(held)
+        .map_err(|error| error.to_string())
+        .and_then(|text| serde_json::from_slice::<Value>(&text).map_err(|error| error.to_string()));
     let (name, shown) = match shown {
         Ok(shown) => ("request", shown),
         Err(error) => ("request_error", Value::from(error)),

@@ -221,8 +221,7 @@ mod tests {
         let budget = per_minute(2);
         assert_eq!(usage.begin(&budget, START), Ok(()));
         assert_eq!(usage.begin(&budget, START + 30_000), Ok(()));
-        let spent =
-            Spent { key: "calls_per_minute", limit: 2, not_before_ms: START + 61_000 };
+        let spent = Spent { key: "calls_per_minute", limit: 2, not_before_ms: START + 61_000 };
         assert_eq!(usage.begin(&budget, START + 59_000), Err(spent));
         assert_eq!(usage.begin(&budget, START + 60_999), Err(spent));
         assert_eq!(usage.begin(&budget, START + 61_000), Ok(()));
@@ -264,7 +263,8 @@ mod tests {
     #[test]
     fn a_restart_counts_the_same_from_the_record() {
         let (mut live, mut restored) = (Usage::default(), Usage::default());
-        let budget = Budget { calls_per_day: Some(9), bytes_per_day: Some(900), ..Budget::default() };
+        let budget =
+            Budget { calls_per_day: Some(9), bytes_per_day: Some(900), ..Budget::default() };
         for n in 0..9 {
             let at_ms = START + n * HOUR_MS;
             live.begin(&budget, at_ms).unwrap();
@@ -275,7 +275,10 @@ mod tests {
         }
         assert_eq!(live, restored);
         let spent = restored.begin(&budget, START + 9 * HOUR_MS).unwrap_err();
-        assert_eq!((spent.key, spent.not_before_ms), ("calls_per_day", START - 660_000 + LONGEST_MS));
+        assert_eq!(
+            (spent.key, spent.not_before_ms),
+            ("calls_per_day", START - 660_000 + LONGEST_MS)
+        );
     }
 
     #[test]

@@ -6,11 +6,12 @@ use super::format::{Attachment, BLOCK, FrameHead, begin_frame, finish_frame, gen
 use super::walk::walk;
 use super::{Draft, Header, Kind};
 use crate::contract::{
-    Accepted, Body, Code, Completion, Confirmation, CredentialUse, Delivered, DeliveryFailed,
-    Digest, Dispatch, Ended, Event, Gateway, Idempotency, InvocationId, KeepResult, LeaseAcquired,
-    LeaseReleased, LeaseRenewed, LeaseUsed, Noted, Observation, PeerIdentity, Preflight,
-    RemoteContract, RepeatAnswered, RequestSent, ResponseComplete, ResponseStarted,
-    ResultCommitted, ResultRef, Retry, SetupAttempt, SetupStage, Source, SshEnd, Verdict,
+    Accepted, ApprovalDecided, ApprovalRequested, Body, Code, Completion, Confirmation,
+    CredentialUse, Delivered, DeliveryFailed, Digest, Dispatch, Ended, Event, Gateway, Idempotency,
+    InvocationId, KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed, Noted,
+    Observation, PeerIdentity, Preflight, RemoteContract, RepeatAnswered, RequestSent,
+    ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, Retry, Ruling, SetupAttempt,
+    SetupStage, Source, SshEnd, Verdict,
 };
 use crate::verify::Damage;
 use std::path::PathBuf;
@@ -146,6 +147,35 @@ fn golden_leases_of_version_1_are_read_and_written_the_same() {
     let lines: Vec<String> =
         events.iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect();
     let stored = String::from_utf8(golden("leases-v1.jsonl", lines.concat().as_bytes())).unwrap();
+    let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(read, events);
+    assert_eq!(lines.concat(), stored);
+}
+
+/// The events and the field that approvals and budgets added to version 1.
+#[test]
+fn golden_approvals_of_version_1_are_read_and_written_the_same() {
+    let mut bodies = bodies();
+    let Some(Body::ActionAccepted(accepted)) = bodies.first_mut() else { panic!("no first") };
+    accepted.counted = true;
+    bodies.truncate(1);
+    let decided = |ruling| Body::ApprovalDecided(ApprovalDecided { by: "alice".into(), ruling });
+    bodies.extend([
+        Body::ApprovalRequested(Box::new(ApprovalRequested {
+            fingerprint: Digest::of(b"request"),
+            expires_at_ms: 1_764_480_360_000,
+            lasts_ms: 3_600_000,
+            shown: Some("c2VhbGVk".into()),
+        })),
+        decided(Ruling::Approved { until_ms: 1_764_480_960_000 }),
+        decided(Ruling::Denied),
+    ]);
+    let stamp = |body| Event { invocation: id(), at_ms: 1, source: Source::OperatorAttested, body };
+    let events: Vec<Event> = bodies.into_iter().map(stamp).collect();
+    let lines: Vec<String> =
+        events.iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect();
+    let stored =
+        String::from_utf8(golden("approvals-v1.jsonl", lines.concat().as_bytes())).unwrap();
     let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(read, events);
     assert_eq!(lines.concat(), stored);

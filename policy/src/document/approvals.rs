@@ -79,9 +79,15 @@ mod tests {
         {
             assert!(is_url(good), "{good}");
         }
-        for bad in
-            ["h.test", "ftp://h.test", "https://u:p@h.test", "https://h.test/#a", "http://h:0", "http://", "http://h /"]
-        {
+        for bad in [
+            "h.test",
+            "ftp://h.test",
+            "https://u:p@h.test",
+            "https://h.test/#a",
+            "http://h:0",
+            "http://",
+            "http://h /",
+        ] {
             assert!(!is_url(bad), "{bad}");
         }
     }

@@ -104,18 +104,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         approval,
     };
     let place = fields.place();
-    Some(SshRoute {
-        name,
-        place,
-        agents,
-        host,
-        port,
-        users,
-        commands,
-        any_shell,
-        allow,
-        grant,
-    })
+    Some(SshRoute { name, place, agents, host, port, users, commands, any_shell, allow, grant })
 }
 
 fn read_ssh_credential(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Credential> {

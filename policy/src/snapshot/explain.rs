@@ -3,8 +3,8 @@
 use super::{EGRESS, Snapshot, http, normal_host, ssh};
 use crate::document::HttpRoute;
 use crate::{
-    Approval, Considered, Credential, Denial, Details, Explanation, HttpAction, HttpGrant, SshAction,
-    SshGrant,
+    Approval, Considered, Credential, Denial, Details, Explanation, HttpAction, HttpGrant,
+    SshAction, SshGrant,
 };
 use journal::contract::RemoteContract;
 use std::time::Duration;

@@ -3,9 +3,7 @@
 //! What is approved is agent, user, host, and the exact command or kind of session. Input comes after,
 //! so it is not covered, and the person is told so.
 
-use super::{
-    Job, Refusal, bound, end_refused, go_on, not_recorded, refuse, respond, same_id,
-};
+use super::{Job, Refusal, bound, end_refused, go_on, not_recorded, refuse, respond, same_id};
 use crate::downstream::Downstream;
 use crate::request::Request;
 use crate::spool::Spool;
@@ -54,13 +52,13 @@ pub(super) async fn ask(caller: Caller, call: Call, grant: SshGrant) {
     };
     match call.hold(question).await {
         Ok(_) => {
-            let caller =
-                Caller { job, downstream, spool: caller.spool, accepted: caller.accepted };
+            let caller = Caller { job, downstream, spool: caller.spool, accepted: caller.accepted };
             wait(caller, id, grant, approval, true).await;
         }
         Err(journal::append::Error::Locked) => {
             let verdict = Verdict::not_injected(Retry::AfterCorrection, Code::VaultLocked);
-            let message = "The vault is locked; an operator unlocks it with `affiant vault unlock`.";
+            let message =
+                "The vault is locked; an operator unlocks it with `affiant vault unlock`.";
             let refusal = Refusal::new(verdict, message, Some("credential"));
             refuse(&job.shared, downstream, caller.accepted, refusal).await;
         }
@@ -94,13 +92,7 @@ pub(super) async fn join(
 }
 
 /// Waits until the command can go on, or has to be answered. `first`: this channel began it.
-async fn wait(
-    caller: Caller,
-    id: InvocationId,
-    grant: SshGrant,
-    approval: Approval,
-    first: bool,
-) {
+async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Approval, first: bool) {
     let Caller { job, mut downstream, spool, mut accepted } = caller;
     let deadline = Instant::now() + approval.wait;
     let shared = job.shared.clone();
