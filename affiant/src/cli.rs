@@ -165,6 +165,21 @@ pub(crate) enum Policy {
         /// The number of the later version
         after: Option<u64>,
     },
+    /// Write a draft policy from the calls that passed under `egress = "observe"`
+    Learn {
+        /// Only calls of this agent
+        #[arg(long)]
+        agent: Option<String>,
+        /// RFC 3339 time, or an age such as 15m, 6h, 2d
+        #[arg(long)]
+        since: Option<String>,
+        /// Also take in calls that were denied
+        #[arg(long)]
+        denied: bool,
+        /// Write the draft here instead of stdout; a file that exists is left alone
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
     /// Say which rule decides a call, and what would be injected
     Explain {
         /// The agent that calls
@@ -173,6 +188,9 @@ pub(crate) enum Policy {
         /// A header field of the request, for routes with conditions
         #[arg(long, value_name = "NAME: VALUE")]
         header: Vec<String>,
+        /// The content of the request, for routes with conditions on it: JSON, or `@FILE`
+        #[arg(long, value_name = "JSON")]
+        body: Option<String>,
         /// METHOD URL, `ssh USER@HOST[:PORT] COMMAND`, `sftp USER@HOST`, `subsystem NAME USER@HOST`
         /// or `forward USER@HOST TO:PORT`
         #[arg(required = true, num_args = 2.., trailing_var_arg = true, value_name = "METHOD URL")]
@@ -287,6 +305,9 @@ pub(crate) enum Inv {
         /// The agent that called
         #[arg(long)]
         agent: Option<String>,
+        /// Only calls that passed because policy observes, and would be denied else
+        #[arg(long)]
+        would_be_denied: bool,
         /// RFC 3339 time, or an age such as 15m, 6h, 2d
         #[arg(long)]
         since: Option<String>,

@@ -186,6 +186,7 @@ fn credential() -> CredentialUse {
 fn preflight() -> Preflight {
     Preflight {
         policy_version: 3,
+        would_deny: None,
         route: Some("things".to_owned()),
         credential: Some(credential()),
         idempotent: false,

@@ -16,6 +16,8 @@ fn matches(filter: &Filter, invocation: &Invocation) -> bool {
     let verdict = invocation.verdict();
     filter.agent.as_ref().is_none_or(|agent| invocation.accepted().agent.as_ref() == Some(agent))
         && filter.gateway.is_none_or(|gateway| invocation.accepted().gateway == gateway)
+        && (!filter.would_be_denied
+            || invocation.preflight().is_some_and(|preflight| preflight.would_deny.is_some()))
         && filter.since_ms.is_none_or(|since| invocation.accepted_at_ms() >= since)
         && filter.outcome.is_none_or(|outcome| verdict.outcome() == outcome)
         && filter.phase.is_none_or(|phase| verdict.phase() == phase)

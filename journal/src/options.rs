@@ -88,6 +88,8 @@ pub struct Filter {
     pub phase: Option<Phase>,
     /// Taken by this gateway.
     pub gateway: Option<Gateway>,
+    /// Only those that policy would have refused, but observed.
+    pub would_be_denied: bool,
     /// Taken at or after this time, in milliseconds since 1970.
     pub since_ms: Option<u64>,
     /// At most so many; 0 means 50.

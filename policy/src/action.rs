@@ -62,6 +62,25 @@ pub struct Details<'a> {
     pub query: Option<&'a str>,
     /// The header fields in their order: names in any case, and values.
     pub headers: &'a [(&'a [u8], &'a [u8])],
+    /// The content.
+    pub body: Body<'a>,
+}
+
+/// The content of an HTTP request, as conditions on it see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Body<'a> {
+    /// There is none.
+    Absent,
+    /// All of it.
+    Whole(&'a [u8]),
+    /// It can't be judged, and why.
+    Unreadable(&'static str),
+}
+
+impl Default for Body<'_> {
+    fn default() -> Self {
+        Self::Unreadable("it was not read")
+    }
 }
 
 /// One SSH action.

@@ -1,6 +1,6 @@
 //! A call written in one line, as people name it: `POST https://host/path`, `ssh user@host command`.
 
-use crate::{Details, Explanation, HttpAction, Scheme, Snapshot, SshAction, SshRequest};
+use crate::{Body, Details, Explanation, HttpAction, Scheme, Snapshot, SshAction, SshRequest};
 
 /// Why a line names no call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +51,15 @@ pub enum Call {
         /// What is asked for.
         request: Request,
     },
+}
+
+/// What else of an HTTP request conditions look at, as people name it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rest {
+    /// Header fields.
+    pub headers: Vec<(String, String)>,
+    /// The content. Taken for JSON where no `Content-Type` says what it is.
+    pub body: Option<String>,
 }
 
 /// What an SSH call asks for.
@@ -133,24 +142,24 @@ impl Call {
         Ok(Self::Ssh { user: user.to_owned(), host, port, request })
     }
 
-    /// Explains the decision on the call; headers count for HTTP only.
+    /// Explains the decision on the call; the rest counts for HTTP only.
     #[must_use]
-    pub fn explain(
-        &self,
-        snapshot: &Snapshot,
-        agent: &str,
-        headers: &[(String, String)],
-    ) -> Explanation {
+    pub fn explain(&self, snapshot: &Snapshot, agent: &str, rest: &Rest) -> Explanation {
         match self {
             Self::Http { method, scheme, host, port, path, query } => {
                 let action = HttpAction { agent, scheme: *scheme, host, port: *port, method, path };
                 let bytes = |(name, value): &(String, String)| {
                     (name.clone().into_bytes(), value.clone().into_bytes())
                 };
-                let owned: Vec<_> = headers.iter().map(bytes).collect();
+                let mut owned: Vec<_> = rest.headers.iter().map(bytes).collect();
+                let typed = |(name, _): &(Vec<u8>, _)| name.eq_ignore_ascii_case(TYPE);
+                if rest.body.is_some() && !owned.iter().any(typed) {
+                    owned.push((TYPE.to_vec(), b"application/json".to_vec()));
+                }
                 let fields: Vec<_> =
                     owned.iter().map(|(n, v)| (n.as_slice(), v.as_slice())).collect();
-                let details = Details { query: query.as_deref(), headers: &fields };
+                let body = rest.body.as_ref().map_or(Body::Absent, |b| Body::Whole(b.as_bytes()));
+                let details = Details { query: query.as_deref(), headers: &fields, body };
                 snapshot.explain_http_with(&action, &details)
             }
             Self::Ssh { user, host, port, request } => {
@@ -165,6 +174,9 @@ impl Call {
         }
     }
 }
+
+/// The field that says what content is.
+const TYPE: &[u8] = b"content-type";
 
 fn host_and_port(text: &str, default: u16) -> Result<(String, u16), Error> {
     match text.rsplit_once(':') {

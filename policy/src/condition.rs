@@ -1,12 +1,16 @@
-//! Conditions on header fields and query parameters: met, or not, by what the request says.
+//! Conditions on header fields, query parameters and JSON content: met, or not, by what the request
+//! says.
 //!
 //! A condition is met when its name occurs and every occurrence matches: a server that reads the
-//! last of two values sees nothing that policy has not judged. What can't be read meets nothing.
+//! last of two values sees nothing that policy has not judged. What can't be read meets nothing; and
+//! content that can't be read is not judged by a wider rule either.
 
-use crate::Details;
-use crate::glob;
+use crate::json::Content;
+use crate::{Details, glob};
+use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Patterns by name; any of them may match.
 pub(crate) type Wanted = BTreeMap<String, Vec<String>>;
@@ -18,6 +22,19 @@ pub(crate) struct Conditions {
     pub headers: Wanted,
     /// By decoded parameter name.
     pub query: Wanted,
+    /// By JSON pointer (RFC 6901).
+    pub body: BTreeMap<String, Vec<Literal>>,
+}
+
+/// What a JSON value may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Literal {
+    /// A string that the pattern matches.
+    Text(String),
+    /// This truth value.
+    Truth(bool),
+    /// This whole number.
+    Number(i64),
 }
 
 /// The first condition that is not met.
@@ -27,6 +44,10 @@ pub(crate) enum Unmet<'a> {
     Header(&'a str),
     /// On this parameter.
     Query(&'a str),
+    /// On this pointer.
+    Body(&'a str),
+    /// One on content that can't be judged, and why.
+    Unjudged(&'static str),
 }
 
 /// How the conditions of two routes relate.
@@ -43,16 +64,26 @@ pub(crate) enum Relation {
 impl Conditions {
     /// What orders routes: more conditions are narrower.
     pub(crate) fn breadth(&self) -> Reverse<usize> {
-        Reverse(self.headers.len() + self.query.len())
+        Reverse(self.headers.len() + self.query.len() + self.body.len())
     }
 
     /// Whether there is none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.headers.is_empty() && self.query.is_empty()
+        self.headers.is_empty() && self.query.is_empty() && self.body.is_empty()
     }
 
-    /// Judges a request.
-    pub(crate) fn unmet(&self, details: &Details<'_>) -> Option<Unmet<'_>> {
+    /// The conditions on content, for people.
+    pub(crate) fn body_in_words(&self) -> String {
+        let words = self.body.iter().map(|(pointer, literals)| {
+            let values: Vec<_> = literals.iter().map(ToString::to_string).collect();
+            format!("{pointer} = {}", values.join(" | "))
+        });
+        words.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Judges a request. The content is looked at last: only where all else is met does it matter
+    /// that it can't be judged.
+    pub(crate) fn unmet(&self, details: &Details<'_>, content: &Content) -> Option<Unmet<'_>> {
         let header = self.headers.iter().find(|(name, patterns)| {
             let named = |field: &&(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
             let fields = details.headers.iter().filter(named);
@@ -61,6 +92,10 @@ impl Conditions {
         if let Some((name, _)) = header {
             return Some(Unmet::Header(name));
         }
+        self.unmet_query(details).or_else(|| self.unmet_body(details, content))
+    }
+
+    fn unmet_query(&self, details: &Details<'_>) -> Option<Unmet<'_>> {
         if self.query.is_empty() {
             return None;
         }
@@ -71,6 +106,21 @@ impl Conditions {
             !every(values.map(|(_, value)| value.clone()), patterns)
         });
         query.map(|(name, _)| Unmet::Query(name))
+    }
+
+    fn unmet_body(&self, details: &Details<'_>, content: &Content) -> Option<Unmet<'_>> {
+        let (first, _) = self.body.first_key_value()?;
+        match content.of(details) {
+            Err(why) => Some(Unmet::Unjudged(why)),
+            Ok(None) => Some(Unmet::Body(first)),
+            Ok(Some(json)) => {
+                let unmet = self.body.iter().find(|(pointer, literals)| {
+                    let value = json.pointer(pointer);
+                    !value.is_some_and(|value| literals.iter().any(|l| l.matches(value)))
+                });
+                unmet.map(|(pointer, _)| Unmet::Body(pointer))
+            }
+        }
     }
 
     /// Relates the conditions of two routes.
@@ -84,7 +134,13 @@ impl Conditions {
                 !one.iter().any(|p| two.iter().any(|q| glob::meet(p.as_bytes(), q.as_bytes())))
             })
         };
-        let apart = apart(&self.headers, &other.headers) || apart(&self.query, &other.query);
+        let apart_in_body = self.body.iter().any(|(pointer, one)| {
+            let Some(two) = other.body.get(pointer) else { return false };
+            !one.iter().any(|p| two.iter().any(|q| p.meets(q)))
+        });
+        let apart = apart(&self.headers, &other.headers)
+            || apart(&self.query, &other.query)
+            || apart_in_body;
         if apart || self.breadth() != other.breadth() {
             Relation::Ordered
         } else {
@@ -92,6 +148,45 @@ impl Conditions {
         }
     }
 }
+
+impl Literal {
+    fn matches(&self, value: &Value) -> bool {
+        match self {
+            Self::Text(pattern) => value
+                .as_str()
+                .is_some_and(|text| glob::matches(pattern.as_bytes(), text.as_bytes(), |_| true)),
+            Self::Truth(truth) => value.as_bool() == Some(*truth),
+            Self::Number(number) => {
+                // 1.0 is 1 to most readers.
+                let whole = |float: f64| float == *number as f64 && float.abs() < EXACT;
+                value.as_i64() == Some(*number) || value.as_f64().is_some_and(whole)
+            }
+        }
+    }
+
+    /// Whether some value matches both.
+    fn meets(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Text(p), Self::Text(q)) => glob::meet(p.as_bytes(), q.as_bytes()),
+            (Self::Truth(p), Self::Truth(q)) => p == q,
+            (Self::Number(p), Self::Number(q)) => p == q,
+            (Self::Text(_) | Self::Truth(_) | Self::Number(_), _) => false,
+        }
+    }
+}
+
+impl fmt::Display for Literal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(pattern) => write!(f, "{pattern:?}"),
+            Self::Truth(truth) => write!(f, "{truth}"),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// Up to here a floating-point number is one whole number only.
+const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Whether there are values, and each matches one of the patterns.
 fn every(values: impl Iterator<Item = Vec<u8>>, patterns: &[String]) -> bool {
@@ -132,23 +227,74 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Body;
 
     fn conditions(headers: &[(&str, &[&str])], query: &[(&str, &[&str])]) -> Conditions {
         let wanted = |list: &[(&str, &[&str])]| {
             let owned = |p: &[&str]| p.iter().map(|&p| p.to_owned()).collect::<Vec<_>>();
             list.iter().map(|&(name, patterns)| (name.to_owned(), owned(patterns))).collect()
         };
-        Conditions { headers: wanted(headers), query: wanted(query) }
+        Conditions { headers: wanted(headers), query: wanted(query), ..Conditions::default() }
+    }
+
+    fn unmet<'a>(conditions: &'a Conditions, details: &Details<'_>) -> Option<Unmet<'a>> {
+        conditions.unmet(details, &Content::default())
+    }
+
+    fn on_body(body: &[(&str, &[Literal])]) -> Conditions {
+        let body = body.iter().map(|(p, l)| ((*p).to_owned(), l.to_vec())).collect();
+        Conditions { body, ..Conditions::default() }
+    }
+
+    /// V-1: each pointer leads to one of its values; what can't be judged says so.
+    #[test]
+    fn v_1_fields_of_content_are_compared() {
+        let text = |pattern: &str| Literal::Text(pattern.to_owned());
+        let model = on_body(&[
+            ("/model", &[text("small-*"), text("tiny")]),
+            ("/stream", &[Literal::Truth(false)]),
+            ("/n/0", &[Literal::Number(1)]),
+        ]);
+        let json = [(&b"content-type"[..], &b"application/json"[..])];
+        let check = |body: Body<'_>, expected: Option<Unmet<'_>>| {
+            let details = Details { query: None, headers: &json, body };
+            assert_eq!(unmet(&model, &details), expected, "{body:?}");
+        };
+        check(Body::Whole(br#"{"model":"small-2","stream":false,"n":[1]}"#), None);
+        check(Body::Whole(br#"{"model":"tiny","stream":false,"n":[1.0]}"#), None);
+        let unmet = |pointer| Some(Unmet::Body(pointer));
+        check(Body::Whole(br#"{"model":"large","stream":false,"n":[1]}"#), unmet("/model"));
+        check(Body::Whole(br#"{"model":["tiny"],"stream":false,"n":[1]}"#), unmet("/model"));
+        check(Body::Whole(br#"{"model":"tiny","stream":"false","n":[1]}"#), unmet("/stream"));
+        check(Body::Whole(br#"{"model":"tiny","stream":false,"n":[1.5]}"#), unmet("/n/0"));
+        check(Body::Whole(br#"{"model":"tiny","stream":false,"n":["1"]}"#), unmet("/n/0"));
+        check(Body::Whole(br#"{"model":"tiny","stream":false}"#), unmet("/n/0"));
+        check(Body::Absent, unmet("/model"));
+        check(Body::Whole(b"model=tiny"), Some(Unmet::Unjudged("it is not JSON")));
+        check(Body::Unreadable("why"), Some(Unmet::Unjudged("why")));
+        assert_eq!(
+            model.body_in_words(),
+            r#"/model = "small-*" | "tiny", /n/0 = 1, /stream = false"#
+        );
+        let large = on_body(&[("/model", &[text("large")])]);
+        assert_eq!(large.relate(&on_body(&[("/model", &[text("s*")])])), Relation::Ordered);
+        assert_eq!(large.relate(&on_body(&[("/model", &[text("l*")])])), Relation::Crossing);
+        assert_eq!(
+            large.relate(&on_body(&[("/model", &[Literal::Truth(true)])])),
+            Relation::Ordered
+        );
+        assert_eq!(large.relate(&on_body(&[("/other", &[text("large")])])), Relation::Crossing);
     }
 
     #[test]
     fn every_occurrence_has_to_match() {
         let action = conditions(&[], &[("Action", &["Describe*", "List*"])]);
-        let met = |query: &str| action.unmet(&Details { query: Some(query), headers: &[] });
+        let met =
+            |query: &str| unmet(&action, &Details { query: Some(query), ..Details::default() });
         assert_eq!(met("Action=DescribeInstances&Version=1"), None);
         assert_eq!(met("&&Action=ListUsers"), None);
         assert_eq!(met("%41ction=Describe%49mages"), None);
-        let unmet = Some(Unmet::Query("Action"));
+        let expected = Some(Unmet::Query("Action"));
         for query in [
             "",
             "Action",
@@ -159,16 +305,16 @@ mod tests {
             "Action=Describe%zz",
             "Action=DescribeX&x=%4",
         ] {
-            assert_eq!(met(query), unmet, "{query}");
+            assert_eq!(met(query), expected, "{query}");
         }
-        assert_eq!(action.unmet(&Details::default()), unmet);
+        assert_eq!(unmet(&action, &Details::default()), expected);
     }
 
     #[test]
     fn header_names_have_no_case_and_values_have() {
         let target = conditions(&[("x-amz-target", &["DynamoDB_20120810.Get*"])], &[]);
         let met = |fields: &[(&[u8], &[u8])]| {
-            target.unmet(&Details { query: None, headers: fields }).is_none()
+            unmet(&target, &Details { headers: fields, ..Details::default() }).is_none()
         };
         assert!(met(&[(b"X-Amz-Target", b" DynamoDB_20120810.GetItem ")]));
         assert!(!met(&[(b"X-Amz-Target", b"dynamodb_20120810.getitem")]));

@@ -83,8 +83,7 @@ fn changed(old: &Keys, new: &Keys) -> Vec<Changed> {
 impl Snapshot {
     fn rules(&self) -> Rules {
         let mut rules = Rules::new();
-        let egress = if self.defaults().egress { "allow" } else { "deny" };
-        let keys = Keys::from([("egress", egress.to_owned())]);
+        let keys = Keys::from([("egress", self.defaults().egress.as_str().to_owned())]);
         rules.insert(("defaults", "defaults".to_owned()), keys);
         rules.insert(("approvals", "approvals".to_owned()), approvals(self.approvals()));
         for named in self.budgets() {
@@ -144,6 +143,7 @@ fn http(route: &HttpRoute) -> Keys {
     put("match.path", route.path.as_ref().map(|p| p.as_str().to_owned()));
     put("match.headers", wanted(&route.conditions.headers));
     put("match.query", wanted(&route.conditions.query));
+    put("match.body", some(route.conditions.body_in_words()));
     put("approval", grant.approval.map(|_| "required".to_owned()));
     put("preset", grant.preset.map(str::to_owned));
     put("credential", grant.credential.as_ref().map(credential));

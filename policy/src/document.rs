@@ -45,11 +45,34 @@ pub(crate) struct Document {
     pub budgets: Vec<budget::Named>,
 }
 
+/// What becomes of HTTP that no route matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Egress {
+    /// It is refused.
+    #[default]
+    Deny,
+    /// It passes, without a credential.
+    Allow,
+    /// It passes, without a credential, and the record says that it would be refused.
+    Observe,
+}
+
+impl Egress {
+    /// The word in policy.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Allow => "allow",
+            Self::Observe => "observe",
+        }
+    }
+}
+
 /// The table `[defaults]`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Defaults {
-    /// Whether targets without a route are open.
-    pub egress: bool,
+    /// What becomes of HTTP that no route matches.
+    pub egress: Egress,
     /// Where `egress` stands.
     pub place: Option<Place>,
     /// The terms that routes inherit.
@@ -167,7 +190,11 @@ pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
 
 fn read_defaults(root: &Fields<'_, '_>) -> Defaults {
     let Some(fields) = root.table("defaults", DEFAULTS) else { return Defaults::default() };
-    let egress = fields.word("egress", &["deny", "allow"]) == Some(1);
+    let egress = match fields.word("egress", &["deny", "allow", "observe"]) {
+        Some(1) => Egress::Allow,
+        Some(2) => Egress::Observe,
+        Some(_) | None => Egress::Deny,
+    };
     let terms = terms::read(&fields, &Terms::default(), false);
     Defaults { egress, place: Some(fields.place_of("egress")), terms }
 }

@@ -1,6 +1,6 @@
 //! A team's own expectations of its policy, as a file that is checked in beside it.
 
-use crate::call::Call;
+use crate::call::{Call, Rest};
 use crate::document::reader::{Fields, Reader};
 use crate::document::value;
 use crate::{Diagnostic, Explanation, Snapshot};
@@ -13,6 +13,7 @@ pub(crate) const KNOWN: &[&str] = &[
     "agent",
     "call",
     "headers",
+    "body",
     "allow",
     "rule",
     "credential",
@@ -33,7 +34,7 @@ struct Expectation {
     agent: String,
     title: String,
     call: Call,
-    headers: Vec<(String, String)>,
+    rest: Rest,
     allow: bool,
     /// Field of the explanation and the text it is to have.
     others: Vec<(&'static str, String)>,
@@ -123,7 +124,7 @@ fn read_one(fields: &Fields<'_, '_>) -> Option<Expectation> {
         agent: agent.to_owned(),
         title: line.to_owned(),
         call: call?,
-        headers,
+        rest: Rest { headers, body: fields.text("body").map(|text| text.value.to_owned()) },
         allow: fields.truth("allow")?,
         others,
     })
@@ -131,7 +132,7 @@ fn read_one(fields: &Fields<'_, '_>) -> Option<Expectation> {
 
 impl Expectation {
     fn check(&self, snapshot: &Snapshot) -> Checked {
-        let told = self.call.explain(snapshot, &self.agent, &self.headers);
+        let told = self.call.explain(snapshot, &self.agent, &self.rest);
         let mut differences = Vec::new();
         let mut compare = |key, expected: &str, found: String| {
             if expected != found {

@@ -21,6 +21,9 @@ pub struct Explanation {
     /// The code of the denial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
+    /// Under `egress = "observe"`: the code that it would be denied with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub would_deny: Option<Code>,
     /// The field that the caller can correct.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,

@@ -11,6 +11,8 @@ use std::time::Duration;
 pub struct HttpGrant {
     /// The deciding route; none under `egress = "allow"`.
     pub route: Option<String>,
+    /// Under `egress = "observe"`: the code that the action would have been refused with.
+    pub would_deny: Option<Code>,
     /// What is injected.
     pub credential: Option<Credential>,
     /// The route's word on idempotency; none leaves it to the method (contract S-4).

@@ -21,6 +21,8 @@ mod grant;
 mod handle;
 mod host;
 mod inject;
+mod json;
+pub mod learn;
 mod path;
 pub mod preset;
 pub mod recipe;
@@ -32,7 +34,7 @@ mod starter;
 pub mod store;
 pub mod vault;
 
-pub use action::{Details, HttpAction, Scheme, SshAction, SshRequest};
+pub use action::{Body, Details, HttpAction, Scheme, SshAction, SshRequest};
 pub use certificate::ClientCertificate;
 pub use diagnostic::Diagnostic;
 pub use explain::{Considered, Explanation};

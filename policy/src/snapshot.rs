@@ -7,9 +7,10 @@ mod ssh;
 
 use crate::document::approvals::Approvals;
 use crate::document::reader::{Place, Reader};
-use crate::document::{self, Defaults, HttpRoute, SshRoute, Trust, budget};
+use crate::document::{self, Defaults, Egress, HttpRoute, SshRoute, Trust, budget};
 use crate::{
-    Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, SshAction, SshGrant, host,
+    Body, Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, SshAction, SshGrant,
+    host,
 };
 use journal::contract::{Budget, Code};
 use std::collections::BTreeSet;
@@ -40,6 +41,20 @@ struct Tie {
 
 /// The rule's name in answers where no route decides.
 const EGRESS: &str = "defaults.egress";
+
+/// Why content that nobody has read can't be judged.
+const UNREAD: &str = "it was not read";
+
+/// What the search for the deciding route comes to.
+enum Found<'a> {
+    /// The narrowest route that matches.
+    Route(&'a HttpRoute),
+    /// A route that would decide if the content met its conditions, and why that can't be said. A
+    /// wider route is not asked: what can't be judged is not allowed by another rule.
+    Undecided(&'a HttpRoute, &'static str),
+    /// No route matches.
+    None,
+}
 
 impl Snapshot {
     /// Reads and compiles a text.
@@ -89,10 +104,13 @@ impl Snapshot {
     /// [`Denial`] with `TARGET_NOT_ALLOWED` or `INVALID_TARGET`.
     pub fn tunnel(&self, agent: &str, host: &str, port: u16) -> Result<(), Denial> {
         let host = normal_host(host)?;
-        if self.http.leads_to(agent, &host, port) || self.defaults.egress {
+        if self.http.leads_to(agent, &host, port) {
             return Ok(());
         }
-        Err(self.http.refuse_tunnel(agent, &host, port))
+        match self.defaults.egress {
+            Egress::Deny => Err(self.http.refuse_tunnel(agent, &host, port)),
+            Egress::Allow | Egress::Observe => Ok(()),
+        }
     }
 
     /// The terms of a tunnel that is not looked into, if that is what the route for this host says.
@@ -109,19 +127,27 @@ impl Snapshot {
         }
     }
 
-    /// Decides one HTTP action. The most specific matching route wins; nothing matching is denied
-    /// unless `egress = "allow"`.
+    /// Decides one HTTP action without headers, query and content. The most specific matching route wins; nothing matching is denied
+    /// unless `egress` is `"allow"` or `"observe"`.
     ///
     /// # Errors
     /// [`Denial`].
     pub fn http(&self, action: &HttpAction<'_>) -> Result<HttpGrant, Denial> {
-        self.http_with(action, &Details::default())
+        self.http_with(action, &Details { body: Body::Absent, ..Details::default() })
     }
 
-    /// As [`Snapshot::http`], with what conditions on headers and query look at.
+    /// Whether conditions on the content take part in the decision, so that it has to be read first.
+    #[must_use]
+    pub fn looks_at_body(&self, action: &HttpAction<'_>, details: &Details<'_>) -> bool {
+        let details = Details { body: Body::Unreadable(UNREAD), ..*details };
+        let target = http::Target::of(action, details);
+        target.is_ok_and(|target| matches!(self.http.find(&target), Found::Undecided(..)))
+    }
+
+    /// As [`Snapshot::http`], with what conditions on headers, query and content look at.
     ///
     /// # Errors
-    /// [`Denial`].
+    /// [`Denial`]; also where a condition on content would take part and the content can't be judged.
     pub fn http_with(
         &self,
         action: &HttpAction<'_>,
@@ -129,9 +155,13 @@ impl Snapshot {
     ) -> Result<HttpGrant, Denial> {
         let target = http::Target::of(action, *details)?;
         match self.http.find(&target) {
-            Some(route) => Ok(route.grant_for(target.method, &target.path)),
-            None if self.defaults.egress => Ok(self.open_egress()),
-            None => Err(self.http.refuse(&target)),
+            Found::Route(route) => Ok(route.grant_for(target.method, &target.path)),
+            Found::Undecided(route, why) => Err(undecided(&route.name, why)),
+            Found::None => match self.defaults.egress {
+                Egress::Deny => Err(self.http.refuse(&target)),
+                Egress::Allow => Ok(self.open_egress(None)),
+                Egress::Observe => Ok(self.open_egress(Some(self.http.refuse(&target).code))),
+            },
         }
     }
 
@@ -196,10 +226,10 @@ impl Snapshot {
     /// Explains the decision on an HTTP action.
     #[must_use]
     pub fn explain_http(&self, action: &HttpAction<'_>) -> Explanation {
-        explain::http(self, action, &Details::default())
+        explain::http(self, action, &Details { body: Body::Absent, ..Details::default() })
     }
 
-    /// As [`Snapshot::explain_http`], with what conditions on headers and query look at.
+    /// As [`Snapshot::explain_http`], with what conditions look at.
     #[must_use]
     pub fn explain_http_with(&self, action: &HttpAction<'_>, details: &Details<'_>) -> Explanation {
         explain::http(self, action, details)
@@ -250,10 +280,11 @@ impl Snapshot {
         &self.trust
     }
 
-    fn open_egress(&self) -> HttpGrant {
+    fn open_egress(&self, would_deny: Option<Code>) -> HttpGrant {
         let terms = self.defaults.terms.clone();
         HttpGrant {
             route: None,
+            would_deny,
             credential: None,
             idempotent: None,
             idempotency: None,
@@ -296,6 +327,18 @@ fn approval_pending(route: &str) -> Denial {
         message: format!(
             "Route {route:?} requires the approval of a person, and nobody can be shown what passes \
              a tunnel that is not intercepted."
+        ),
+        rule: route.to_owned(),
+    }
+}
+
+/// A refusal because the content can't be judged by a route that looks at it.
+fn undecided(route: &str, why: &str) -> Denial {
+    Denial {
+        code: Code::TargetNotAllowed,
+        field: "request.body".to_owned(),
+        message: format!(
+            "Route {route:?} looks at the content of this request, which can't be judged: {why}."
         ),
         rule: route.to_owned(),
     }

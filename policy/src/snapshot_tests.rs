@@ -316,7 +316,7 @@ fn v_1_conditions_on_headers_and_query_narrow_routes() {
         + &route("items", dynamo, "");
     let snapshot = compile(&text);
     let decide = |method, host, query, headers: &[(&[u8], &[u8])]| {
-        let details = Details { query, headers };
+        let details = Details { query, headers, body: Body::Absent };
         let decided = snapshot.http_with(&action(method, host, "/"), &details);
         decided.map(|grant| grant.route.unwrap()).map_err(|denial| denial.field)
     };

@@ -9,31 +9,30 @@
 use crate::answer::{Finished, Pending};
 use crate::deliver::Outbound;
 use crate::fingerprint::{Content, WHOLE_BYTES, fingerprint};
+use crate::head;
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
-use crate::inject::{Before, Injected};
+use crate::judge::Judged;
 use crate::passage::Passage;
 use crate::proxy::Shared;
 use crate::redact::Redactor;
 use crate::relay::{self, Parts, Relay, upload};
 use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
-use crate::target::{Scheme, Target};
-use crate::upstream::dial::{self, Plan};
+use crate::target::Target;
 use crate::upstream::exchange::{self, Idle};
 use crate::upstream::pool;
-use crate::{head, outgoing};
+use crate::upstream::versions::Word;
 use bytes::Bytes;
 use journal::contract::{
-    Accepted, Budget, CredentialUse, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId,
-    KeepResult, Observation, Operation, Preflight, RemoteContract,
+    Accepted, Budget, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
+    Observation, Operation, RemoteContract,
 };
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
-use policy::{Credential, Details, HttpAction, HttpGrant, Policy, Secret, Snapshot};
+use policy::{HttpGrant, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 /// How long a caller is asked to wait where nothing else says so.
@@ -133,7 +132,7 @@ impl Job<'_> {
         let finished = match self.admit_when_delivered(prepared).await {
             Ok(Admission::New(mut call)) => {
                 if let Some(approval) = prepared.grant.approval {
-                    return self.ask(call, prepared, approval).await;
+                    return self.hold(call, prepared, approval).await;
                 }
                 match call.preflight(self.bound(prepared)) {
                     Ok(()) => return Ok(call),
@@ -198,6 +197,10 @@ impl Job<'_> {
             let origin = exchange::into_upgraded(sender, receiver);
             return self.upgraded(passage, &head, origin).await;
         }
+        if receiver.is_http11_required() {
+            // For the calls after this one: what was sent is not sent again.
+            self.shared.versions.learn(&ready.key.authority, Word::Http11Required);
+        }
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
         match ended {
             relay::Ended::Switched(_) => Finished { keep: false, pending: None },
@@ -233,25 +236,8 @@ impl Job<'_> {
         self.known.target = Some(target.recorded());
         request::check(&self.head, &shared.pseudonym)?;
         let snapshot = shared.policy.snapshot();
-        let host = target.authority.host.to_string();
-        let action = HttpAction {
-            agent: &agent,
-            scheme: target.scheme,
-            host: &host,
-            port: target.authority.port,
-            method: &self.head.method,
-            path: target.path(),
-        };
-        let headers: Vec<_> = self.head.fields.iter().collect();
-        let query = target.path_and_query.split_once('?').map(|(_, query)| query);
-        let details = Details { query, headers: &headers };
-        let grant = snapshot.http_with(&action, &details).map_err(Refusal::Denied)?;
-        let names = self.head.fields.iter().filter_map(|(name, _)| std::str::from_utf8(name).ok());
-        grant.check_headers(names).map_err(Refusal::Denied)?;
+        let Judged { grant, ahead: read } = self.judge(&snapshot, &agent, &target).await?;
         let limit_bytes = grant.limits.request_bytes;
-        if self.incoming.declared().is_some_and(|declared| declared > limit_bytes) {
-            return Err(Refusal::PayloadLimit { limit_bytes });
-        }
         if grant.keep == KeepResult::Full
             && shared.policy.vault().status() == policy::vault::Status::Locked
         {
@@ -263,8 +249,12 @@ impl Job<'_> {
             || operation.idempotency.is_some()
             || self.known.caller_id.is_some();
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
-        let guarded = guarded || looked_at || grant.approval.is_some();
-        let ahead = if guarded { self.read_ahead(limit_bytes).await? } else { Vec::new() };
+        let guarded = guarded || looked_at || read.is_some() || grant.approval.is_some();
+        let ahead = match read {
+            Some(ahead) => ahead,
+            None if guarded => self.read_ahead(limit_bytes).await?,
+            None => Vec::new(),
+        };
         if grant.approval.is_some() && !self.incoming.is_ended() {
             return Err(Refusal::TooLongToApprove);
         }
@@ -316,7 +306,7 @@ impl Job<'_> {
 
     /// Reads the content to its end, or beyond what a fingerprint covers. How it is paced and cut
     /// makes no difference to what follows; a pause of the route's idle time ends the call.
-    async fn read_ahead(&mut self, limit_bytes: u64) -> Result<Vec<Bytes>, Refusal> {
+    pub(crate) async fn read_ahead(&mut self, limit_bytes: u64) -> Result<Vec<Bytes>, Refusal> {
         self.ask_for_content().await?;
         let mut ahead = Vec::new();
         while self.incoming.length() <= WHOLE_BYTES {
@@ -393,127 +383,6 @@ impl Job<'_> {
             link,
         }
     }
-
-    /// What the call is bound to (contract V-5).
-    pub(crate) fn bound(&self, prepared: &Prepared) -> Preflight {
-        let grant = &prepared.grant;
-        let policy = &self.shared.policy;
-        Preflight {
-            policy_version: prepared.snapshot.version(),
-            route: grant.route.clone(),
-            credential: grant.credential.as_ref().map(|credential| policy.bind(credential)),
-            idempotent: prepared.operation.idempotent,
-            idempotency: prepared.operation.idempotency.clone(),
-            keep: grant.keep,
-            keep_seconds: grant.keep_for.as_secs(),
-        }
-    }
-
-    /// Gets the credential of a bound call, builds the head, sets up the connection.
-    pub(crate) async fn connect(
-        &self,
-        call: &mut Call,
-        prepared: &Prepared,
-    ) -> Result<Ready, Refusal> {
-        let bound = call.bound_credential();
-        let injected = self.injected(prepared, bound.as_ref()).await?;
-        call.authorize(bound.clone()).map_err(Refusal::Journal)?;
-        let target = &prepared.target;
-        let framing = injected.as_ref().map_or(self.framing, |injected| injected.framing);
-        let edits = injected.as_ref().map(|injected| &injected.edits);
-        let head = outgoing::head(&self.head, target, framing, edits, &self.shared.pseudonym);
-        let (content, redactor) =
-            injected.map(|injected| (injected.content, injected.redactor)).unwrap_or_default();
-        let key = pool::Key {
-            scheme: target.scheme,
-            authority: target.authority.clone(),
-            trust: prepared.snapshot.trust_for(&target.authority.host.to_string()),
-            credential: bound.map(|bound| (bound.id, bound.version)),
-            // Each caller's protocol goes on, so that nothing is changed that need not be: the names
-            // of HTTP/1.1 keep their case, and gRPC its frames.
-            http2: self.out.is_stream() && target.scheme == Scheme::Https,
-        };
-        let idle = self.connection(call, prepared, &key).await?;
-        Ok(Ready { idle, key, head, framing, content, redactor })
-    }
-
-    async fn injected(
-        &self,
-        prepared: &Prepared,
-        bound: Option<&CredentialUse>,
-    ) -> Result<Option<Injected>, Refusal> {
-        let before = Before {
-            head: &self.head,
-            target: &prepared.target,
-            framing: self.framing,
-            ahead: &prepared.ahead,
-            whole: self.incoming.is_ended(),
-        };
-        let Some((credential, bound)) = prepared.grant.credential.as_ref().zip(bound) else {
-            before.check_strays().map_err(Refusal::Credential)?;
-            return Ok(None);
-        };
-        let secret = secret_of(&self.shared.policy, credential, bound).await;
-        let secret = secret.map_err(Refusal::Credential)?;
-        before.inject(credential, &secret).map(Some).map_err(Refusal::Credential)
-    }
-
-    async fn connection(
-        &self,
-        call: &mut Call,
-        prepared: &Prepared,
-        key: &pool::Key,
-    ) -> Result<Idle, Refusal> {
-        let private_addresses = prepared.grant.private_addresses;
-        let repeatable = prepared.operation.idempotent;
-        let allowed = |address| dial::is_allowed(address, private_addresses);
-        let patience = prepared.grant.limits.connect_timeout;
-        if let Some(idle) = self.shared.pool.take(key, repeatable, allowed)
-            && let Ok(Ok(idle)) = timeout(patience, idle.ready()).await
-        {
-            return Ok(idle);
-        }
-        let plan = Plan {
-            scheme: key.scheme,
-            authority: &key.authority,
-            private_addresses,
-            trust: &key.trust,
-            timeout: prepared.grant.limits.connect_timeout,
-            http2: key.http2,
-        };
-        let mut unrecorded = None;
-        let dialled = dial::dial(&plan, &self.shared.trust, |attempt| {
-            if let Err(error) = call.setup_attempted(attempt) {
-                unrecorded = Some(error);
-            }
-        })
-        .await;
-        match unrecorded {
-            Some(error) => Err(Refusal::Journal(error)),
-            None => {
-                let idle = dialled.map_err(Refusal::Dial)?;
-                self.shared.pool.share(key, &idle);
-                let ready = timeout(patience, idle.ready()).await;
-                let ready = ready.map_err(|_| Refusal::Dial(dial::Error::Timeout))?;
-                ready.map_err(|error| Refusal::Dial(dial::Error::Broken(error)))
-            }
-        }
-    }
-}
-
-/// The secret of a credential; a slow source is asked off the threads that serve other calls.
-async fn secret_of(
-    policy: &Arc<Policy>,
-    credential: &Credential,
-    bound: &CredentialUse,
-) -> Result<Secret, policy::credential::Error> {
-    if !credential.secret.is_slow() {
-        return policy.credential_bound(credential, bound);
-    }
-    let (policy, credential, bound) = (Arc::clone(policy), credential.clone(), bound.clone());
-    tokio::task::spawn_blocking(move || policy.credential_bound(&credential, &bound))
-        .await
-        .unwrap_or(Err(policy::credential::Error::SourceFailed("the broker is stopping")))
 }
 
 /// The record of crossing the boundary.

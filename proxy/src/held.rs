@@ -31,7 +31,7 @@ const SECRET_FIELDS: &[&str] =
 
 impl Job<'_> {
     /// Asks a person about a call that was just taken on record, and waits.
-    pub(crate) async fn ask(
+    pub(crate) async fn hold(
         &mut self,
         mut call: Call,
         prepared: &Prepared,

@@ -16,6 +16,7 @@ use crate::stream::Shared;
 use crate::target::{Authority, Scheme, Target};
 use crate::upstream::dial::{self, Plan};
 use crate::upstream::exchange::{self, Wire};
+use crate::upstream::versions::Offer;
 use bytes::Bytes;
 use journal::contract::{
     Code, Ended, KeepResult, Observation, Operation, Preflight, Verdict, after_unknown,
@@ -133,6 +134,7 @@ impl Job<'_> {
     ) -> Result<exchange::Idle, Refusal> {
         call.preflight(Preflight {
             policy_version: snapshot.version(),
+            would_deny: grant.would_deny,
             route: grant.route.clone(),
             credential: None,
             idempotent: false,
@@ -149,7 +151,7 @@ impl Job<'_> {
             private_addresses: grant.private_addresses,
             trust: &[],
             timeout: grant.limits.connect_timeout,
-            http2: false,
+            offer: Offer::Http11,
         };
         let mut unrecorded = None;
         let dialled = dial::dial(&plan, &self.shared.trust, |attempt| {

@@ -2,6 +2,7 @@
 
 use crate::upstream::pool::Pool;
 use crate::upstream::tls::Trust;
+use crate::upstream::versions::Versions;
 use crate::{Ca, front};
 use async_trait::async_trait;
 use journal::Journal;
@@ -76,6 +77,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) trust: Trust,
     pub(crate) pool: Pool,
+    pub(crate) versions: Versions,
     /// This proxy's name in `Via`, unlike any other's, so that loops are seen.
     pub(crate) pseudonym: String,
     /// Whether the proxy goes down: who waits for a person waits no longer.
@@ -105,6 +107,7 @@ impl Proxy {
             options,
             trust: Trust::load().map_err(Error::Tls)?,
             pool: Pool::default(),
+            versions: Versions::default(),
             pseudonym: format!("{}-{tag}", crate::render::PROXY_NAME),
             stopping: watch::Sender::new(false),
         };

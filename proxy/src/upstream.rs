@@ -6,3 +6,4 @@ pub(crate) mod exchange;
 pub(crate) mod http2;
 pub(crate) mod pool;
 pub(crate) mod tls;
+pub(crate) mod versions;

@@ -407,6 +407,7 @@ fn bound(job: &Job, grant: &SshGrant, policy_version: u64) -> Preflight {
     let policy = &job.shared.policy;
     Preflight {
         policy_version,
+        would_deny: None,
         route: Some(grant.route.clone()),
         credential: grant.credential.as_ref().map(|credential| policy.bind(credential)),
         idempotent: grant.idempotent,

@@ -93,6 +93,7 @@ async fn begin(
 ) -> Result<TcpStream, Refusal> {
     let preflight = Preflight {
         policy_version: shared.policy.snapshot().version(),
+        would_deny: None,
         route: Some(grant.route.clone()),
         credential: None,
         idempotent: false,

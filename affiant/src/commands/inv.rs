@@ -14,12 +14,15 @@ use std::process::ExitCode;
 pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitCode> {
     let client = Client::connect(&context.home).await?;
     match command {
-        Inv::List { outcome, phase, agent, since, limit, cursor } => {
+        Inv::List { outcome, phase, agent, would_be_denied, since, limit, cursor } => {
             let mut query = vec![("limit", limit.to_string())];
             for (name, value) in
                 [("outcome", outcome), ("phase", phase), ("agent", agent), ("cursor", cursor)]
             {
                 query.extend(value.map(|value| (name, value)));
+            }
+            if would_be_denied {
+                query.push(("would_be_denied", would_be_denied.to_string()));
             }
             if let Some(since) = since {
                 query.push(("since", since));
@@ -74,14 +77,7 @@ async fn list(
     client: &Client,
     query: &[(&str, String)],
 ) -> anyhow::Result<ExitCode> {
-    let mut path = String::from("/v1/invocations");
-    for (n, (name, value)) in query.iter().enumerate() {
-        path.push(if n == 0 { '?' } else { '&' });
-        path.push_str(name);
-        path.push('=');
-        path.push_str(&encode(value));
-    }
-    let page = client.json(&path).await?;
+    let page = client.json(&list_path(query)).await?;
     if context.json {
         output::json(&page)?;
         return Ok(ExitCode::SUCCESS);
@@ -113,6 +109,18 @@ async fn list(
     Ok(ExitCode::SUCCESS)
 }
 
+/// The path of a list with its parameters.
+pub(super) fn list_path(query: &[(&str, String)]) -> String {
+    let mut path = String::from("/v1/invocations");
+    for (n, (name, value)) in query.iter().enumerate() {
+        path.push(if n == 0 { '?' } else { '&' });
+        path.push_str(name);
+        path.push('=');
+        path.push_str(&encode(value));
+    }
+    path
+}
+
 /// Percent-encodes for a path segment or a query value.
 pub(super) fn encode(value: &str) -> String {
     let mut encoded = String::with_capacity(value.len());
@@ -142,6 +150,7 @@ fn show(context: &Context, state: &Value) -> anyhow::Result<ExitCode> {
         ("outcome", "/error/outcome"),
         ("retry", "/error/retry"),
         ("code", "/error/code"),
+        ("observed", "/would_be_denied"),
         ("message", "/error/message"),
         ("delivery", "/delivery"),
     ] {

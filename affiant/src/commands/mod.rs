@@ -8,6 +8,7 @@ mod doctor;
 mod init;
 mod inv;
 mod journal;
+mod learn;
 mod policy;
 mod run;
 mod secret;
@@ -37,7 +38,7 @@ pub(crate) async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(listen) => serve::serve(&context, &listen).await,
         Command::Run(arguments) => run::run(&context, arguments).await,
         Command::Demo => demo::demo(context.json).await,
-        Command::Policy(command) => policy::policy(&context, command),
+        Command::Policy(command) => policy::policy(&context, command).await,
         Command::Secret(command) => secret::secret(&context, command).await,
         Command::Vault(command) => vault::vault(&context, command).await,
         Command::Agent(command) => agent::agent(&context, command).await,

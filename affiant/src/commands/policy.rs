@@ -1,16 +1,16 @@
 //! `affiant policy`: check, apply, show, history, rollback, test, diff, explain.
 
-use super::Context;
+use super::{Context, learn};
 use crate::cli;
 use crate::output::{self, Negative};
 use anyhow::{Context as _, bail};
-use policy::call::Call;
+use policy::call::{Call, Rest};
 use policy::expect::{Checked, Expectations};
 use policy::{Policy, Snapshot};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-pub(super) fn policy(context: &Context, command: cli::Policy) -> anyhow::Result<ExitCode> {
+pub(super) async fn policy(context: &Context, command: cli::Policy) -> anyhow::Result<ExitCode> {
     match command {
         cli::Policy::Check { file } => check(context, &named(context, file)),
         cli::Policy::Apply { file } => apply(context, &named(context, file)),
@@ -31,7 +31,12 @@ pub(super) fn policy(context: &Context, command: cli::Policy) -> anyhow::Result<
         }
         cli::Policy::Test { file, policy } => test(context, &file, policy.as_deref()),
         cli::Policy::Diff { before, after } => diff(context, before, after),
-        cli::Policy::Explain { agent, header, call } => explain(context, &agent, &header, &call),
+        cli::Policy::Learn { agent, since, denied, output } => {
+            learn::learn(context, agent, since, denied, output.as_deref()).await
+        }
+        cli::Policy::Explain { agent, header, body, call } => {
+            explain(context, &agent, &header, body, &call)
+        }
     }
 }
 
@@ -199,6 +204,7 @@ fn explain(
     context: &Context,
     agent: &str,
     headers: &[String],
+    body: Option<String>,
     call: &[String],
 ) -> anyhow::Result<ExitCode> {
     let call = Call::from_words(call)?;
@@ -207,7 +213,12 @@ fn explain(
         let (name, value) = header.split_once(':').context("write --header \"NAME: VALUE\"")?;
         fields.push((name.trim().to_owned(), value.trim().to_owned()));
     }
-    let explanation = call.explain(&open(context)?.snapshot(), agent, &fields);
+    let body = body.map(|text| match text.strip_prefix('@') {
+        Some(file) => std::fs::read_to_string(file).with_context(|| format!("read {file}")),
+        None => Ok(text),
+    });
+    let rest = Rest { headers: fields, body: body.transpose()? };
+    let explanation = call.explain(&open(context)?.snapshot(), agent, &rest);
     if context.json {
         output::json(&explanation)?;
     } else {

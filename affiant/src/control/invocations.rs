@@ -58,6 +58,7 @@ fn describe(invocation: &Invocation) -> Value {
         "first_sequence": invocation.first_sequence(),
         "last_sequence": invocation.last_sequence(),
         "policy_version": invocation.preflight().map(|preflight| preflight.policy_version),
+        "would_be_denied": invocation.preflight().and_then(|preflight| preflight.would_deny),
         "route": invocation.preflight().and_then(|preflight| preflight.route.clone()),
         "credential": invocation.preflight().and_then(|preflight| preflight.credential.clone()),
         "delivery": match invocation.delivery() {
@@ -81,6 +82,8 @@ pub(super) struct ListQuery {
     phase: Option<String>,
     agent: Option<String>,
     gateway: Option<String>,
+    #[serde(default)]
+    would_be_denied: bool,
     since: Option<String>,
     limit: Option<usize>,
     cursor: Option<String>,
@@ -113,6 +116,7 @@ pub(super) async fn list(
         outcome: parse("outcome", query.outcome.as_deref())?,
         phase: parse("phase", query.phase.as_deref())?,
         gateway: parse("gateway", query.gateway.as_deref())?,
+        would_be_denied: query.would_be_denied,
         since_ms: query.since.as_deref().map(since).transpose()?,
         limit: match query.limit.unwrap_or(50) {
             limit @ 1..=500 => limit,

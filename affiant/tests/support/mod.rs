@@ -82,6 +82,7 @@ pub struct Server {
     pub child: Child,
     pub http: SocketAddr,
     pub ssh: SocketAddr,
+    pub console: Option<SocketAddr>,
     token: String,
     home: PathBuf,
 }
@@ -91,14 +92,24 @@ impl Server {
         Self::start_by(home, &[])
     }
 
+    /// With more arguments of `serve`.
+    pub fn start_with(home: &Home, more: &[&str]) -> Self {
+        Self::start_as(home, &[], more)
+    }
+
     /// Started by another program, which takes the command as its last arguments.
     pub fn start_by(home: &Home, by: &[&str]) -> Self {
-        let serve = ["serve", "--http", "127.0.0.1:0", "--ssh", "127.0.0.1:0", "--json"];
+        Self::start_as(home, by, &[])
+    }
+
+    fn start_as(home: &Home, by: &[&str], more: &[&str]) -> Self {
+        let mut serve = vec!["serve", "--http", "127.0.0.1:0", "--ssh", "127.0.0.1:0", "--json"];
+        serve.extend(more);
         let mut command = match by {
             [] => home.command(&serve),
             [program, first @ ..] => {
                 let mut command = Command::new(program);
-                command.args(first).arg(BINARY).arg("--home").arg(home.path()).args(serve);
+                command.args(first).arg(BINARY).arg("--home").arg(home.path()).args(&serve);
                 clean(&mut command);
                 command
             }
@@ -112,6 +123,7 @@ impl Server {
             child,
             http: address("http"),
             ssh: address("ssh"),
+            console: ready["ready"]["console"].as_str().map(|text| text.parse().unwrap()),
             token: home.token.clone(),
             home: home.path().to_owned(),
         }

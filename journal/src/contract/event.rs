@@ -265,6 +265,9 @@ pub struct Accepted {
 pub struct Preflight {
     /// The policy snapshot that decided.
     pub policy_version: u64,
+    /// Under `egress = "observe"`: the code that the call would have been refused with.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub would_deny: Option<super::Code>,
     /// The deciding route, or none under `egress = "allow"`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub route: Option<String>,

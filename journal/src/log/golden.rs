@@ -46,6 +46,7 @@ fn bodies() -> Vec<Body> {
         })),
         Body::PreflightValidated(Box::new(Preflight {
             policy_version: 3,
+            would_deny: None,
             route: Some("payments.create".into()),
             credential: Some(credential()),
             idempotent: false,

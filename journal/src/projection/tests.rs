@@ -33,6 +33,7 @@ fn accepted() -> Body {
 fn validated() -> Body {
     Body::PreflightValidated(Box::new(Preflight {
         policy_version: 1,
+        would_deny: None,
         route: None,
         credential: None,
         idempotent: false,

@@ -38,6 +38,7 @@ pub(crate) fn accepted(agent: &str, fingerprint: &str) -> Accepted {
 pub(crate) fn preflight() -> Preflight {
     Preflight {
         policy_version: 3,
+        would_deny: None,
         route: Some("things".to_owned()),
         credential: Some(credential()),
         idempotent: false,

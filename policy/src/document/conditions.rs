@@ -1,8 +1,9 @@
-//! The keys `headers` and `query` of `match`.
+//! The keys `headers`, `query` and `body` of `match`.
 
 use super::reader::Fields;
 use super::value;
-use crate::condition::{Conditions, Wanted};
+use crate::condition::{Conditions, Literal, Wanted};
+use std::collections::BTreeMap;
 
 /// Fields whose values are secrets; those have no place in a policy (contract V-3).
 const SECRET: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "x-api-key"];
@@ -32,5 +33,24 @@ pub(super) fn read(target: &Fields<'_, '_>) -> Conditions {
             query.insert(name.value.to_owned(), patterns);
         }
     }
-    Conditions { headers, query }
+    Conditions { headers, query, body: read_body(target) }
+}
+
+fn read_body(target: &Fields<'_, '_>) -> BTreeMap<String, Vec<Literal>> {
+    let mut body = BTreeMap::new();
+    for (pointer, literals) in target.literals("body") {
+        if is_pointer(pointer.value) {
+            body.insert(pointer.value.to_owned(), literals);
+        } else {
+            let message = "names are JSON pointers, as in \"/model\" or \"/items/0/kind\"";
+            target.wrong_at(pointer.offset, "body", message);
+        }
+    }
+    body
+}
+
+/// Whether a text is a JSON pointer to a value inside of the content (RFC 6901 section 3).
+fn is_pointer(text: &str) -> bool {
+    let tildes = text.split('~').skip(1);
+    text.starts_with('/') && tildes.into_iter().all(|rest| rest.starts_with(['0', '1']))
 }

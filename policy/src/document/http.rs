@@ -32,7 +32,7 @@ pub(super) const KNOWN: &[&str] = &[
 ];
 
 pub(super) const MATCH: &[&str] =
-    &["scheme", "host", "port", "methods", "path", "headers", "query"];
+    &["scheme", "host", "port", "methods", "path", "headers", "query", "body"];
 pub(super) const IDEMPOTENCY: &[&str] = &["header", "scope", "retention", "contract"];
 pub(super) const RECONCILE: &[&str] = &["method", "path", "committed", "rejected"];
 
@@ -76,9 +76,6 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let conditions = conditions::read(&target);
     let (hosts, name) = (read_hosts(&target, preset)?, name?);
     let private_addresses = terms.private_addresses.unwrap_or(false);
-    if scheme == Scheme::Http && credential.as_ref().is_some_and(|c| c.inject == Inject::Mtls) {
-        target.wrong("scheme", "has no handshake for a client certificate; use https", None);
-    }
     if let Some(credential) = &credential {
         warn_of_exposure(fields, &target, scheme, &hosts, credential);
         warn_of_other_hosts(fields, &hosts, shared.presets.get(&credential.id));
@@ -97,6 +94,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let intercept = read_intercept(fields, &target);
     let grant = HttpGrant {
         route: Some(name.clone()),
+        would_deny: None,
         credential,
         idempotent,
         idempotency,
@@ -137,7 +135,7 @@ fn read_intercept(fields: &Fields<'_, '_>, target: &Fields<'_, '_>) -> bool {
             fields.wrong(key, "needs a route that is intercepted", None);
         }
     }
-    for key in ["methods", "path", "headers", "query"] {
+    for key in ["methods", "path", "headers", "query", "body"] {
         if target.has(key) {
             target.wrong(key, "needs a route that is intercepted", None);
         }
@@ -209,6 +207,9 @@ fn warn_of_exposure(
     credential: &Credential,
 ) {
     let id = &credential.id;
+    if scheme == Scheme::Http && credential.inject == Inject::Mtls {
+        target.wrong("scheme", "has no handshake for a client certificate; use https", None);
+    }
     if scheme == Scheme::Http {
         let message = format!("sends credential {id:?} in clear text");
         target.doubtful("scheme", message, Some("use https".to_owned()));

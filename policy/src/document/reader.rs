@@ -2,6 +2,7 @@
 
 use super::value;
 use crate::Diagnostic;
+use crate::condition::Literal;
 use std::cell::RefCell;
 use std::ops::Range;
 use toml::Spanned;
@@ -330,6 +331,34 @@ impl<'r, 't> Fields<'r, 't> {
         Some(lists)
     }
 
+    /// A table with keys of the user's own: each with a text, a whole number or a truth value, or a
+    /// list of such.
+    pub(crate) fn literals(&self, key: &str) -> Vec<(At<&'r str>, Vec<Literal>)> {
+        const WANTED: &str = "a table of texts, whole numbers, truth values, and lists of these";
+        let Some(value) = self.find(key) else { return Vec::new() };
+        let Some(table) = value.get_ref().as_table() else {
+            self.mistyped(key, value, WANTED);
+            return Vec::new();
+        };
+        let mut literals = Vec::with_capacity(table.len());
+        for (name, value) in table.iter() {
+            let found = match value.get_ref().as_array() {
+                Some(list) if list.is_empty() => {
+                    self.wrong_at(value.span().start, key, "an empty list matches nothing");
+                    continue;
+                }
+                Some(list) => list.iter().map(|member| literal(member.get_ref())).collect(),
+                None => literal(value.get_ref()).map(|literal| vec![literal]),
+            };
+            let name = At { value: name.get_ref().as_ref(), offset: name.span().start };
+            match found {
+                Some(found) => literals.push((name, found)),
+                None => self.mistyped(key, value, WANTED),
+            }
+        }
+        literals
+    }
+
     /// A table with keys of the user's own: texts, whole numbers, truth values and lists of texts.
     pub(crate) fn scalars(&self, key: &str) -> Vec<(String, serde_json::Value)> {
         let Some(value) = self.find(key) else { return Vec::new() };
@@ -380,4 +409,10 @@ impl<'r, 't> Fields<'r, 't> {
     pub(crate) fn wrong_at(&self, offset: usize, key: &str, message: impl std::fmt::Display) {
         self.reader.error(offset, format!("`{key}` of {}: {message}", self.what), None);
     }
+}
+
+fn literal(value: &DeValue<'_>) -> Option<Literal> {
+    let number = || value.as_integer().and_then(|n| n.as_str().replace('_', "").parse().ok());
+    let text = value.as_str().map(|text| Literal::Text(text.to_owned()));
+    text.or_else(|| value.as_bool().map(Literal::Truth)).or_else(|| number().map(Literal::Number))
 }

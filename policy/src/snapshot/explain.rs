@@ -1,6 +1,6 @@
 //! Explains a decision: the same search, told in words.
 
-use super::{EGRESS, Snapshot, http, normal_host, ssh};
+use super::{EGRESS, Found, Snapshot, http, normal_host, ssh};
 use crate::document::HttpRoute;
 use crate::{
     Approval, Considered, Credential, Denial, Details, Explanation, HttpAction, HttpGrant,
@@ -26,14 +26,22 @@ pub(super) fn http(
     let decision = snapshot.http_with(action, details);
     let mut explanation = begin(snapshot, title, decision.as_ref().err());
     let target = http::Target::of(action, *details);
-    let found = target.as_ref().ok().and_then(|t| snapshot.http.find(t));
+    let found = target.as_ref().ok().and_then(|t| match snapshot.http.find(t) {
+        Found::Route(route) | Found::Undecided(route, _) => Some(route),
+        Found::None => None,
+    });
     if let Ok(grant) = &decision {
         explanation.reason = match found {
             Some(_) => "the narrowest route that matches".to_owned(),
+            None if grant.would_deny.is_some() => {
+                "no route matches: it would be denied, and passes because egress is observed"
+                    .to_owned()
+            }
             None => "no route matches, and egress is open".to_owned(),
         };
         explanation.injects = grant.credential.as_ref().map(injection);
         explanation.credential = grant.credential.as_ref().map(|c| c.id.clone());
+        explanation.would_deny = grant.would_deny;
         explanation.preset = grant.preset;
         explanation.idempotent = Some(grant.is_idempotent(action.method));
         explanation.key = grant.idempotency.as_ref().map(|rule| rule.header.clone());
@@ -65,6 +73,7 @@ pub(super) fn http(
                     Some(http::Mismatch::Method) => "is for other methods",
                     Some(http::Mismatch::Query) => "has a condition on the query",
                     Some(http::Mismatch::Header) => "has a condition on headers",
+                    Some(http::Mismatch::Body) => "has a condition on the content",
                 }
                 .to_owned(),
             })
@@ -125,6 +134,7 @@ fn begin(snapshot: &Snapshot, action: String, denial: Option<&Denial>) -> Explan
         rule: denial.map_or_else(|| EGRESS.to_owned(), |d| d.rule.clone()),
         line: None,
         code: denial.map(|d| d.code),
+        would_deny: None,
         field: denial.map(|d| d.field.clone()),
         reason: denial.map(|d| d.message.clone()).unwrap_or_default(),
         injects: None,

@@ -8,10 +8,11 @@
 //! Each step is from narrow to wide; a level that has no match gives way to the next wider one.
 
 use super::order::{self, Bucket, Relation, admits, breadth, relate};
-use super::{Tie, normal_host, not_allowed, shown};
+use super::{Found, Tie, normal_host, not_allowed, shown};
 use crate::condition::{self, Unmet};
 use crate::document::HttpRoute;
 use crate::host::{self, Pattern};
+use crate::json::Content;
 use crate::{Denial, Details, HttpAction, Scheme, path};
 use journal::contract::Code;
 use std::cmp::Reverse;
@@ -26,6 +27,7 @@ pub(super) struct Target<'a> {
     pub(super) method: &'a str,
     pub(super) path: String,
     pub(super) details: Details<'a>,
+    content: Content,
 }
 
 impl<'a> Target<'a> {
@@ -39,7 +41,8 @@ impl<'a> Target<'a> {
             message: format!("The path of the target can't be judged: {error}."),
             rule: super::EGRESS.to_owned(),
         })?;
-        Ok(Self { agent, scheme, host, port, method, path, details })
+        let content = Content::default();
+        Ok(Self { agent, scheme, host, port, method, path, details, content })
     }
 }
 
@@ -149,16 +152,21 @@ impl Index {
     }
 
     /// The deciding route.
-    pub(super) fn find(&self, target: &Target<'_>) -> Option<&HttpRoute> {
+    pub(super) fn find(&self, target: &Target<'_>) -> Found<'_> {
+        // What the conditions of a route can't judge ends the search like a match.
         let accept = |i: usize| {
             self.routes.get(i).is_some_and(|route| {
                 admits(&route.methods, target.method)
                     && route.path.as_ref().is_none_or(|p| p.matches(&target.path))
                     && (route.conditions.is_empty()
-                        || route.conditions.unmet(&target.details).is_none())
+                        || match route.conditions.unmet(&target.details, &target.content) {
+                            None | Some(Unmet::Unjudged(_)) => true,
+                            Some(Unmet::Header(_) | Unmet::Query(_) | Unmet::Body(_)) => false,
+                        })
             })
         };
-        self.sites(&target.host)
+        let found = self
+            .sites(&target.host)
             .filter_map(|site| site.ports.get(&(target.scheme, target.port)))
             .find_map(|paths| {
                 let literal = paths.literal.get(&target.path);
@@ -169,7 +177,12 @@ impl Index {
                     .chain([&paths.any])
                     .find_map(|bucket| bucket.first(target.agent, accept))
             })
-            .and_then(|i| self.routes.get(i))
+            .and_then(|i| self.routes.get(i));
+        let Some(route) = found else { return Found::None };
+        match route.conditions.unmet(&target.details, &target.content) {
+            Some(Unmet::Unjudged(why)) => Found::Undecided(route, why),
+            Some(Unmet::Header(_) | Unmet::Query(_) | Unmet::Body(_)) | None => Found::Route(route),
+        }
     }
 
     /// Whether some route leads the agent to the host and port.
@@ -215,6 +228,7 @@ impl Index {
             }
             Some(Mismatch::Query) => ("target.query", "send this query to".to_owned()),
             Some(Mismatch::Header) => ("request.headers", "send these headers to".to_owned()),
+            Some(Mismatch::Body) => ("request.body", "send this content to".to_owned()),
         };
         not_allowed(field, format!("No route lets agent {agent} {what} {place}."))
     }
@@ -230,6 +244,7 @@ pub(super) enum Mismatch {
     Method,
     Query,
     Header,
+    Body,
 }
 
 /// Compares a route whose host covers the target's with the rest of the action.
@@ -245,9 +260,11 @@ pub(super) fn mismatch(route: &HttpRoute, target: &Target<'_>) -> Option<Mismatc
     } else if !admits(&route.methods, target.method) {
         Some(Mismatch::Method)
     } else {
-        route.conditions.unmet(&target.details).map(|unmet| match unmet {
+        let unmet = route.conditions.unmet(&target.details, &target.content);
+        unmet.map(|unmet| match unmet {
             Unmet::Header(_) => Mismatch::Header,
             Unmet::Query(_) => Mismatch::Query,
+            Unmet::Body(_) | Unmet::Unjudged(_) => Mismatch::Body,
         })
     }
 }

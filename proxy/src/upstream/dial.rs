@@ -3,9 +3,11 @@
 use super::exchange::{Idle, Peer, Wire};
 use super::http2;
 use super::tls::{self, Trust};
+use super::versions::Offer;
 use crate::address;
 use crate::target::{Authority, Host, Scheme};
 use journal::contract::{Code, Digest, PeerIdentity, Retry, SetupAttempt, SetupStage, Verdict};
+use rustls::AlertDescription;
 use rustls_pki_types::ServerName;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -29,8 +31,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) private_addresses: bool,
     pub(crate) trust: &'a [PathBuf],
     pub(crate) timeout: Duration,
-    /// Whether HTTP/2 is offered.
-    pub(crate) http2: bool,
+    /// The versions of HTTP that are offered.
+    pub(crate) offer: Offer,
 }
 
 /// Why no connection was set up.
@@ -57,6 +59,9 @@ pub(crate) enum Error {
     /// The connection broke inside the handshake.
     #[error("the connection broke inside the TLS handshake")]
     Broken(#[source] io::Error),
+    /// The origin speaks no version of HTTP that was offered.
+    #[error("the origin speaks no version of HTTP that was offered")]
+    NoProtocol,
     /// The handshake failed.
     #[error("the TLS handshake failed ({cause})")]
     Tls {
@@ -91,6 +96,7 @@ impl Error {
             },
             Self::Timeout => backoff(Code::ConnectionTimeout),
             Self::Broken(_) => backoff(Code::ConnectionTerminated),
+            Self::NoProtocol => correct(Code::TlsAlertReceived),
             Self::Tls { code, .. } => correct(*code),
             Self::Trust(_) => correct(Code::TlsCertificateError),
         }
@@ -105,6 +111,7 @@ impl Error {
             Self::Prohibited => "ADDRESS_PROHIBITED".to_owned(),
             Self::Connect(error) | Self::Broken(error) => errno(error),
             Self::Timeout => "ETIMEDOUT".to_owned(),
+            Self::NoProtocol => "ALERT_NO_APPLICATION_PROTOCOL".to_owned(),
             Self::Tls { cause, .. } => (*cause).to_owned(),
             Self::Trust(_) => "TRUST_UNREADABLE".to_owned(),
         }
@@ -165,6 +172,20 @@ pub(crate) async fn dial(
             Err((stage, error)) => {
                 told(stage, Some(*address), Err(&error));
                 last = error;
+            }
+        }
+        // An origin without HTTP/1.1 is asked again, with HTTP/2. Nothing was sent yet.
+        if matches!(last, Error::NoProtocol) && plan.offer == Offer::Http11 {
+            let plan = Plan { offer: Offer::Http2, ..*plan };
+            match connect(&plan, *address, trust, deadline).await {
+                Ok(idle) => {
+                    told(SetupStage::TlsHandshake, Some(*address), Ok(()));
+                    return Ok(idle);
+                }
+                Err((stage, error)) => {
+                    told(stage, Some(*address), Err(&error));
+                    last = error;
+                }
             }
         }
         if Instant::now() >= deadline {
@@ -241,7 +262,7 @@ async fn handshake(
     tcp: TcpStream,
     trust: &Trust,
 ) -> Result<(Wire, PeerIdentity), Error> {
-    let config = trust.config(plan.trust, plan.http2).map_err(Error::Trust)?;
+    let config = trust.config(plan.trust, plan.offer).map_err(Error::Trust)?;
     let name = match &plan.authority.host {
         Host::Address(address) => ServerName::from(*address),
         Host::Name(name) => ServerName::try_from(name.to_string())
@@ -250,6 +271,10 @@ async fn handshake(
     let tls = TlsConnector::from(Arc::clone(&config)).connect(name, tcp).await;
     let tls = tls.map_err(|error| {
         let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        let refused = rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol);
+        if cause == Some(&refused) {
+            return Error::NoProtocol;
+        }
         match cause.map(tls::classify) {
             Some((code, cause)) => Error::Tls { code, cause },
             None => Error::Broken(error),

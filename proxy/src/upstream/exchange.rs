@@ -99,7 +99,7 @@ impl Idle {
     }
 
     /// The connection, if it carries many exchanges.
-    pub(super) const fn streams(&self) -> Option<&http2::Connection> {
+    pub(crate) const fn streams(&self) -> Option<&http2::Connection> {
         match &self.transport {
             Transport::Wire(_) => None,
             Transport::Streams(connection) => Some(connection),
@@ -113,6 +113,11 @@ impl Idle {
             wire @ Transport::Wire(_) => wire,
         };
         Ok(Self { transport, ..self })
+    }
+
+    /// Whether the connection can carry a request of this head.
+    pub(crate) fn can_carry(&self, head: &[u8]) -> bool {
+        self.streams().is_none() || http2::can_carry(head)
     }
 
     pub(crate) const fn peer(&self) -> &Peer {
@@ -208,6 +213,14 @@ impl Receiver {
         match &self.side {
             Side::Wire(receiver) => !receiver.buffer.is_empty(),
             Side::Stream(_) => false,
+        }
+    }
+
+    /// Whether the origin said that it wants HTTP/1.1.
+    pub(crate) fn is_http11_required(&self) -> bool {
+        match &self.side {
+            Side::Wire(_) => false,
+            Side::Stream(receiver) => receiver.is_http11_required(),
         }
     }
 

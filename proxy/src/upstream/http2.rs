@@ -29,6 +29,8 @@ const CONNECTION_WINDOW: u32 = 8 << 20;
 #[derive(Debug, Default)]
 struct Facts {
     closed: AtomicBool,
+    /// The origin wants HTTP/1.1 (RFC 9113 section 7).
+    http11_required: AtomicBool,
     going_away: AtomicBool,
     last_stream: AtomicU32,
 }
@@ -172,6 +174,11 @@ fn request(head: &[u8]) -> io::Result<http::Request<()>> {
     Ok(request)
 }
 
+/// Whether frames can carry the request.
+pub(super) fn can_carry(head: &[u8]) -> bool {
+    request(head).is_ok()
+}
+
 fn failed(error: h2::Error) -> io::Error {
     if error.is_io() {
         return error.into_io().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into());
@@ -240,7 +247,11 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// What the protocol proves by the error (RFC 9113 section 8.7, contract C-6).
     fn error(&self, error: &h2::Error) -> Error {
-        let refused = error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM);
+        let said = error.reason().filter(|_| error.is_remote());
+        if said == Some(Reason::HTTP_1_1_REQUIRED) {
+            self.facts.http11_required.store(true, Ordering::Release);
+        }
+        let refused = [Reason::REFUSED_STREAM, Reason::HTTP_1_1_REQUIRED].map(Some).contains(&said);
         if (refused && error.is_reset()) || !self.facts.is_processed(self.id) {
             return Error::NotProcessed;
         }
@@ -248,6 +259,11 @@ impl Receiver {
             return Error::Closed;
         }
         if error.is_remote() { Error::Reset(error.reason()) } else { Error::Stream }
+    }
+
+    /// Whether the origin said that it wants HTTP/1.1.
+    pub(super) fn is_http11_required(&self) -> bool {
+        self.facts.http11_required.load(Ordering::Acquire)
     }
 
     /// Cancel-safe.

@@ -2,6 +2,7 @@
 
 use super::exchange::Idle;
 use super::http2;
+use super::versions::Offer;
 use crate::target::{Authority, Scheme};
 use dashmap::DashMap;
 use std::net::IpAddr;
@@ -26,8 +27,8 @@ pub(crate) struct Key {
     pub(crate) trust: Vec<PathBuf>,
     /// Id and version of the credential.
     pub(crate) credential: Option<(String, u64)>,
-    /// Whether HTTP/2 was offered.
-    pub(crate) http2: bool,
+    /// The versions of HTTP that were offered.
+    pub(crate) offer: Offer,
 }
 
 /// A connection that carries many exchanges, and when the last of them began.

@@ -1,5 +1,6 @@
 //! TLS towards origins: who is trusted, and what went wrong in words that records can hold.
 
+use super::versions::Offer;
 use dashmap::DashMap;
 use journal::contract::Code;
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
@@ -21,7 +22,7 @@ pub(crate) enum Error {
 }
 
 /// Extra roots by file, with the time of each file's last change.
-type TrustKey = (Vec<(PathBuf, Option<SystemTime>)>, bool);
+type TrustKey = (Vec<(PathBuf, Option<SystemTime>)>, Offer);
 
 /// The TLS settings towards origins, one per trust set.
 pub(crate) struct Trust {
@@ -40,27 +41,26 @@ impl Trust {
         let (added, ignored) = roots.add_parsable_certificates(native.certs);
         tracing::debug!(added, ignored, "system roots loaded");
         let trust = Self { roots, configs: DashMap::new() };
-        trust.build(&[], false).map(|_| trust).map_err(|error| match error {
+        trust.build(&[], Offer::Http11).map(|_| trust).map_err(|error| match error {
             Error::Config(error) => error,
             Error::File(_) => rustls::Error::General("no file was read".to_owned()),
         })
     }
 
     /// The settings that trust the system's roots and those of the files.
-    /// `http2`: whether it is offered.
     pub(crate) fn config(
         &self,
         files: &[PathBuf],
-        http2: bool,
+        offer: Offer,
     ) -> Result<Arc<ClientConfig>, Error> {
         let changed =
             |path: &PathBuf| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
         let files_as_they_are = files.iter().map(|path| (path.clone(), changed(path))).collect();
-        let key: TrustKey = (files_as_they_are, http2);
+        let key: TrustKey = (files_as_they_are, offer);
         if let Some(config) = self.configs.get(&key) {
             return Ok(Arc::clone(&config));
         }
-        let config = Arc::new(self.build(files, http2)?);
+        let config = Arc::new(self.build(files, offer)?);
         // A changed file leaves its old settings behind; there are few.
         if self.configs.len() > 256 {
             self.configs.clear();
@@ -69,7 +69,7 @@ impl Trust {
         Ok(config)
     }
 
-    fn build(&self, files: &[PathBuf], http2: bool) -> Result<ClientConfig, Error> {
+    fn build(&self, files: &[PathBuf], offer: Offer) -> Result<ClientConfig, Error> {
         let mut roots = self.roots.clone();
         for file in files {
             for certificate in CertificateDer::pem_file_iter(file).map_err(Error::File)? {
@@ -83,9 +83,9 @@ impl Trust {
             .map_err(Error::Config)?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        config.alpn_protocols = match http2 {
-            true => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
-            false => vec![b"http/1.1".to_vec()],
+        config.alpn_protocols = match offer {
+            Offer::Http2 => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            Offer::Http11 => vec![b"http/1.1".to_vec()],
         };
         // C-9: no request byte leaves as early data.
         config.enable_early_data = false;

@@ -12,6 +12,7 @@
     reason = "support of tests: a failure here is a failure of the test"
 )]
 
+pub mod http2;
 pub mod origin;
 pub mod wire;
 

@@ -122,7 +122,7 @@ impl Origin {
     }
 }
 
-async fn connection(
+pub async fn connection(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     seen: &Mutex<Seen>,
     gate: &tokio::sync::Semaphore,

@@ -1,0 +1,200 @@
+//! Every version of HTTP towards the caller and towards the origin, in all pairings.
+
+#![allow(clippy::indexing_slicing, clippy::expect_used, reason = "tests")]
+
+mod support;
+
+use journal::contract::{Completion, Outcome, SetupStage};
+use support::http2::{Http2Client, Http2Origin, identity};
+use support::{Client, Response, World};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// One caller of HTTP/1.x in a tunnel to the origin's port.
+async fn tunnel(world: &World, port: u16) -> Client {
+    let mut client = Client::connect(world.address).await;
+    let credentials = world.credentials();
+    let connect = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+    client.send(&connect).await;
+    assert_eq!(client.response("CONNECT").await.status, 200);
+    client.into_tls(world.ca.certificate_pem(), "127.0.0.1").await
+}
+
+async fn call(client: &mut Client, port: u16, method: &str, path: &str, content: &str) -> Response {
+    let length = content.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-Name: v\r\nTE: trailers\r\n\
+         Connection: TE\r\nContent-Length: {length}\r\n\r\n{content}"
+    );
+    client.send(&request).await;
+    client.response(method).await
+}
+
+async fn world(protocols: &[&[u8]]) -> (World, Http2Origin, tempfile::TempDir) {
+    let directory = tempfile::tempdir().expect("directory");
+    let origin = Http2Origin::start(directory.path(), protocols).await;
+    let extra = origin.routes();
+    (World::with(|_, _| extra, proxy::Options::default()).await, origin, directory)
+}
+
+/// C-4, D-2: callers of HTTP/1.0 and 1.1 reach an origin that speaks HTTP/2 alone; that it does was
+/// found out in the handshake, and is remembered. Calls at once share its one connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_4_http1_callers_and_an_http2_origin() {
+    let (world, origin, _directory) = world(&[b"h2"]).await;
+    let port = origin.address.port();
+    let mut client = tunnel(&world, port).await;
+    let answer = call(&mut client, port, "POST", "/a", "content").await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, "content"));
+    assert_eq!(answer.field("content-length"), "7");
+    let evidence = world.invocation(answer.id()).await.evidence();
+    assert_eq!(evidence.completion, Some(Completion::EndStream));
+    let tries: Vec<_> = evidence.attempts.iter().map(|a| (a.n, a.stage, a.code.as_str())).collect();
+    assert_eq!(
+        tries,
+        [
+            (1, SetupStage::TlsHandshake, "ALERT_NO_APPLICATION_PROTOCOL"),
+            (2, SetupStage::TlsHandshake, "ok")
+        ]
+    );
+    let answer = call(&mut client, port, "POST", "/grpc/0", "m").await;
+    assert!(answer.trailers.contains("grpc-status: 0"), "{answer:?}");
+    let answer = call(&mut client, port, "GET", "/interim", "").await;
+    assert_eq!((answer.status, answer.interim.len()), (200, 1));
+    client
+        .send(&format!(
+            "GET /b HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nConnection: keep-alive\r\n\r\n"
+        ))
+        .await;
+    let answer = client.response("GET").await;
+    assert_eq!((answer.status, answer.complete), (200, true));
+    let evidence = world.invocation(answer.id()).await.evidence();
+    assert_eq!((evidence.attempts.len(), evidence.connection_reused), (0, Some(true)));
+
+    let mut others = tokio::task::JoinSet::new();
+    for n in 0..8 {
+        let mut other = tunnel(&world, port).await;
+        let text = n.to_string();
+        others.spawn(async move {
+            let answer = call(&mut other, port, "POST", "/c", &text).await;
+            assert_eq!((answer.status, answer.text()), (200, text));
+        });
+    }
+    while let Some(done) = others.join_next().await {
+        done.expect("answered");
+    }
+    let seen = origin.seen.lock().expect("lock");
+    assert_eq!((seen.connections, seen.effects["/c"]), (1, 8));
+    let head = &seen.heads[0];
+    assert_eq!(
+        (head.headers["x-name"].as_bytes(), head.headers["te"].as_bytes()),
+        (&b"v"[..], &b"trailers"[..])
+    );
+    assert_eq!(head.uri.to_string(), format!("https://127.0.0.1:{port}/a"));
+    assert!(!head.headers.contains_key("connection") && !head.headers.contains_key("host"));
+}
+
+/// Where the origin speaks both, each caller's own version goes on: the names of HTTP/1.1 keep their
+/// case, and a caller of HTTP/2 has its frames.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_version_goes_on_where_the_origin_speaks_it() {
+    let (world, origin, _directory) = world(&[b"h2", b"http/1.1"]).await;
+    let port = origin.address.port();
+    let mut client = tunnel(&world, port).await;
+    assert_eq!(call(&mut client, port, "GET", "/ok", "").await.text(), "ok");
+    assert!(origin.http11.lock().expect("lock").heads[0].contains("\r\nX-Name: v\r\n"));
+    let streams = Http2Client::open(&world, port).await;
+    assert_eq!(streams.call("POST", "/x", b"y").await.content, b"y");
+    assert_eq!(origin.effects("/x"), 1);
+}
+
+/// C-6, D-7: an origin that answers HTTP_1_1_REQUIRED did not process the request, which is not sent
+/// again; the next one goes over HTTP/1.1.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_6_http11_is_required() {
+    let (world, origin, _directory) = world(&[b"h2", b"http/1.1"]).await;
+    let client = Http2Client::open(&world, origin.address.port()).await;
+    let answer = client.call("POST", "/http11", b"x").await;
+    assert_eq!(answer.status, 503);
+    let said = answer.field("affiant-outcome");
+    assert!(said.starts_with("rejected;phase=remote_execution;retry=backoff;"), "{said}");
+    assert_eq!(origin.effects("/http11"), 1);
+    assert_eq!(origin.http11.lock().expect("lock").connections, 0);
+    let answer = client.call("POST", "/echo", b"x").await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(origin.effects("/echo"), 0);
+    assert_eq!(origin.http11.lock().expect("lock").effects["/echo"], 1);
+}
+
+/// A target that frames can't carry is refused before dispatch.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_1_a_target_that_frames_do_not_carry() {
+    let (world, origin, _directory) = world(&[b"h2"]).await;
+    let port = origin.address.port();
+    let mut client = tunnel(&world, port).await;
+    let answer = call(&mut client, port, "POST", "/a<b>", "x").await;
+    assert_eq!((answer.status, answer.facts()[0].as_str()), (400, "INVALID_TARGET"));
+    assert_eq!(world.invocation(answer.id()).await.verdict().outcome(), Outcome::NotAttempted);
+    assert!(origin.seen.lock().expect("lock").effects.is_empty());
+}
+
+/// One frame.
+fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    [&length[1..], &[kind, flags], &id.to_be_bytes(), payload].concat()
+}
+
+/// An origin that reads one request per connection and ends it with a GOAWAY of this last stream.
+async fn going_away(directory: &std::path::Path, last: u32) -> (u16, std::path::PathBuf) {
+    let (config, ca_file) = identity(directory, &[b"h2"]);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let port = listener.local_addr().expect("address").port();
+    let acceptor = tokio_rustls::TlsAcceptor::from(config);
+    tokio::spawn(async move {
+        loop {
+            let (tcp, _) = listener.accept().await.expect("accept");
+            let Ok(mut tls) = acceptor.accept(tcp).await else { continue };
+            let mut preface = [0; 24];
+            tls.read_exact(&mut preface).await.expect("preface");
+            tls.write_all(&frame(4, 0, 0, b"")).await.expect("settings");
+            tls.flush().await.expect("flush");
+            let mut header = [0; 9];
+            // The request's HEADERS are frames of type 1.
+            while tls.read_exact(&mut header).await.is_ok() {
+                let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+                let mut payload = vec![0; length as usize];
+                tls.read_exact(&mut payload).await.expect("payload");
+                if header[3] == 1 {
+                    let goaway = [last.to_be_bytes(), [0; 4]].concat();
+                    tls.write_all(&frame(7, 0, 0, &goaway)).await.expect("goaway");
+                    tls.shutdown().await.expect("shutdown");
+                    break;
+                }
+            }
+        }
+    });
+    (port, ca_file)
+}
+
+/// C-6: a stream above the last one of a GOAWAY was not processed; of one at or below it nothing is
+/// known.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_6_the_last_stream_of_a_goaway_decides() {
+    for (last, status, outcome, code) in [
+        (0, 503, "rejected", "REMOTE_NOT_PROCESSED"),
+        (1, 502, "unknown", "REMOTE_OUTCOME_UNKNOWN"),
+    ] {
+        let directory = tempfile::tempdir().expect("directory");
+        let (port, ca_file) = going_away(directory.path(), last).await;
+        let extra = format!(
+            "[[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{}\"\n[[route]]\nname = \"h2\"\n\
+             match = {{ host = \"127.0.0.1\", port = {port} }}\nprivate_addresses = \"allow\"\n",
+            ca_file.display()
+        );
+        let world = World::with(|_, _| extra, proxy::Options::default()).await;
+        let client = Http2Client::open(&world, port).await;
+        let answer = client.call("POST", "/x", b"y").await;
+        assert_eq!(answer.status, status, "{last}");
+        let verdict = world.invocation(answer.id()).await.verdict();
+        assert_eq!((verdict.outcome().as_str(), verdict.code().as_str()), (outcome, code));
+    }
+}
