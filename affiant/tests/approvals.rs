@@ -191,22 +191,41 @@ fn v_6_a_restart_loses_nothing_and_a_repeat_by_id_goes_on_once() {
     bench.home.ok(&["journal", "verify"]);
 }
 
-/// V-6: an agent that sends the same request again means the call that waits, also without an id; of
-/// many at once one is sent.
+/// V-6: an agent that sends the same request again, without any id, means the call that waits.
 #[test]
 fn v_6_the_same_request_joins_the_call_that_waits() {
     let bench = Bench::new("", ASK);
-    let url = bench.url();
-    let call = |wait: &str| bench.server.curl(&["-H", wait, "-d", "amount=10", &url]);
-    let first = call("Affiant-Wait: 0");
+    let call = || bench.server.curl(&["-H", "Affiant-Wait: 0", "-d", "amount=10", &bench.url()]);
+    let first = call();
     expect(&first, 403, "APPROVAL_PENDING", "validation", "after_correction");
+    assert_eq!(call().invocation(), first.invocation());
+    assert_eq!(bench.waiting().len(), 1);
+    assert!(bench.decide("approve", &first.invocation()).status.success());
+    let done = call();
+    assert_eq!((done.status, done.outcome()), (201, "committed"));
+    assert_eq!((done.invocation(), bench.effects()), (first.invocation(), 1));
+    // What was approved was sent: the next one is another call.
+    expect(&call(), 403, "APPROVAL_PENDING", "validation", "after_correction");
+    assert_eq!(bench.effects(), 1);
+}
+
+/// V-6, D-7: of many callers that wait for one approval, one is sent, and all have its answer.
+#[test]
+fn v_6_of_many_waiters_one_is_sent() {
+    let bench = Bench::new("", ASK);
+    let url = bench.url();
+    let id = new_id(1);
+    bench.ask(&id, "amount=10");
+    let header = format!("Affiant-Invocation: {id}");
+    let arguments = ["-H", &header, "-d", "amount=10", &url];
     let answers = std::thread::scope(|scope| {
-        let calls: Vec<_> = (0..6).map(|_| scope.spawn(|| call("Affiant-Wait: 60"))).collect();
-        let id = first.invocation();
+        let calls: Vec<_> = (0..6).map(|_| scope.spawn(|| bench.server.curl(&arguments))).collect();
         assert!(bench.decide("approve", &id).status.success());
         calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
     });
-    assert!(answers.iter().any(|answer| answer.status == 201), "{answers:?}");
+    for answer in &answers {
+        assert_eq!((answer.status, answer.invocation()), (201, id.clone()), "{answer:?}");
+    }
     assert_eq!(bench.effects(), 1);
     assert!(bench.waiting().is_empty());
 }
