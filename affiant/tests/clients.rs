@@ -12,7 +12,7 @@
 mod support;
 
 use conformance::http::Script;
-use conformance::pki::Authority;
+use conformance::nginx::Nginx;
 use std::process::{Command, Stdio};
 use support::*;
 
@@ -188,27 +188,18 @@ fn affiant_run_passes_on_exit_code_and_signals() {
 #[test]
 fn git_clones_from_nginx_over_interception() {
     let home = Home::new();
-    let site = Nginx::start();
-    home.policy(&format!(
-        r#"
-[[trust]]
-host = "localhost"
-ca_file = "{}"
-
-[[route]]
-name = "git"
-agents = ["local"]
-match = {{ scheme = "https", host = "localhost", port = {}, path = "/**" }}
-private_addresses = "allow"
-"#,
-        site.ca_file.display(),
-        site.port
-    ));
+    let mut big = Vec::new();
+    let site = Nginx::start("", |at| {
+        big = repository(at);
+        Ok(())
+    });
+    let site = site.unwrap();
+    home.policy(&plain_policy(&site.ca_file(), site.port()));
     let target = home.path().join("clone");
-    let url = format!("https://localhost:{}/repo.git", site.port);
+    let url = format!("https://localhost:{}/repo.git", site.port());
     home.ok(&["run", "--", "git", "clone", "-q", &url, target.to_str().unwrap()]);
     let cloned = std::fs::read(target.join("big.bin")).unwrap();
-    assert_eq!(cloned, site.big, "the clone differs from what was committed");
+    assert!(cloned == big, "the clone differs from what was committed");
     let listed = home.json(&["inv", "list", "--agent", "local"]);
     let invocations = listed["invocations"].as_array().unwrap();
     assert!(invocations.len() > 3, "{listed}");
@@ -218,79 +209,18 @@ private_addresses = "allow"
     }
 }
 
-/// nginx with a bare repository behind TLS, as static files.
-struct Nginx {
-    _directory: tempfile::TempDir,
-    child: std::process::Child,
-    port: u16,
-    ca_file: std::path::PathBuf,
-    big: Vec<u8>,
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        signal(&self.child, rustix::process::Signal::QUIT);
-        self.child.wait().unwrap();
-    }
-}
-
-impl Nginx {
-    fn start() -> Self {
-        let directory = tempfile::Builder::new().prefix("affiant-nginx-").tempdir().unwrap();
-        let root = directory.path();
-        let authority = Authority::new("nginx test CA").unwrap();
-        let leaf = authority.leaf(&["localhost"]).unwrap();
-        std::fs::write(root.join("ca.pem"), authority.pem()).unwrap();
-        std::fs::write(root.join("leaf.pem"), &leaf.certificate_pem).unwrap();
-        std::fs::write(root.join("leaf.key"), &leaf.key_pem).unwrap();
-        let big = Self::repository(root);
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let dir = root.display();
-        let config = format!(
-            "daemon off; master_process off; pid {dir}/pid; error_log {dir}/error.log;\n\
-             events {{ worker_connections 64; }}\n\
-             http {{ access_log off; client_body_temp_path {dir}/t1; proxy_temp_path {dir}/t2;\n\
-             fastcgi_temp_path {dir}/t3; uwsgi_temp_path {dir}/t4; scgi_temp_path {dir}/t5;\n\
-             server {{ listen 127.0.0.1:{port} ssl; server_name localhost; root {dir}/www;\n\
-             ssl_certificate {dir}/leaf.pem; ssl_certificate_key {dir}/leaf.key; }} }}\n"
-        );
-        std::fs::write(root.join("nginx.conf"), config).unwrap();
-        let program = ["/usr/sbin/nginx", "/opt/homebrew/bin/nginx", "/usr/local/bin/nginx"]
-            .into_iter()
-            .find(|path| std::path::Path::new(path).exists())
-            .expect("nginx is not installed: run the tests by `./dev test`");
-        let child = Command::new(program)
-            .arg("-p")
-            .arg(root)
-            .arg("-c")
-            .arg(root.join("nginx.conf"))
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        eventually("nginx", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-        let ca_file = root.join("ca.pem");
-        Self { _directory: directory, child, port, ca_file, big }
-    }
-
-    fn repository(root: &std::path::Path) -> Vec<u8> {
-        let big: Vec<u8> =
-            (0..3_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-        let work = root.join("work");
-        let git = |directory: &std::path::Path, arguments: &[&str]| {
-            let mut command = Command::new("git");
-            command.arg("-C").arg(directory).args(["-c", "user.name=t", "-c", "user.email=t@t"]);
-            command.args(arguments).env("GIT_CONFIG_GLOBAL", "/dev/null");
-            succeed(command);
-        };
-        std::fs::create_dir_all(&work).unwrap();
-        std::fs::create_dir_all(root.join("www")).unwrap();
-        git(&work, &["init", "-q"]);
-        std::fs::write(work.join("big.bin"), &big).unwrap();
-        git(&work, &["add", "."]);
-        git(&work, &["commit", "-q", "-m", "big"]);
-        let bare = root.join("www/repo.git");
-        git(root, &["clone", "-q", "--bare", "work", bare.to_str().unwrap()]);
-        git(&bare, &["update-server-info"]);
-        big
-    }
+/// A bare repository with one file, as static files below `www`; the file.
+fn repository(at: &std::path::Path) -> Vec<u8> {
+    let big: Vec<u8> =
+        (0..3_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let work = at.join("work");
+    std::fs::create_dir(&work).unwrap();
+    git(&work, &["init", "-q"]);
+    std::fs::write(work.join("big.bin"), &big).unwrap();
+    git(&work, &["add", "."]);
+    git(&work, &["commit", "-q", "-m", "big"]);
+    let bare = at.join("www/repo.git");
+    git(at, &["clone", "-q", "--bare", "work", bare.to_str().unwrap()]);
+    git(&bare, &["update-server-info"]);
+    big
 }

@@ -3,10 +3,10 @@
 
 mod load;
 mod log;
-mod origin;
 mod server;
 
 use anyhow::Context as _;
+use conformance::nginx::Nginx;
 use load::{Measured, Path, Target};
 use std::time::Duration;
 
@@ -35,12 +35,13 @@ struct Column {
 }
 
 async fn compare(length: Duration) -> anyhow::Result<()> {
-    let origin = origin::Nginx::start().context("start nginx")?;
+    let fill = |at: &std::path::Path| std::fs::write(at.join("www/1k"), "x".repeat(1024));
+    let origin = Nginx::start("", fill).context("start nginx")?;
     let on = server::Affiant::start(&origin, true).context("start affiant, journal on")?;
     let off = server::Affiant::start(&origin, false).context("start affiant, journal off")?;
-    let target = Target { port: origin.port, path: "/1k", length: 1024 };
+    let target = Target { port: origin.port(), path: "/1k", length: 1024 };
     let columns = [
-        Column { name: "direct", path: Path::direct(&origin.ca_pem)?, pid: None },
+        Column { name: "direct", path: Path::direct(origin.ca_pem())?, pid: None },
         Column { name: "no sync", path: off.path()?, pid: Some(off.pid()) },
         Column { name: "journal on", path: on.path()?, pid: Some(on.pid()) },
     ];

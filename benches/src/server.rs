@@ -1,9 +1,9 @@
 //! The release binary, serving a home of its own.
 
 use crate::load::Path;
-use crate::origin::Nginx;
 use anyhow::{Context as _, ensure};
 use base64::Engine as _;
+use conformance::nginx::Nginx;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
@@ -103,6 +103,6 @@ credential = "token"
 private_addresses = "allow"
 "#,
         origin.ca_file().display(),
-        origin.port
+        origin.port()
     )
 }

@@ -10,6 +10,7 @@ pub mod fields;
 pub mod http;
 pub mod kill;
 pub mod matrix;
+pub mod nginx;
 pub mod pki;
 pub mod rules;
 pub mod soak;

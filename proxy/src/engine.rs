@@ -9,6 +9,7 @@
 use crate::answer::{Finished, Pending};
 use crate::deliver::Outbound;
 use crate::fingerprint::{Content, WHOLE_BYTES, fingerprint};
+use crate::grpc;
 use crate::head;
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
@@ -249,17 +250,23 @@ impl Job<'_> {
             || operation.idempotency.is_some()
             || self.known.caller_id.is_some();
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
-        let guarded = guarded || looked_at || read.is_some() || grant.approval.is_some();
+        let whole = looked_at || read.is_some() || grant.approval.is_some();
+        let guarded = guarded || whole;
+        // A caller of gRPC may wait for the answer to its first message before it sends the next.
+        let one_by_one = grpc::is_call(&self.head) && !whole;
         let ahead = match read {
             Some(ahead) => ahead,
-            None if guarded => self.read_ahead(limit_bytes).await?,
+            None if guarded => self.read_ahead(limit_bytes, one_by_one).await?,
             None => Vec::new(),
         };
         if grant.approval.is_some() && !self.incoming.is_ended() {
             return Err(Refusal::TooLongToApprove);
         }
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
-        let content = if self.incoming.is_ended() {
+        let first = if one_by_one { grpc::first_message(&ahead) } else { None };
+        let content = if let Some(first) = &first {
+            Content::Partial(first, None)
+        } else if self.incoming.is_ended() {
             Content::Whole(&ahead, self.incoming.trailers())
         } else if guarded {
             Content::Partial(&ahead, self.incoming.declared())
@@ -306,10 +313,17 @@ impl Job<'_> {
 
     /// Reads the content to its end, or beyond what a fingerprint covers. How it is paced and cut
     /// makes no difference to what follows; a pause of the route's idle time ends the call.
-    pub(crate) async fn read_ahead(&mut self, limit_bytes: u64) -> Result<Vec<Bytes>, Refusal> {
+    /// `one_by_one`: a message of gRPC is enough.
+    pub(crate) async fn read_ahead(
+        &mut self,
+        limit_bytes: u64,
+        one_by_one: bool,
+    ) -> Result<Vec<Bytes>, Refusal> {
         self.ask_for_content().await?;
         let mut ahead = Vec::new();
-        while self.incoming.length() <= WHOLE_BYTES {
+        while self.incoming.length() <= WHOLE_BYTES
+            && !(one_by_one && grpc::first_message(&ahead).is_some())
+        {
             let Some(piece) = self.incoming.next().await.map_err(Refusal::Content)? else { break };
             ahead.push(piece);
             if self.incoming.length() > limit_bytes {

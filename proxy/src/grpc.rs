@@ -1,17 +1,51 @@
 //! What settles a gRPC call: its status, in the trailers or alone in the head, never the 200 of HTTP
 //! (contract S-9).
 
-use crate::head::{Fields, Response};
+use crate::fingerprint::WHOLE_BYTES;
+use crate::head::{Fields, Request, Response};
+use bytes::Bytes;
 
 /// A gRPC response that ended without a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoStatus;
 
+/// Bytes before a message: a flag and its length.
+const PREFIX_BYTES: usize = 5;
+
+fn is_kind(fields: &Fields) -> bool {
+    let kind = fields.first("content-type").unwrap_or_default().to_ascii_lowercase();
+    kind.starts_with("application/grpc") && !kind.starts_with("application/grpc-web")
+}
+
+/// Whether a request is a call of gRPC.
+pub(crate) fn is_call(head: &Request) -> bool {
+    is_kind(&head.fields)
+}
+
+/// The first message of a call with its prefix (gRPC over HTTP/2, Length-Prefixed-Message), once it is
+/// there; of a longer one, what a fingerprint covers and one byte. The same however it is cut into
+/// pieces and whatever follows.
+pub(crate) fn first_message(pieces: &[Bytes]) -> Option<Vec<Bytes>> {
+    let mut bytes = pieces.iter().flatten();
+    let mut prefix = [0; PREFIX_BYTES];
+    for byte in &mut prefix {
+        *byte = *bytes.next()?;
+    }
+    let [_, length @ ..] = prefix;
+    let limit = usize::try_from(WHOLE_BYTES).unwrap_or(usize::MAX).saturating_add(1);
+    let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+    let mut left = length.saturating_add(PREFIX_BYTES).min(limit);
+    let mut first = Vec::new();
+    for piece in pieces {
+        let taken = piece.slice(..left.min(piece.len()));
+        left -= taken.len();
+        first.push(taken);
+    }
+    (left == 0).then_some(first)
+}
+
 fn is_grpc(head: &Response) -> bool {
-    let kind = head.fields.first("content-type").unwrap_or_default().to_ascii_lowercase();
-    head.status == 200
-        && kind.starts_with("application/grpc")
-        && !kind.starts_with("application/grpc-web")
+    head.status == 200 && is_kind(&head.fields)
 }
 
 /// Whether the response is passed on as it comes. A status in the head is all there is.
@@ -66,5 +100,22 @@ mod tests {
         for failed in [1, 2, 4, 8, 10, 13, 14, 15, 99] {
             check("application/grpc", "", &status(failed), Ok(500));
         }
+    }
+
+    /// K-11: what a fingerprint sees of a call is its first message, whatever comes with it.
+    #[test]
+    fn k_11_the_first_message_of_a_call() {
+        let text = Bytes::from_static(b"\x00\x00\x00\x00\x02ab\x00\x00\x00\x00\x01c");
+        let joined = |pieces: &[Bytes]| first_message(pieces).map(|first| first.concat());
+        assert_eq!(joined(&[]), None);
+        assert_eq!(joined(&[text.slice(..4)]), None);
+        assert_eq!(joined(&[text.slice(..6)]), None);
+        let expected = Some(text.slice(..7).to_vec());
+        assert_eq!(joined(&[text.slice(..7)]), expected);
+        assert_eq!(joined(std::slice::from_ref(&text)), expected);
+        let cut: Vec<Bytes> = text.chunks(1).map(Bytes::copy_from_slice).collect();
+        assert_eq!(joined(&cut), expected);
+        let long = Bytes::from(vec![0xff; 2 << 20]);
+        assert_eq!(joined(&[long]).map(|first| first.len() as u64), Some(WHOLE_BYTES + 1));
     }
 }

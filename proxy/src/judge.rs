@@ -24,7 +24,7 @@ impl Job<'_> {
         let looks = self.ask(agent, target, Body::default(), |action, details| {
             snapshot.looks_at_body(action, details)
         });
-        let ahead = if looks { Some(self.read_ahead(u64::MAX).await?) } else { None };
+        let ahead = if looks { Some(self.read_ahead(u64::MAX, false).await?) } else { None };
         let whole = ahead.as_ref().map(|pieces| pieces.concat());
         let body = match &whole {
             Some(whole) if self.incoming.is_ended() => Body::Whole(whole),

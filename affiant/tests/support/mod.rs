@@ -1,6 +1,8 @@
 //! What the tests of the binary share: a home, a running server, programs with a time limit.
 #![allow(dead_code, unreachable_pub, reason = "every test file uses a part of it")]
 
+pub mod peers;
+
 use conformance::http::{Origin, Script};
 use conformance::pki::Authority;
 use serde_json::Value;
@@ -383,4 +385,30 @@ pub fn python() -> Command {
     let mut command = Command::new(path);
     clean(&mut command);
     command
+}
+
+/// A policy that lets the agent of `affiant run` reach one port of `localhost`, with nothing injected.
+pub fn plain_policy(ca_file: &Path, port: u16) -> String {
+    format!(
+        r#"
+[[trust]]
+host = "localhost"
+ca_file = "{}"
+
+[[route]]
+name = "plain"
+agents = ["local"]
+match = {{ scheme = "https", host = "localhost", port = {port}, path = "/**" }}
+private_addresses = "allow"
+"#,
+        ca_file.display()
+    )
+}
+
+/// git in a directory, with no settings of the machine; expects success.
+pub fn git(directory: &Path, arguments: &[&str]) {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(directory).args(["-c", "user.name=t", "-c", "user.email=t@t"]);
+    command.args(arguments).env("GIT_CONFIG_GLOBAL", "/dev/null");
+    succeed(command);
 }
