@@ -55,6 +55,7 @@ mod tests {
         }
         assert_eq!(value("no_proxy"), Some(""));
         assert_eq!(value("NODE_EXTRA_CA_CERTS"), Some("/b.pem"));
+        assert_eq!(value("DENO_CERT"), Some("/b.pem"));
         assert_eq!(value("NODE_USE_ENV_PROXY"), Some("1"));
     }
 }

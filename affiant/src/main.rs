@@ -34,10 +34,10 @@ fn main() -> ExitCode {
     code
 }
 
-/// Logs go to stderr. russh is capped at `error`: its lower levels describe packets.
+/// Logs go to stderr. russh and ureq are capped: their lower levels describe what passes.
 fn init_logging(cli: &cli::Cli) -> anyhow::Result<()> {
     let filter = match &cli.log {
-        Some(filter) => format!("{filter},russh=error"),
+        Some(filter) => format!("{filter},russh=error,ureq=warn,ureq_proto=warn"),
         None => "warn,affiant=info,russh=error,pingora_core=error".to_owned(),
     };
     let filter = tracing_subscriber::EnvFilter::builder()

@@ -164,6 +164,11 @@ impl Server {
         if let Err(error) = std::fs::remove_file(self.home.socket()) {
             tracing::debug!("the control socket was gone already: {error}");
         }
+        let policy = Arc::clone(&self.state.policy);
+        let released = tokio::task::spawn_blocking(move || policy.release_leases());
+        if let Err(error) = released.await {
+            tracing::error!("giving back the leases of secrets ended badly: {error}");
+        }
         self.state.journal.close().await;
         let journal = self.state.journal.clone();
         apart("the sealed copy", move || journal.seal()).await;

@@ -183,6 +183,9 @@ fn ca_env_and_tokens() {
     assert_eq!(succeed(shell), home.path().join("bundle.pem").display().to_string());
     let bundle = std::fs::read_to_string(home.path().join("bundle.pem")).unwrap();
     assert!(bundle.starts_with(&home.ok(&["ca", "cert"])));
+    // Places that are not intercepted have to verify with the same file.
+    let roots = rustls_native_certs::load_native_certs().certs.len();
+    assert_eq!(bundle.matches("BEGIN CERTIFICATE").count(), roots + 1);
 
     let listed = home.ok(&["agent", "list"]);
     assert!(listed.contains("coder") && !listed.contains(&home.token));

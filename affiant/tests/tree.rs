@@ -77,3 +77,18 @@ fn every_contract_rule_has_a_test_or_a_reason() {
         rules.iter().filter(|rule| !rule.is_covered()).map(|rule| rule.id.as_str()).collect();
     assert!(missing.is_empty(), "no test names {missing:?}, and no reason is written");
 }
+
+/// Every line of a table of cases names tests that exist, or the reason why it can't apply.
+#[test]
+fn every_reported_case_has_a_test_or_a_reason() {
+    for (file, at_least) in [("http-cases.md", 85)] {
+        let cases = conformance::cases::read(&root(), file).unwrap();
+        assert!(cases.len() >= at_least, "{file}: only {} lines were read", cases.len());
+        let ids: std::collections::BTreeSet<&str> = cases.iter().map(|c| c.id.as_str()).collect();
+        assert_eq!(ids.len(), cases.len(), "{file}: an id stands twice");
+        for case in &cases {
+            assert!(case.missing.is_empty(), "{file}: {} names {:?}", case.id, case.missing);
+            assert!(!case.tests.is_empty() || case.reason.is_some(), "{file}: {}", case.id);
+        }
+    }
+}

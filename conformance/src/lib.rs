@@ -6,6 +6,7 @@
 
 pub mod baseline;
 pub mod case;
+pub mod cases;
 pub mod fields;
 pub mod http;
 pub mod kill;
@@ -13,5 +14,6 @@ pub mod matrix;
 pub mod nginx;
 pub mod pki;
 pub mod rules;
+pub mod service;
 pub mod soak;
 pub mod subject;

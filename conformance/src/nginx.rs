@@ -20,7 +20,7 @@ impl Nginx {
     /// Starts nginx on a free port of loopback, with a leaf for `localhost` of an authority of its own.
     ///
     /// `fill` gets the directory before the start, with `www` in it. `server` is more text of the
-    /// `server` block; `{dir}` in it stands for the directory.
+    /// `server` block; `{dir}` and `{port}` in it stand for the directory and the port.
     ///
     /// # Errors
     /// [`Error`] when nginx is not there or does not start, or what `fill` says.
@@ -101,7 +101,7 @@ impl Drop for Nginx {
 fn identity(at: &Path) -> Result<String, Error> {
     let failed = |error: crate::pki::Error| Error::Unexpected(error.to_string());
     let authority = Authority::new("nginx origin CA").map_err(failed)?;
-    let leaf = authority.leaf(&["localhost", "127.0.0.1"]).map_err(failed)?;
+    let leaf = authority.leaf(&["localhost", "127.0.0.1", "::1"]).map_err(failed)?;
     for (name, pem) in [
         ("ca.pem", authority.pem()),
         ("leaf.pem", &leaf.certificate_pem),
@@ -114,7 +114,7 @@ fn identity(at: &Path) -> Result<String, Error> {
 
 fn configuration(at: &Path, port: u16, server: &str) -> String {
     let dir = at.display();
-    let server = server.replace("{dir}", &dir.to_string());
+    let server = server.replace("{dir}", &dir.to_string()).replace("{port}", &port.to_string());
     format!(
         "daemon off; master_process off; pid {dir}/pid; error_log {dir}/error.log;\n\
          events {{ worker_connections 16384; }}\nworker_rlimit_nofile 32768;\n\

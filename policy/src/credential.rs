@@ -1,13 +1,21 @@
 //! Credentials: from a reference in policy to the secret itself.
 
+mod github;
+mod hashicorp;
+mod mint;
+mod oauth2;
 mod program;
+mod remote;
 
-use crate::{Credential, Inject, Policy, Secret, SecretRef, vault};
+use crate::{Credential, Inject, Policy, Secret, SecretRef, secrets, vault};
 use journal::contract::{Code, CredentialUse, Retry, Verdict};
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
+
+pub(crate) use hashicorp::Book as Leased;
+pub(crate) use mint::Book as Minted;
 
 /// Why a credential could not be had. No variant holds secret bytes or the reference to a secret
 /// (contract I-2, V-3); `id` is the credential's id in policy, for the operator's log.
@@ -28,6 +36,9 @@ pub enum Error {
     /// A source outside of the vault failed.
     #[error("the source of this credential failed: {0}")]
     SourceFailed(&'static str),
+    /// A source outside of the vault refuses us.
+    #[error("the source of this credential refuses: {0}")]
+    SourceDenied(&'static str),
     /// The mode of injection, or the kind of source, is known but not supported.
     #[error("this build does not support {0}")]
     Unsupported(&'static str),
@@ -42,6 +53,7 @@ impl Error {
             Self::Missing | Self::Stray => Code::SecretMissing,
             Self::Unreadable(_) => Code::SecretUnreadable,
             Self::SourceFailed(_) => Code::SecretSourceFailed,
+            Self::SourceDenied(_) => Code::SecretSourceDenied,
             Self::Unsupported(_) => Code::InjectionUnsupported,
         }
     }
@@ -54,6 +66,7 @@ impl Error {
             | Self::Missing
             | Self::Stray
             | Self::Unreadable(_)
+            | Self::SourceDenied(_)
             | Self::Unsupported(_) => Retry::AfterCorrection,
             Self::SourceFailed(_) => Retry::Backoff,
         };
@@ -66,10 +79,7 @@ impl Policy {
     /// version (0 for a source without versions, or an absent secret) and mode.
     #[must_use]
     pub fn bind(&self, credential: &Credential) -> CredentialUse {
-        let version = match &credential.secret {
-            SecretRef::Vault(name) => self.newest(name).unwrap_or(0),
-            SecretRef::Env(_) | SecretRef::File(_) | SecretRef::Exec(_) => 0,
-        };
+        let version = self.version_of(&credential.secret);
         let mode = credential.inject.mode().to_owned();
         CredentialUse { id: credential.id.clone(), version, mode }
     }
@@ -95,8 +105,31 @@ impl Policy {
         if let Inject::Unsupported(_) = credential.inject {
             return Err(Error::Unsupported("the mode of injection of this credential"));
         }
-        match &credential.secret {
-            SecretRef::Vault(name) => self.open_in_vault(name, bound.version),
+        if let Inject::Token(token) = &credential.inject {
+            return self.token(credential, token, bound);
+        }
+        self.source(&credential.secret, bound.version)
+    }
+
+    fn version_of(&self, secret: &SecretRef) -> u64 {
+        match secret {
+            SecretRef::Vault(name) => self.newest(name).unwrap_or(0),
+            SecretRef::Env(_)
+            | SecretRef::File(_)
+            | SecretRef::Exec(_)
+            | SecretRef::Hashicorp(_) => 0,
+        }
+    }
+
+    /// The newest secret that a reference leads to.
+    fn newest_of(&self, secret: &SecretRef) -> Result<Secret, Error> {
+        self.source(secret, self.version_of(secret))
+    }
+
+    /// The secret that a reference leads to; of those in the vault, the version.
+    fn source(&self, secret: &SecretRef, version: u64) -> Result<Secret, Error> {
+        match secret {
+            SecretRef::Vault(name) => self.open_in_vault(name, version),
             SecretRef::Env(name) => {
                 use std::os::unix::ffi::OsStringExt as _;
                 let value = std::env::var_os(name).ok_or(Error::Missing)?;
@@ -104,6 +137,16 @@ impl Policy {
             }
             SecretRef::File(path) => from_file(path),
             SecretRef::Exec(arguments) => program::run(arguments, program::TIME),
+            SecretRef::Hashicorp(wanted) => self.leased_secret(wanted),
+        }
+    }
+
+    /// What took the place of a version of a secret, if something did.
+    fn rotated(&self, name: &str, version: u64) -> Result<Option<Secret>, Error> {
+        match self.open_in_vault(&secrets::rotated_name(name), version) {
+            Ok(secret) => Ok(Some(secret)),
+            Err(Error::Missing) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -139,6 +182,34 @@ impl Policy {
             }
         }
     }
+}
+
+/// Files with certificates that policy trusts for the host of a URL.
+fn trust_of(policy: &Policy, url: &str) -> Vec<PathBuf> {
+    host_of(url).map(|host| policy.snapshot().trust_for(host)).unwrap_or_default()
+}
+
+/// The host of a URL, an IPv6 literal in brackets.
+fn host_of(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    match authority.rsplit_once(':') {
+        Some((host, _)) if !host.contains(':') || host.ends_with(']') => Some(host),
+        Some(_) | None => Some(authority),
+    }
+}
+
+/// Whether secrets may go to a URL: over TLS, or in clear text within this machine.
+pub(crate) fn may_carry_secrets(url: &str) -> bool {
+    let Some(host) = host_of(url).filter(|h| !h.is_empty() && !h.contains('@')) else {
+        return false;
+    };
+    let plain = url.bytes().all(|c| c.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&c));
+    let local = || {
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        bare == "localhost" || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    };
+    plain && (url.starts_with("https://") || (url.starts_with("http://") && local()))
 }
 
 /// Reads a secret from a file, without one line end at its end.

@@ -206,6 +206,7 @@ fn credential(credential: &Credential) -> String {
         SecretRef::File(path) => format!("file:{}", path.display()),
         // Arguments of a program are not shown: people put tokens there.
         SecretRef::Exec(_) => "exec".to_owned(),
+        SecretRef::Hashicorp(wanted) => format!("hashicorp:{}", wanted.path),
     };
     match inject.header_name() {
         Some(header) => format!("{id} ({reference}, {} in {header})", inject.mode()),

@@ -12,6 +12,7 @@ pub(crate) mod reader;
 mod recipe;
 mod ssh;
 mod terms;
+mod token;
 pub(crate) mod value;
 
 use crate::condition::Conditions;
@@ -152,7 +153,8 @@ struct Shared {
 
 const DEFAULTS: &[&str] = &["egress", "private_addresses", "repeat_guard", "result", "limits"];
 const TRUST: &[&str] = &["host", "ca_file"];
-const ROOT: &[&str] = &["defaults", "approvals", "budget", "credential", "route", "ssh", "trust"];
+const ROOT: &[&str] =
+    &["defaults", "approvals", "budget", "credential", "hashicorp", "route", "ssh", "trust"];
 
 /// Reads a policy text. The reader keeps what is wrong; the document holds what could be read.
 pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {

@@ -217,7 +217,7 @@ fn secrets_and_modes_are_read() {
     );
     assert_eq!(of("file:/run/tok", "inject = \"bearer\"").0, SecretRef::File("/run/tok".into()));
     assert_eq!(
-        of("exec:pass x", "inject = \"oauth2\"").0,
+        of("exec:pass x", "inject = \"sigv4-streaming\"").0,
         SecretRef::Exec(vec!["pass".into(), "x".into()])
     );
     let program = |secret: &str| {
@@ -358,11 +358,14 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 7);
+    assert_eq!(blocks, 10);
     let lists = [
         super::DEFAULTS,
         super::TRUST,
+        super::approvals::KNOWN,
+        super::budget::KNOWN,
         super::credential::KNOWN,
+        super::token::HASHICORP,
         super::http::KNOWN,
         super::http::MATCH,
         super::http::IDEMPOTENCY,

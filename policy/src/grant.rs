@@ -1,6 +1,6 @@
 //! What the decision hands out: a grant with everything that a gateway needs, or a denial.
 
-use crate::{Inject, glob};
+use crate::{Hashicorp, Inject, glob};
 use journal::contract::{Code, KeepResult, RemoteContract, Retry, Verdict};
 use std::fmt;
 use std::path::PathBuf;
@@ -127,6 +127,14 @@ pub struct Credential {
     pub inject: Inject,
 }
 
+impl Credential {
+    /// Whether getting what is injected can take long enough to matter to other calls of a thread.
+    #[must_use]
+    pub const fn is_slow(&self) -> bool {
+        self.secret.is_slow() || matches!(self.inject, Inject::Token(_))
+    }
+}
+
 /// Where a secret comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretRef {
@@ -138,6 +146,8 @@ pub enum SecretRef {
     File(PathBuf),
     /// A program's output (`exec:WORDS`, or the list `exec`): the program and its arguments.
     Exec(Vec<String>),
+    /// HashiCorp Vault (`vault:PATH#FIELD`).
+    Hashicorp(Box<Hashicorp>),
 }
 
 impl SecretRef {
@@ -149,13 +159,13 @@ impl SecretRef {
             Self::Env(_) => "env",
             Self::File(_) => "file",
             Self::Exec(_) => "exec",
+            Self::Hashicorp(_) => "hashicorp",
         }
     }
 
-    /// Whether getting the secret can take long enough to matter to other calls of a thread.
-    #[must_use]
-    pub const fn is_slow(&self) -> bool {
-        matches!(self, Self::Exec(_))
+    /// Whether getting the secret can take long.
+    const fn is_slow(&self) -> bool {
+        matches!(self, Self::Exec(_) | Self::Hashicorp(_))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The handle on a home's policy: newest snapshot, history, agents, secrets, vault.
 
 use crate::store::{self, Store, number_key};
-use crate::{Diagnostic, Secret, Snapshot, Vault, agent, secrets, vault};
+use crate::{Diagnostic, Secret, Snapshot, Vault, agent, credential, secrets, vault};
 use arc_swap::ArcSwap;
 use journal::contract::Digest;
 use std::collections::HashMap;
@@ -18,6 +18,10 @@ pub struct Policy {
     vault: Vault,
     state: ArcSwap<State>,
     reload: Mutex<()>,
+    /// Tokens at hand.
+    pub(crate) minted: credential::Minted,
+    /// Values at hand, with their leases.
+    pub(crate) leased: credential::Leased,
 }
 
 impl std::fmt::Debug for Policy {
@@ -144,7 +148,8 @@ impl Policy {
         let vault = Vault::open(home, header, key)?;
         let state = State::load(&store, None)?;
         let state = ArcSwap::from_pointee(state);
-        Ok(Self { store, vault, state, reload: Mutex::new(()) })
+        let (minted, leased) = Default::default();
+        Ok(Self { store, vault, state, reload: Mutex::new(()), minted, leased })
     }
 
     /// Creates store and vault key where they are missing, and opens them. With a passphrase the

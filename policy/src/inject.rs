@@ -3,6 +3,7 @@
 use crate::Secret;
 use crate::credential::{self, Error};
 use crate::recipe::Recipe;
+use crate::token::{Form, Token};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
@@ -21,6 +22,8 @@ pub enum Inject {
         /// The value with `{secret}` in it; none: the secret alone.
         format: Option<String>,
     },
+    /// A token that a service mints for the secret, in a header.
+    Token(Box<Token>),
     /// A client certificate in the TLS handshake; the secret is its chain and its key as PEM. See
     /// [`Inject::client_certificate`].
     Mtls,
@@ -46,6 +49,7 @@ impl Inject {
             Self::Bearer => "bearer",
             Self::Basic => "basic",
             Self::Header { .. } => "header",
+            Self::Token(token) => token.from.mode(),
             Self::Mtls => "mtls",
             Self::Password => "password",
             Self::SshKey => "ssh-key",
@@ -62,6 +66,7 @@ impl Inject {
         match self {
             Self::Bearer | Self::Basic => Some("authorization"),
             Self::Header { name, .. } => Some(name),
+            Self::Token(token) => Some(&token.name),
             Self::Recipe(recipe) => match recipe.as_ref() {
                 Recipe::Sigv4(_) => Some("authorization"),
                 Recipe::Jwt(jwt) => Some(&jwt.name),
@@ -88,6 +93,7 @@ impl Inject {
     pub fn header(&self, secret: &Secret) -> Result<(String, Secret), credential::Error> {
         let (name, value) = match self {
             Self::Bearer => ("authorization", joined(&[b"Bearer ", secret.expose()])),
+            Self::Token(token) => (token.name.as_str(), token_value(&token.form, secret)?),
             Self::Basic => {
                 let pair = secret.expose();
                 if !pair.contains(&b':') {
@@ -102,12 +108,7 @@ impl Inject {
                 ("authorization", joined(&[b"Basic ", encoded.as_bytes()]))
             }
             Self::Header { name, format } => {
-                let format = format.as_deref().unwrap_or("{secret}");
-                let (before, after) = format
-                    .split_once("{secret}")
-                    .ok_or(Error::Unreadable("the format has no place for it"))?;
-                let parts = [before.as_bytes(), secret.expose(), after.as_bytes()];
-                (name.as_str(), joined(&parts))
+                (name.as_str(), formatted(format.as_deref().unwrap_or("{secret}"), secret)?)
             }
             Self::Mtls => {
                 return Err(Error::Unsupported("a client certificate as a header"));
@@ -135,6 +136,24 @@ impl Inject {
             return Err(Error::Unreadable("it begins or ends with a blank"));
         }
         Ok((name.to_owned(), value))
+    }
+}
+
+/// A header's value by its format.
+fn formatted(format: &str, secret: &Secret) -> Result<Secret, Error> {
+    let (before, after) =
+        format.split_once("{secret}").ok_or(Error::Unreadable("the format has no place for it"))?;
+    Ok(joined(&[before.as_bytes(), secret.expose(), after.as_bytes()]))
+}
+
+fn token_value(form: &Form, token: &Secret) -> Result<Secret, Error> {
+    match form {
+        Form::Format(format) => formatted(format, token),
+        Form::Basic(user) => {
+            let pair = joined(&[user.as_bytes(), b":", token.expose()]);
+            let encoded = Zeroizing::new(STANDARD.encode(pair.expose()));
+            Ok(joined(&[b"Basic ", encoded.as_bytes()]))
+        }
     }
 }
 

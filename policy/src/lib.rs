@@ -2,8 +2,9 @@
 //!
 //! The decision ([`Snapshot`]) is pure: no I/O, no clock, no randomness. The store ([`Policy`]) keeps
 //! numbered snapshots, agents and secrets in one LMDB environment that several processes may open;
-//! every look at it sees what was committed last. This crate sends nothing, keeps no evidence and
-//! knows no connection: the gateways act on the grants it hands out.
+//! every look at it sees what was committed last. This crate sends nothing of an agent's, keeps no
+//! evidence and knows no connection but to sources of secrets: the gateways act on the grants it hands
+//! out.
 
 mod action;
 pub mod agent;
@@ -19,6 +20,7 @@ mod explain;
 mod glob;
 mod grant;
 mod handle;
+mod hashicorp;
 mod host;
 mod inject;
 mod json;
@@ -32,6 +34,7 @@ pub mod secrets;
 mod snapshot;
 mod starter;
 pub mod store;
+mod token;
 pub mod vault;
 
 pub use action::{Body, Details, HttpAction, Scheme, SshAction, SshRequest};
@@ -42,8 +45,10 @@ pub use grant::{
     Approval, Credential, Denial, HttpGrant, IdempotencyRule, Limits, SecretRef, SshGrant,
 };
 pub use handle::{Policy, VersionInfo, apply, open, rollback};
+pub use hashicorp::{Field, Hashicorp, Login, Server};
 pub use inject::Inject;
 pub use secret::Secret;
 pub use snapshot::Snapshot;
 pub use starter::STARTER;
+pub use token::{ClientAuth, Form, GithubApp, Grant, Mint, Oauth2, Token};
 pub use vault::Vault;

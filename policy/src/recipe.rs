@@ -4,7 +4,7 @@
 //! nonce that it is given, and answers the changes. It sends nothing and keeps nothing.
 
 mod canonical;
-mod encode;
+pub(crate) mod encode;
 mod hmac;
 mod jwt;
 mod pair;

@@ -81,6 +81,7 @@ impl Policy {
         store.put_record(&store.sealed, &mut txn, &sealed_key(name, version), &sealed)?;
         if let Some(old) = version.checked_sub(VERSIONS_KEPT) {
             store.delete(&store.sealed, &mut txn, &sealed_key(name, old))?;
+            store.delete(&store.sealed, &mut txn, &sealed_key(&rotated_name(name), old))?;
         }
         let newest = Newest { version, set_at_ms: now_ms(), removed: false };
         store.put_record(&store.names, &mut txn, name, &newest)?;
@@ -120,9 +121,35 @@ impl Policy {
         for back in 0..VERSIONS_KEPT {
             if let Some(version) = newest.version.checked_sub(back) {
                 store.delete(&store.sealed, &mut txn, &sealed_key(name, version))?;
+                store.delete(&store.sealed, &mut txn, &sealed_key(&rotated_name(name), version))?;
             }
         }
         store.put_record(&store.names, &mut txn, name, &newest)?;
+        Ok(Store::commit(txn)?)
+    }
+
+    /// Keeps what a service gave in the place of a version of a secret (a rotated refresh token). The
+    /// version stays the same: whoever is bound to it goes on with what takes its place. Durable when
+    /// it returns.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) fn store_rotated(
+        &self,
+        name: &str,
+        version: u64,
+        value: &Secret,
+    ) -> Result<(), Error> {
+        let store = &self.store;
+        let mut txn = store.write()?;
+        let newest: Option<Newest> = store.record(&store.names, &txn, name, "a secret's name")?;
+        let kept = |newest: &Newest| newest.version < version.saturating_add(VERSIONS_KEPT);
+        if !newest.is_some_and(|newest| !newest.removed && kept(&newest)) {
+            return Err(Error::Unknown);
+        }
+        let rotated = rotated_name(name);
+        let sealed = self.vault().seal(&rotated, version, value)?;
+        store.put_record(&store.sealed, &mut txn, &sealed_key(&rotated, version), &sealed)?;
         Ok(Store::commit(txn)?)
     }
 
@@ -138,6 +165,11 @@ impl Policy {
 pub(crate) fn sealed_parts(key: &str) -> Option<(&str, u64)> {
     let (name, version) = key.split_once('\0')?;
     Some((name, version.parse().ok()?))
+}
+
+/// Where what took the place of a secret is kept. No secret can have this name.
+pub(crate) fn rotated_name(name: &str) -> String {
+    format!("rotated:{name}")
 }
 
 fn sealed_key(name: &str, version: u64) -> String {

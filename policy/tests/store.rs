@@ -389,10 +389,10 @@ fn other_sources_have_their_codes() {
     assert_eq!(policy.credential(&absent).unwrap_err().code(), Code::SecretMissing);
     let exec = of("exec:printf tok", "bearer");
     assert_eq!(policy.credential(&exec).unwrap().0.expose(), b"tok");
-    assert!(exec.secret.is_slow());
+    assert!(exec.is_slow());
     let failing = of("exec:false", "bearer");
     assert_eq!(policy.credential(&failing).unwrap_err().code(), Code::SecretSourceFailed);
-    let later = of("tok", "oauth2");
+    let later = of("tok", "sigv4-streaming");
     assert_eq!(policy.credential(&later).unwrap_err().code(), Code::InjectionUnsupported);
 }
 

@@ -221,3 +221,19 @@ fn write_new(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
     file.write_all(content).map_err(failed)?;
     file.sync_all().map_err(failed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 5280 section 4.1.2.2: positive, at most 20 octets, no octet that DER forbids.
+    #[test]
+    fn serial_numbers_are_positive_and_short() {
+        let random = SystemRandom::new();
+        for _ in 0..1000 {
+            let bytes = serial(&random).expect("serial").to_bytes();
+            assert_eq!(bytes.len(), 16);
+            assert!(matches!(bytes.first(), Some(0x40..=0x7f)), "{bytes:?}");
+        }
+    }
+}

@@ -33,7 +33,7 @@ use journal::{Admission, Call, Delivery, Dispatched, Guard};
 use policy::{HttpGrant, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use zeroize::Zeroizing;
 
 /// How long a caller is asked to wait where nothing else says so.
@@ -162,6 +162,7 @@ impl Job<'_> {
     ) -> Finished {
         // What the caller still owes is asked for only now, with policy's word and the record made.
         let asked = self.ask_for_content().await;
+        let sent = Instant::now();
         let next_hop = ready.idle.peer().address.to_string();
         let (mut sender, mut receiver) = ready.idle.dispatch(proof);
         let mut redactor = ready.redactor;
@@ -202,6 +203,7 @@ impl Job<'_> {
             // For the calls after this one: what was sent is not sent again.
             self.shared.versions.learn(&ready.key.authority, Word::Http11Required);
         }
+        self.note_refusal(&call, prepared, sent);
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
         match ended {
             relay::Ended::Switched(_) => Finished { keep: false, pending: None },
@@ -218,6 +220,21 @@ impl Job<'_> {
                 let observation = Observation { length_bytes, cause: error.cause() };
                 self.broken(call, verdict, error.to_string(), observation, begun).await
             }
+        }
+    }
+
+    /// A token that the origin refuses is not sent again; what was sent is not either (D-7).
+    fn note_refusal(&self, call: &Call, prepared: &Prepared, sent: Instant) {
+        let Some(credential) = &prepared.grant.credential else { return };
+        if !matches!(credential.inject, policy::Inject::Token(_)) {
+            return;
+        }
+        let invocation = call.invocation();
+        let bound = invocation.preflight().and_then(|preflight| preflight.credential.as_ref());
+        if invocation.evidence().status == Some(401)
+            && let Some(bound) = bound
+        {
+            self.shared.policy.refused(credential, bound, sent);
         }
     }
 

@@ -305,9 +305,10 @@ pub(crate) const fn status(code: Code) -> (u16, &'static str) {
         | Code::VaultLocked
         | Code::SecretSourceFailed => (503, "proxy_internal_error"),
         Code::InternalError => (500, "proxy_internal_error"),
-        Code::SecretMissing | Code::SecretUnreadable | Code::InjectionUnsupported => {
-            (500, "proxy_configuration_error")
-        }
+        Code::SecretMissing
+        | Code::SecretUnreadable
+        | Code::SecretSourceDenied
+        | Code::InjectionUnsupported => (500, "proxy_configuration_error"),
         Code::DnsError => (502, "dns_error"),
         Code::DnsTimeout => (504, "dns_timeout"),
         Code::DestinationNotFound => (502, "destination_not_found"),

@@ -442,7 +442,7 @@ async fn secret_of(
     credential: &Credential,
     bound: &CredentialUse,
 ) -> Result<Secret, policy::credential::Error> {
-    if !credential.secret.is_slow() {
+    if !credential.is_slow() {
         return policy.credential_bound(credential, bound);
     }
     let (policy, credential, bound) = (Arc::clone(policy), credential.clone(), bound.clone());
@@ -492,6 +492,7 @@ fn login(
             Ok((login, Needles::key(&secret)))
         }
         Inject::Bearer
+        | Inject::Token(_)
         | Inject::Mtls
         | Inject::Basic
         | Inject::Header { .. }

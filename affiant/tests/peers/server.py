@@ -9,6 +9,7 @@ so that a proxy that holds events back is found without a clock. Prints its port
 
 import asyncio
 import json
+import resource
 import ssl
 import sys
 from pathlib import Path
@@ -101,6 +102,8 @@ async def websocket(request):
 
 
 async def main():
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     application = web.Application(client_max_size=1 << 32)
     application.add_routes(
         [
@@ -118,7 +121,7 @@ async def main():
     context.load_cert_chain(certificate, key)
     runner = web.AppRunner(application)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context, backlog=2048)
     await site.start()
     print(site._server.sockets[0].getsockname()[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

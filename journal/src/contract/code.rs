@@ -64,6 +64,9 @@ wire_enum! {
         SecretUnreadable = "SECRET_UNREADABLE",
         /// A source outside of the vault failed. Next: later, or repair the source.
         SecretSourceFailed = "SECRET_SOURCE_FAILED",
+        /// A source outside of the vault refused (a token endpoint, a secret store). Next: sign in anew, or
+        /// correct what the source knows of the broker.
+        SecretSourceDenied = "SECRET_SOURCE_DENIED",
         /// The route asks for a mode of injection that this gateway lacks. Next: correct the policy.
         InjectionUnsupported = "INJECTION_UNSUPPORTED",
         /// A person refused the call. Next: none.

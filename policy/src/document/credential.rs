@@ -1,17 +1,18 @@
 //! The tables `[[credential]]`.
 
 use super::reader::{Fields, Place, Reader};
-use super::{read_preset, recipe, title, unique, value};
+use super::{read_preset, recipe, title, token, unique, value};
 use crate::preset::Preset;
-use crate::{Credential, Inject, SecretRef};
+use crate::{Credential, Field, Hashicorp, Inject, SecretRef, Server};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Modes that the language knows and this version can't perform.
-pub(super) const LATER: [&str; 4] = ["sigv4-streaming", "oauth2", "github-app", "ssh-agent"];
+pub(super) const LATER: [&str; 2] = ["sigv4-streaming", "ssh-agent"];
 
 /// Modes that this version performs.
-pub(super) const NOW: [&str; 14] = [
+pub(super) const NOW: [&str; 16] = [
     "bearer",
     "basic",
     "header",
@@ -21,6 +22,8 @@ pub(super) const NOW: [&str; 14] = [
     "sigv4",
     "hmac",
     "jwt",
+    "oauth2",
+    "github-app",
     "mtls",
     "ssh-key",
     "password",
@@ -48,6 +51,19 @@ pub(super) const KNOWN: &[&str] = &[
     "claims",
     "lifetime",
     "key_id",
+    "token_url",
+    "client_id",
+    "client_secret",
+    "client_auth",
+    "grant",
+    "scope",
+    "params",
+    "user",
+    "app_id",
+    "installation_id",
+    "api_url",
+    "repositories",
+    "permissions",
 ];
 
 /// Fields that frame or route the message; a secret in one of them would break it.
@@ -79,13 +95,14 @@ pub(super) struct Read {
 /// Reads all credentials.
 pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>) -> Read {
     let mut read = Read::default();
+    let server = token::read_hashicorp(root);
     for (table, span) in root.tables("credential") {
         let what = title("credential", table, "id");
         let fields = Fields::new(reader, table, span, what, KNOWN);
         let id = fields
             .required("id", "\"...\"")
             .and_then(|id| unique(&fields, "id", id.value, &mut read.places));
-        let secret = read_secret(&fields);
+        let secret = read_secret(&fields, &server);
         let preset = read_preset(&fields);
         // A preset that is not known is told already; that `inject` is missing follows from it.
         let inject = match preset {
@@ -95,7 +112,7 @@ pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>) -> Read {
                 Some(inject)
             }
             None if fields.has("preset") && !fields.has("inject") => None,
-            Some(_) | None => read_inject(&fields, id.as_deref()),
+            Some(_) | None => read_inject(&fields, id.as_deref(), secret.as_ref()),
         };
         if let Some(id) = id {
             if let Some(preset) = preset {
@@ -113,11 +130,25 @@ pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>) -> Read {
 }
 
 /// Reads the reference to a secret. Messages do not repeat it: people paste secrets here (V-3).
-fn read_secret(fields: &Fields<'_, '_>) -> Option<SecretRef> {
-    if fields.is_table("secret") {
-        return read_program(fields);
+fn read_secret(fields: &Fields<'_, '_>, server: &Arc<Server>) -> Option<SecretRef> {
+    fields.required_or_table("secret", "\"NAME\"");
+    read_reference(fields, "secret", Some(server))
+}
+
+/// Reads a reference to a secret that is needed to get another.
+pub(super) fn read_plain_reference(fields: &Fields<'_, '_>, key: &str) -> Option<SecretRef> {
+    read_reference(fields, key, None)
+}
+
+fn read_reference(
+    fields: &Fields<'_, '_>,
+    key: &str,
+    server: Option<&Arc<Server>>,
+) -> Option<SecretRef> {
+    if fields.is_table(key) {
+        return read_program(fields, key);
     }
-    let text = fields.required("secret", "\"NAME\"")?.value;
+    let text = fields.text(key)?.value;
     let source = |text: &str, kind: &str| text.strip_prefix(kind).map(str::to_owned);
     let reference = if let Some(name) = source(text, "env:") {
         let good = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -130,12 +161,14 @@ fn read_secret(fields: &Fields<'_, '_>) -> Option<SecretRef> {
     } else if let Some(command) = source(text, "exec:") {
         // Without a shell a quote would be part of a word, which nobody means.
         if command.contains(['"', '\'', '\\']) {
-            Err("`exec:` takes words without quotes; write secret = { exec = [\"...\", \"...\"] }")
+            Err("`exec:` takes words without quotes; write a table: { exec = [\"...\", \"...\"] }")
         } else {
             let words: Vec<_> = command.split_ascii_whitespace().map(str::to_owned).collect();
             let good = !words.is_empty();
             good.then_some(SecretRef::Exec(words)).ok_or("`exec:` is to name a program")
         }
+    } else if let Some(wanted) = source(text, "vault:") {
+        read_stored(&wanted, server)
     } else if value::is_name(text, 128, b"/") {
         Ok(SecretRef::Vault(text.to_owned()))
     } else {
@@ -144,15 +177,32 @@ fn read_secret(fields: &Fields<'_, '_>) -> Option<SecretRef> {
     reference
         .map_err(|message| {
             let hint = "the name under which the vault holds it, or env:NAME, file:PATH, \
-                        exec:COMMAND; never the secret itself";
-            fields.wrong("secret", message, Some(hint.to_owned()));
+                        exec:COMMAND, vault:PATH#FIELD; never the secret itself";
+            fields.wrong(key, message, Some(hint.to_owned()));
         })
         .ok()
 }
 
+/// The form `vault:PATH#FIELD`.
+fn read_stored(wanted: &str, server: Option<&Arc<Server>>) -> Result<SecretRef, &'static str> {
+    let server = server.ok_or("what leads to HashiCorp Vault can't itself lie there")?;
+    let form = "`vault:` is to name a path of the API and a field: vault:secret/data/pay#token";
+    let (path, field) = wanted.split_once('#').ok_or(form)?;
+    let plain = |segment: &str| {
+        ![".", "..", ""].contains(&segment)
+            && segment.bytes().all(|c| c.is_ascii_alphanumeric() || b"-._~@".contains(&c))
+    };
+    if !path.split('/').all(plain) || path.starts_with("v1/") {
+        return Err(form);
+    }
+    let field = Field::parse(field).ok_or(form)?;
+    let (server, path) = (Arc::clone(server), path.to_owned());
+    Ok(SecretRef::Hashicorp(Box::new(Hashicorp { server, path, field })))
+}
+
 /// The list form of a program: `secret = { exec = ["program", "argument"] }`.
-fn read_program(fields: &Fields<'_, '_>) -> Option<SecretRef> {
-    let table = fields.table("secret", PROGRAM)?;
+fn read_program(fields: &Fields<'_, '_>, key: &str) -> Option<SecretRef> {
+    let table = fields.table(key, PROGRAM)?;
     if !table.has("exec") {
         table.wrong("exec", "is missing", Some("write { exec = [\"program\"] }".to_owned()));
     }
@@ -168,12 +218,18 @@ fn read_program(fields: &Fields<'_, '_>) -> Option<SecretRef> {
     Some(SecretRef::Exec(words.iter().map(|w| w.value.to_owned()).collect()))
 }
 
-fn read_inject(fields: &Fields<'_, '_>, id: Option<&str>) -> Option<Inject> {
+fn read_inject(
+    fields: &Fields<'_, '_>,
+    id: Option<&str>,
+    secret: Option<&SecretRef>,
+) -> Option<Inject> {
     let text = fields.required("inject", "\"bearer\"")?.value;
     let inject = match text {
         "bearer" => Inject::Bearer,
         "basic" => Inject::Basic,
         "header" => read_header(fields)?,
+        "oauth2" => Inject::Token(Box::new(token::oauth2(fields, secret)?)),
+        "github-app" | "github_app" => Inject::Token(Box::new(token::github_app(fields)?)),
         "mtls" => Inject::Mtls,
         "password" => Inject::Password,
         "ssh-key" | "ssh_key" => Inject::SshKey,

@@ -194,6 +194,13 @@ impl<'r, 't> Fields<'r, 't> {
         self.text(key)
     }
 
+    /// Keeps an error where a text or a table has to be and is not there.
+    pub(crate) fn required_or_table(&self, key: &str, example: &str) {
+        if !self.has(key) {
+            self.required(key, example);
+        }
+    }
+
     /// A truth value.
     pub(crate) fn truth(&self, key: &str) -> Option<bool> {
         let value = self.find(key)?;

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Which keys go with which modes.
-pub(super) const KEYS: [(&str, &[&str]); 13] = [
-    ("name", &["header", "query", "cookie", "jwt"]),
-    ("format", &["header", "jwt"]),
+pub(super) const KEYS: [(&str, &[&str]); 26] = [
+    ("name", &["header", "query", "cookie", "jwt", "oauth2", "github-app"]),
+    ("format", &["header", "jwt", "oauth2", "github-app"]),
     ("placeholder", &["placeholder"]),
     ("in", &["placeholder"]),
     ("region", &["sigv4"]),
@@ -24,6 +24,19 @@ pub(super) const KEYS: [(&str, &[&str]); 13] = [
     ("claims", &["jwt"]),
     ("lifetime", &["jwt"]),
     ("key_id", &["jwt"]),
+    ("token_url", &["oauth2"]),
+    ("client_id", &["oauth2"]),
+    ("client_secret", &["oauth2"]),
+    ("client_auth", &["oauth2"]),
+    ("grant", &["oauth2"]),
+    ("scope", &["oauth2"]),
+    ("params", &["oauth2"]),
+    ("user", &["oauth2", "github-app"]),
+    ("app_id", &["github-app"]),
+    ("installation_id", &["github-app"]),
+    ("api_url", &["github-app"]),
+    ("repositories", &["github-app"]),
+    ("permissions", &["github-app"]),
 ];
 
 /// How long a token is valid that says nothing.
@@ -105,7 +118,7 @@ fn read_placeholder(id: Option<&str>, fields: &Fields<'_, '_>) -> Option<Placeho
     Some(Placeholder { text, places })
 }
 
-fn read_header_name(fields: &Fields<'_, '_>, key: &str, text: &str) -> Option<String> {
+pub(super) fn read_header_name(fields: &Fields<'_, '_>, key: &str, text: &str) -> Option<String> {
     let name = text.to_ascii_lowercase();
     if !value::is_token(&name) {
         fields.wrong(key, "is not the name of a header field", None);

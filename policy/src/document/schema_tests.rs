@@ -71,12 +71,13 @@ fn takes(text: &str) -> bool {
 #[test]
 fn the_schema_has_the_keys_of_the_parser() {
     let limits: Vec<_> = super::terms::HTTP_LIMITS.to_vec();
-    let tables: [(&str, &[&str]); 18] = [
+    let tables: [(&str, &[&str]); 19] = [
         ("", super::ROOT),
         ("/properties/defaults", super::DEFAULTS),
         ("/properties/approvals", super::approvals::KNOWN),
         ("/$defs/budget", super::budget::KNOWN),
         ("/$defs/credential", super::credential::KNOWN),
+        ("/$defs/hashicorp", super::token::HASHICORP),
         ("/$defs/route", super::http::KNOWN),
         ("/$defs/route/properties/match", super::http::MATCH),
         ("/$defs/route/properties/idempotency", super::http::IDEMPOTENCY),

@@ -11,7 +11,7 @@ fn digit(nibble: u8) -> u8 {
 }
 
 /// Encodes everything but unreserved characters, onto a buffer.
-pub(super) fn push(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn push(out: &mut Vec<u8>, bytes: &[u8]) {
     for &byte in bytes {
         if is_unreserved(byte) {
             out.push(byte);

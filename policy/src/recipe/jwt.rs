@@ -58,7 +58,17 @@ impl Algorithm {
 impl Jwt {
     /// Mints a token for a request.
     pub(super) fn edits(&self, secret: &Secret, request: &View<'_>) -> Result<Edits, Error> {
-        let now = request.now_ms / 1000;
+        let token = self.mint(secret, request.now_ms)?;
+        let (before, after) = self.format.split_once("{secret}").unwrap_or(("", ""));
+        let value = [before.as_bytes(), token.expose(), after.as_bytes()].concat();
+        let mut edits = Edits::field(&self.name, super::header_value(value)?);
+        edits.shown.extend([token, secret.clone()]);
+        Ok(edits)
+    }
+
+    /// Mints a token.
+    pub(crate) fn mint(&self, secret: &Secret, now_ms: u64) -> Result<Secret, Error> {
+        let now = now_ms / 1000;
         let mut head = serde_json::json!({ "alg": self.algorithm.name(), "typ": "JWT" });
         if let (Some(head), Some(id)) = (head.as_object_mut(), &self.key_id) {
             head.insert("kid".to_owned(), id.as_str().into());
@@ -71,12 +81,7 @@ impl Jwt {
         let part = |value: &serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let signed = format!("{}.{}", part(&head), part(&claims));
         let signature = self.sign(secret, signed.as_bytes())?;
-        let token = Zeroizing::new(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)));
-        let (before, after) = self.format.split_once("{secret}").unwrap_or(("", ""));
-        let value = [before, &token, after].concat().into_bytes();
-        let mut edits = Edits::field(&self.name, super::header_value(value)?);
-        edits.shown.extend([Secret::from(token.as_str()), secret.clone()]);
-        Ok(edits)
+        Ok(Secret::from(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))))
     }
 
     fn sign(&self, secret: &Secret, message: &[u8]) -> Result<Vec<u8>, Error> {
