@@ -165,6 +165,13 @@ impl Call {
         self.core.append(&self.entry, Some(self.epoch), parts, false).map(drop)
     }
 
+    /// Reserves more room for events of unusual length.
+    pub(crate) fn reserve_events(&mut self, bytes: u64) -> Result<(), append::Error> {
+        self.core.reserve(bytes)?;
+        self.reserved_events += bytes;
+        Ok(())
+    }
+
     /// What parks the call.
     pub(crate) fn shared(&self) -> (Arc<Core>, Arc<Entry>) {
         (Arc::clone(&self.core), Arc::clone(&self.entry))

@@ -161,7 +161,9 @@ impl Call {
     ///
     /// # Errors
     /// [`Error`]; [`Error::Locked`] when what is to be shown can't be encrypted.
-    pub async fn hold(self, question: Question<'_>) -> Result<Invocation, Error> {
+    pub async fn hold(mut self, question: Question<'_>) -> Result<Invocation, Error> {
+        // Base64 of it, and the frame.
+        self.reserve_events(2 * question.shown.len() as u64 + 4096)?;
         let (core, entry) = self.shared();
         let key = core.key.read().clone().ok_or(Error::Locked)?;
         let shown = shown::seal(&key, entry.id, question.shown).ok_or(Error::Locked)?;
