@@ -4,6 +4,7 @@
 //! nonce that it is given, and answers the changes. It sends nothing and keeps nothing.
 
 mod canonical;
+mod chunks;
 pub(crate) mod encode;
 mod hmac;
 mod jwt;
@@ -16,6 +17,7 @@ mod time;
 use crate::credential::Error;
 use crate::{ClientCertificate, Inject, Scheme, Secret};
 
+pub use chunks::ChunkSigner;
 pub use hmac::{Digest, Encoding, Hmac};
 pub use jwt::{Algorithm, Jwt};
 pub use placeholder::{PREFIX, Placeholder, Places, is_stray};
@@ -88,6 +90,8 @@ pub struct Edits {
     pub values: Vec<(usize, Secret)>,
     /// The whole content; its length is to be declared anew.
     pub content: Option<Secret>,
+    /// What changes content that is still on its way: all of it is to pass through this.
+    pub chunks: Option<ChunkSigner>,
     /// What the remote learns and must not be seen in what it answers (contract I-4).
     pub shown: Vec<Secret>,
 }

@@ -331,7 +331,9 @@ fn content_is_signed_as_far_as_it_is_known() {
         (declared.as_str(), true),
         ("UNSIGNED-PAYLOAD", true),
         ("STREAMING-UNSIGNED-PAYLOAD-TRAILER", true),
-        ("STREAMING-AWS4-HMAC-SHA256-PAYLOAD", false),
+        ("STREAMING-AWS4-HMAC-SHA256-PAYLOAD", true),
+        ("STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER", true),
+        ("STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD", false),
         ("x", false),
     ] {
         let headers: &[(&[u8], &[u8])] = &[(b"X-Amz-Content-Sha256", value.as_bytes())];

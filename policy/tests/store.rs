@@ -392,7 +392,7 @@ fn other_sources_have_their_codes() {
     assert!(exec.is_slow());
     let failing = of("exec:false", "bearer");
     assert_eq!(policy.credential(&failing).unwrap_err().code(), Code::SecretSourceFailed);
-    let later = of("tok", "sigv4-streaming");
+    let later = of("tok", "ssh-agent");
     assert_eq!(policy.credential(&later).unwrap_err().code(), Code::InjectionUnsupported);
 }
 

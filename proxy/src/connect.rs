@@ -46,8 +46,8 @@ impl Job<'_> {
         let framing = injected.as_ref().map_or(self.framing, |injected| injected.framing);
         let edits = injected.as_ref().map(|injected| &injected.edits);
         let head = outgoing::head(&self.head, target, framing, edits, &self.shared.pseudonym);
-        let (content, redactor) =
-            injected.map(|injected| (injected.content, injected.redactor)).unwrap_or_default();
+        let (content, chunks, redactor) =
+            injected.map(|i| (i.content, i.chunks, i.redactor)).unwrap_or_default();
         let mut key = pool::Key {
             scheme: target.scheme,
             authority: target.authority.clone(),
@@ -64,7 +64,7 @@ impl Job<'_> {
         if !idle.can_carry(&head) {
             return Err(Refusal::Target(TargetError::Form));
         }
-        Ok(Ready { idle, key, head, framing, content, redactor })
+        Ok(Ready { idle, key, head, framing, content, chunks, redactor })
     }
 
     async fn injected(

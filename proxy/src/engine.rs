@@ -30,6 +30,7 @@ use journal::contract::{
     Observation, Operation, RemoteContract,
 };
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
+use policy::recipe::ChunkSigner;
 use policy::{HttpGrant, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -96,6 +97,8 @@ pub(crate) struct Ready {
     pub(crate) framing: Framing,
     /// The whole content, where injection changed it.
     pub(crate) content: Option<Bytes>,
+    /// What changes content that is still on its way.
+    pub(crate) chunks: Option<ChunkSigner>,
     pub(crate) redactor: Redactor,
 }
 
@@ -170,12 +173,12 @@ impl Job<'_> {
             limit_bytes: prepared.grant.limits.request_bytes,
             injected: prepared.grant.credential.as_ref().and_then(|c| c.inject.header_name()),
         };
+        let content = relay::Content { framing: ready.framing, ahead, chunks: ready.chunks };
         let progress = AtomicU64::new(0);
         let ended = {
             let head = ready.head;
             let incoming = &mut self.incoming;
-            let upload =
-                upload(&mut sender, incoming, head, ready.framing, ahead, &bounds, &progress);
+            let upload = upload(&mut sender, incoming, head, content, &bounds, &progress);
             tokio::pin!(upload);
             let mut relay = Relay::new(Parts {
                 call: &mut call,

@@ -9,7 +9,7 @@ use crate::outgoing;
 use crate::redact::Redactor;
 use crate::target::Target;
 use bytes::Bytes;
-use policy::recipe::{Content, Edits, Recipe, View, is_stray, nonce};
+use policy::recipe::{ChunkSigner, Content, Edits, Recipe, View, is_stray, nonce};
 use policy::{Credential, Inject, Secret, credential};
 
 /// A request's credential, ready to leave with it.
@@ -20,6 +20,8 @@ pub(crate) struct Injected {
     pub(crate) framing: Framing,
     /// The whole content, where it was changed.
     pub(crate) content: Option<Bytes>,
+    /// What changes content that is still on its way.
+    pub(crate) chunks: Option<ChunkSigner>,
     /// Looks for echoes of the credential.
     pub(crate) redactor: Redactor,
 }
@@ -82,7 +84,8 @@ impl Before<'_> {
             *length = u64::try_from(content.len()).unwrap_or(u64::MAX);
             edits.set.push(("content-length".to_owned(), Secret::from(length.to_string())));
         }
-        Ok(Injected { edits, framing, content, redactor })
+        let chunks = edits.chunks.take();
+        Ok(Injected { edits, framing, content, chunks, redactor })
     }
 
     /// Refuses a request that holds a placeholder which nothing on its route stands for.

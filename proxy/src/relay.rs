@@ -29,6 +29,7 @@ use journal::contract::{
 };
 use journal::{Call, Settled, Stream};
 use policy::HttpGrant;
+use policy::recipe::ChunkSigner;
 use sha2::{Digest as _, Sha256};
 use std::io;
 use std::pin::Pin;
@@ -57,16 +58,28 @@ pub(crate) struct Bounds<'a> {
     pub(crate) injected: Option<&'a str>,
 }
 
+/// The content of a request on its way.
+pub(crate) struct Content {
+    pub(crate) framing: Framing,
+    /// What was read ahead.
+    pub(crate) ahead: Vec<Bytes>,
+    /// What changes all of it.
+    pub(crate) chunks: Option<ChunkSigner>,
+}
+
 /// Sends head, content and trailers.
 pub(crate) async fn upload(
     sender: &mut Sender,
     incoming: &mut Incoming,
     head: Zeroizing<Vec<u8>>,
-    framing: Framing,
-    ahead: Vec<Bytes>,
+    content: Content,
     bounds: &Bounds<'_>,
     progress: &AtomicU64,
 ) -> Result<RequestSent, Unsent> {
+    let Content { framing, mut ahead, mut chunks } = content;
+    for piece in &mut ahead {
+        *piece = signed(&mut chunks, std::mem::take(piece))?;
+    }
     sender.head(head, framing, &ahead).await.map_err(Unsent::Origin)?;
     drop(ahead);
     progress.fetch_add(1, Ordering::Relaxed);
@@ -74,13 +87,26 @@ pub(crate) async fn upload(
         if incoming.length() > bounds.limit_bytes {
             return Err(Unsent::Limit);
         }
-        sender.content(&piece).await.map_err(Unsent::Origin)?;
+        let piece = signed(&mut chunks, piece)?;
+        if !piece.is_empty() {
+            sender.content(&piece).await.map_err(Unsent::Origin)?;
+        }
         progress.fetch_add(1, Ordering::Relaxed);
+    }
+    if chunks.is_some_and(|chunks| chunks.finish().is_err()) {
+        return Err(Unsent::Caller(incoming::Error::Malformed));
     }
     let trailers = outgoing::trailers(incoming.trailers(), bounds.injected);
     sender.finish(&trailers).await.map_err(Unsent::Origin)?;
     let (length_bytes, digest) = incoming.so_far();
     Ok(RequestSent { length_bytes, digest })
+}
+
+/// The piece as it leaves; content that was to be in signed chunks and is not ends the request.
+fn signed(chunks: &mut Option<ChunkSigner>, piece: Bytes) -> Result<Bytes, Unsent> {
+    let Some(chunks) = chunks else { return Ok(piece) };
+    let signed = chunks.push(&piece).map_err(|_| Unsent::Caller(incoming::Error::Malformed))?;
+    Ok(Bytes::from(signed))
 }
 
 /// What became of the caller's side.

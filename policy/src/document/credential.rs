@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Modes that the language knows and this version can't perform.
-pub(super) const LATER: [&str; 2] = ["sigv4-streaming", "ssh-agent"];
+pub(super) const LATER: [&str; 1] = ["ssh-agent"];
 
 /// Modes that this version performs.
 pub(super) const NOW: [&str; 16] = [

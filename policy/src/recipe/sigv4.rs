@@ -1,8 +1,9 @@
 //! AWS Signature Version 4: the agent's client signs with a key that is none, and the request is
 //! signed anew.
 //!
-//! Content that the client signed in chunks can't be signed anew here and is refused.
+//! Content that the client signed in chunks is signed anew chunk by chunk (`chunks`).
 
+use super::chunks::ChunkSigner;
 use super::time::Civil;
 use super::{Content, Edits, View, canonical, encode, split};
 use crate::credential::Error;
@@ -14,6 +15,8 @@ use zeroize::Zeroizing;
 const HASH: &str = "x-amz-content-sha256";
 const TOKEN: &str = "x-amz-security-token";
 const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
+const CHUNKS: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
+const CHUNKS_TRAILER: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER";
 
 /// Parameters of a query that was signed in advance.
 const PRESIGNED: [&str; 7] = [
@@ -67,21 +70,34 @@ impl Sigv4 {
         text.extend_from_slice(format!("\n{names}\n{hash}").as_bytes());
         let scope = format!("{}/{region}/{service}/aws4_request", moment.date());
         let signed = format!("AWS4-HMAC-SHA256\n{}\n{scope}\n{}", moment.basic(), sha256(&text));
-        let signature = sign(&key, &moment.date(), &region, &service, &signed);
+        let signing = signing_key(key.secret, &moment.date(), &region, &service);
+        let signature = tag(&signing, &signed);
         let id = key.id;
         let value = format!(
             "AWS4-HMAC-SHA256 Credential={id}/{scope}, SignedHeaders={names}, Signature={signature}"
         );
         set.push(("authorization".to_owned(), super::header_value(value.into_bytes())?));
-        let mut shown = vec![Secret::from(key.secret), Secret::from(signature)];
+        let mut shown = vec![Secret::from(key.secret), Secret::from(signature.as_str())];
         shown.extend(key.token.map(Secret::from));
-        Ok(Edits {
+        let mut edits = Edits {
             target: (target != request.target).then(|| Secret::from(target)),
             remove: if key.token.is_none() { vec![TOKEN] } else { Vec::new() },
             set,
             shown,
             ..Edits::default()
-        })
+        };
+        if hash == CHUNKS || hash == CHUNKS_TRAILER {
+            let trailer = hash == CHUNKS_TRAILER;
+            let mut signer = ChunkSigner::new(signing, &moment.basic(), &scope, signature, trailer);
+            match request.content {
+                Content::Whole(content) => {
+                    edits.content = Some(Secret::new(signer.push(content)?));
+                    signer.finish()?;
+                }
+                Content::Streamed => edits.chunks = Some(signer),
+            }
+        }
+        Ok(edits)
     }
 
     /// Region and service: policy's word, else the client's own, else what the host says.
@@ -182,10 +198,12 @@ fn payload_hash(request: &View<'_>, service: &str) -> Result<String, Error> {
         let is_digest = declared.len() == 64 && declared.iter().all(u8::is_ascii_hexdigit);
         let kept = is_digest
             || declared == UNSIGNED.as_bytes()
-            || declared == b"STREAMING-UNSIGNED-PAYLOAD-TRAILER";
+            || declared == b"STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+            || declared == CHUNKS.as_bytes()
+            || declared == CHUNKS_TRAILER.as_bytes();
         return match std::str::from_utf8(declared) {
             Ok(declared) if kept => Ok(declared.to_owned()),
-            Ok(_) | Err(_) => Err(Error::Unsupported("content that the client signed in chunks")),
+            Ok(_) | Err(_) => Err(Error::Unsupported("content that the client signed in this way")),
         };
     }
     match request.content {
@@ -218,21 +236,32 @@ fn signed_fields(request: &View<'_>, set: &[(String, Secret)]) -> BTreeMap<Strin
     fields
 }
 
-fn sha256(bytes: &[u8]) -> String {
+pub(super) fn sha256(bytes: &[u8]) -> String {
     encode::hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }
 
-fn sign(key: &AccessKey<'_>, date: &str, region: &str, service: &str, text: &str) -> String {
-    let mut begin = Zeroizing::new(Vec::with_capacity(4 + key.secret.len()));
-    begin.extend_from_slice(b"AWS4");
-    begin.extend_from_slice(key.secret.as_bytes());
-    let mac = |key: &[u8], part: &str| {
-        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), part.as_bytes());
-        Zeroizing::new(tag.as_ref().to_vec())
-    };
-    let mut derived = begin;
+/// The key that signs a day's requests in a region to a service.
+pub(super) fn signing_key(
+    secret: &str,
+    date: &str,
+    region: &str,
+    service: &str,
+) -> Zeroizing<Vec<u8>> {
+    let mut derived = Zeroizing::new(Vec::with_capacity(4 + secret.len()));
+    derived.extend_from_slice(b"AWS4");
+    derived.extend_from_slice(secret.as_bytes());
     for part in [date, region, service, "aws4_request"] {
         derived = mac(&derived, part);
     }
-    encode::hex(&mac(&derived, text))
+    derived
+}
+
+/// The signature of a text.
+pub(super) fn tag(key: &[u8], text: &str) -> String {
+    encode::hex(&mac(key, text))
+}
+
+fn mac(key: &[u8], text: &str) -> Zeroizing<Vec<u8>> {
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes());
+    Zeroizing::new(tag.as_ref().to_vec())
 }
