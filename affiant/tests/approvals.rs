@@ -341,6 +341,22 @@ fn v_6_content_that_can_not_be_approved_as_a_whole_is_refused() {
     expect(&refused, 413, "PAYLOAD_LIMIT", "validation", "after_correction");
     let refused = bench.server.curl(&["-H", "Affiant-Wait: soon", "-d", "a=1", &bench.url()]);
     expect(&refused, 400, "INVALID_REQUEST", "validation", "after_correction");
+    // What escapes to much more than itself still fits into its record, and what is cut says so.
+    std::fs::write(&file, vec![1_u8; 9000]).unwrap();
+    let mut many = vec!["-H".to_owned(), "Affiant-Wait: 0".to_owned()];
+    for n in 0..60 {
+        many.extend(["-H".to_owned(), format!("X-{n}: {}", "\u{e9}".repeat(200))]);
+    }
+    let (body_argument, url) = (body.clone(), bench.url());
+    let mut arguments: Vec<&str> = many.iter().map(String::as_str).collect();
+    arguments.extend(["--data-binary", &body_argument, &url]);
+    let held = bench.server.curl(&arguments);
+    expect(&held, 403, "APPROVAL_PENDING", "validation", "after_correction");
+    let request = &bench.waiting()[0]["request"];
+    assert_eq!(request["content"]["is_cut"], true);
+    assert!(request["headers_not_shown"].as_u64().unwrap() >= 20, "{request}");
+    assert!(bench.home.ok(&["approval", "list"]).contains("more that are not shown"));
+    bench.decide("deny", &held.invocation());
     std::fs::write(&file, vec![b'x'; 1 << 20]).unwrap();
     let body = ["-H", "Expect:", "-H", "Affiant-Wait: 0", "--data-binary", &body, &bench.url()];
     expect(&bench.server.curl(&body), 403, "APPROVAL_PENDING", "validation", "after_correction");

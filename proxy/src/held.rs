@@ -20,9 +20,11 @@ use tokio::time::{Instant, timeout_at};
 const WAIT_FIELD: &str = "affiant-wait";
 /// The longest wait that a caller can ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
-/// Bytes of content, of a target and of a field's value that are shown.
+/// Bytes of content, of a target, and of a field's name and value that are shown; and how many fields.
+/// All of it fits into one record however it is escaped.
 const SHOWN_CONTENT: usize = 4096;
 const SHOWN_TARGET: usize = 2048;
+const SHOWN_NAME: usize = 64;
 const SHOWN_VALUE: usize = 256;
 const SHOWN_FIELDS: usize = 40;
 /// Fields whose values are not shown.
@@ -38,6 +40,10 @@ impl Job<'_> {
         approval: Approval,
     ) -> Result<Call, Finished> {
         let id = call.id();
+        let wait = match self.asked_wait(approval) {
+            Ok(wait) => wait,
+            Err(refusal) => return Err(self.refuse(Some(call), &refusal).await),
+        };
         if self.shared.journal.holds_enough(self.known.agent.as_deref()) {
             return Err(self.refuse(Some(call), &Refusal::HoldsEnough).await);
         }
@@ -51,7 +57,7 @@ impl Job<'_> {
             return Err(self.refuse(Some(call), &Refusal::Journal(error)).await);
         }
         match call.hold(question).await {
-            Ok(_) => self.wait(id, prepared, approval, true).await,
+            Ok(_) => self.wait(id, prepared, wait, true).await,
             Err(journal::append::Error::Locked) => {
                 Err(self.refuse(None, &Refusal::VaultLocked).await)
             }
@@ -69,7 +75,10 @@ impl Job<'_> {
             // Policy asks for no approval any more, so this is another call than what was asked.
             return Err(self.refuse(None, &Refusal::ApprovalMismatch).await);
         };
-        self.wait(held.id(), prepared, approval, false).await
+        match self.asked_wait(approval) {
+            Ok(wait) => self.wait(held.id(), prepared, wait, false).await,
+            Err(refusal) => Err(self.refuse(None, &refusal).await),
+        }
     }
 
     /// Waits until the call can go on, or has to be answered. `first`: this connection began it.
@@ -77,13 +86,9 @@ impl Job<'_> {
         &mut self,
         id: InvocationId,
         prepared: &Prepared,
-        approval: Approval,
+        wait: Duration,
         first: bool,
     ) -> Result<Call, Finished> {
-        let wait = match self.asked_wait() {
-            Ok(asked) => asked.unwrap_or(approval.wait),
-            Err(refusal) => return Err(self.refuse(None, &refusal).await),
-        };
         let deadline = Instant::now() + wait;
         let mut stopping = self.shared.stopping.subscribe();
         loop {
@@ -118,13 +123,13 @@ impl Job<'_> {
         }
     }
 
-    /// How long the caller wants to wait.
-    fn asked_wait(&self) -> Result<Option<Duration>, Refusal> {
+    /// How long the caller waits: as it says, else as policy says.
+    fn asked_wait(&self, approval: Approval) -> Result<Duration, Refusal> {
         let mut values = self.head.fields.all(WAIT_FIELD);
-        let Some(value) = values.next() else { return Ok(None) };
+        let Some(value) = values.next() else { return Ok(approval.wait) };
         let seconds = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
         match (seconds, values.next()) {
-            (Some(seconds), None) => Ok(Some(Duration::from_secs(seconds).min(LONGEST_WAIT))),
+            (Some(seconds), None) => Ok(Duration::from_secs(seconds).min(LONGEST_WAIT)),
             (None, _) | (Some(_), Some(_)) => Err(Refusal::Wait),
         }
     }
@@ -133,13 +138,13 @@ impl Job<'_> {
     /// without the values of fields that carry secrets. The injected credential is not part of it.
     fn shown(&self, prepared: &Prepared) -> serde_json::Value {
         let credential = prepared.grant.credential.as_ref();
-        let fields: Vec<_> = self
-            .head
-            .fields
-            .iter()
+        let sent = || {
+            let all = &self.head.fields;
+            all.iter().filter(move |(name, _)| !crate::outgoing::stays(name, all))
+        };
+        let fields: Vec<_> = sent()
             .take(SHOWN_FIELDS)
-            .map(|(name, value)| (String::from_utf8_lossy(name).into_owned(), value))
-            .filter(|(name, _)| !crate::outgoing::stays(name.as_bytes(), &self.head.fields))
+            .map(|(name, value)| (cut(name, SHOWN_NAME), value))
             .map(|(name, value)| {
                 let secret = SECRET_FIELDS.iter().any(|known| name.eq_ignore_ascii_case(known));
                 let value = if secret { "(not shown)".to_owned() } else { cut(value, SHOWN_VALUE) };
@@ -157,6 +162,7 @@ impl Job<'_> {
                 SHOWN_TARGET,
             ),
             "headers": fields,
+            "headers_not_shown": sent().count().saturating_sub(SHOWN_FIELDS),
             "content": {
                 "length_bytes": content.len(),
                 "digest": Digest::of(&content),

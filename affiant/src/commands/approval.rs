@@ -103,6 +103,10 @@ fn show(held: &Value) {
     for field in held.pointer("/request/headers").and_then(Value::as_array).into_iter().flatten() {
         line("header", format!("{}: {}", text(field, "/0"), text(field, "/1")));
     }
+    let more = held.pointer("/request/headers_not_shown").and_then(Value::as_u64);
+    if let Some(more) = more.filter(|more| *more > 0) {
+        line("header", format!("(and {more} more that are not shown)"));
+    }
     if held.pointer("/request/content").is_some() {
         let length = text(held, "/request/content/length_bytes");
         line("content", format!("{length} bytes, {}", text(held, "/request/content/digest")));
