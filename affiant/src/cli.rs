@@ -344,6 +344,29 @@ pub(crate) enum Inv {
         /// Its id
         id: String,
     },
+    /// Send the stored request again, if the instruction allows it
+    Retry {
+        /// Its id
+        id: String,
+    },
+    /// Ask the origin what happened to a call in doubt, as its route says
+    Reconcile {
+        /// Its id
+        id: String,
+    },
+    /// State what happened to a call in doubt; on record as an operator's word
+    Attest {
+        /// Its id
+        id: String,
+        /// committed or rejected
+        #[arg(long)]
+        outcome: String,
+        /// How you know
+        #[arg(long, value_name = "TEXT")]
+        note: String,
+    },
+    /// List the calls in doubt that wait for a person
+    Waiting,
     /// Confirm that the result was received
     Ack {
         /// Its id

@@ -8,6 +8,7 @@ mod environment;
 mod hardening;
 mod home;
 mod output;
+mod reconciler;
 mod server;
 mod webhook;
 

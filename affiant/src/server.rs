@@ -5,6 +5,7 @@ use crate::control::client::Client;
 use crate::control::{Caller, ForAgents, Listening, State, console, router};
 use crate::hardening;
 use crate::home::Home;
+use crate::reconciler;
 use anyhow::{Context as _, bail};
 use journal::{Journal, ResultKey};
 use policy::Policy;
@@ -58,7 +59,7 @@ pub(crate) fn open_state(
         );
     }
     hand_result_key(&journal, &policy)?;
-    Ok(Arc::new(State { journal, policy, listening: OnceLock::new() }))
+    Ok(Arc::new(State { journal, policy, listening: OnceLock::new(), proxy: OnceLock::new() }))
 }
 
 /// The key for stored results, when the vault is unlocked.
@@ -127,13 +128,17 @@ impl Server {
             ssh: ssh.local_addr()?,
             console: console.as_ref().map(TcpListener::local_addr).transpose()?,
         };
-        if state.listening.set(listening).is_err() {
+        if state.proxy.set(Arc::downgrade(&proxy)).is_err()
+            || state.listening.set(listening).is_err()
+        {
             bail!("this state belongs to a running server already");
         }
         let socket = control_socket(home)?;
 
         let (shutdown, watched) = watch::channel(false);
         let mut tasks = JoinSet::new();
+        let weak = Arc::downgrade(&proxy);
+        tasks.spawn(reconciler::run(state.journal.clone(), weak, watched.clone()));
         tasks.spawn(proxy.serve(http, watched.clone()));
         tasks.spawn(gateway.serve(ssh, watched.clone()));
         tasks.spawn(maintain(state.journal.clone(), watched.clone()));

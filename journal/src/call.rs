@@ -91,9 +91,9 @@ enum Keep {
 /// `REMOTE_OUTCOME_UNKNOWN` after it.
 #[must_use]
 pub struct Call {
-    core: Arc<Core>,
-    entry: Arc<Entry>,
-    epoch: u64,
+    pub(crate) core: Arc<Core>,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) epoch: u64,
     keep: Keep,
     outstanding: VecDeque<oneshot::Receiver<Told>>,
     reserved_events: u64,
@@ -298,7 +298,7 @@ impl Call {
     }
 
     /// Pays for a chunk from what was reserved, or from what nobody reserved.
-    fn take_room(&mut self, draft: &Draft) -> Result<(), append::Error> {
+    pub(crate) fn take_room(&mut self, draft: &Draft) -> Result<(), append::Error> {
         let length = draft.length() as u64;
         if self.reserved_result >= length {
             self.reserved_result -= length;
@@ -341,7 +341,7 @@ impl Call {
         not_before_ms: Option<u64>,
     ) -> Result<Settled, append::Error> {
         let (last, result) = self.finish_result();
-        let committed = ResultCommitted { verdict, result, not_before_ms };
+        let committed = ResultCommitted { result, not_before_ms, ..ResultCommitted::of(verdict) };
         let source = Source::RemoteResponse;
         let mut parts: Vec<Part> = last.map(Part::Chunk).into_iter().collect();
         parts.push(Part::Event(source, Body::RemoteResponseComplete(complete)));
@@ -361,7 +361,7 @@ impl Call {
         verdict: Verdict,
         not_before_ms: Option<u64>,
     ) -> Result<Settled, append::Error> {
-        let committed = ResultCommitted { verdict, result: None, not_before_ms };
+        let committed = ResultCommitted { not_before_ms, ..ResultCommitted::of(verdict) };
         let body = Body::ResultCommitted(Box::new(committed));
         let parts = vec![Part::Event(Source::TransportObserved, body)];
         let appended = self.append_durable(parts).await;

@@ -105,6 +105,8 @@ pub(crate) struct Core {
     pub(crate) feed_work: Condvar,
     pub(crate) reserved: AtomicU64,
     pub(crate) counters: Counters,
+    pub(crate) tally: crate::tally::Counter,
+    pub(crate) clock: crate::clock::Clock,
     pub(crate) key: RwLock<Option<ResultKey>>,
     pub(crate) lock: Mutex<Option<fs::File>>,
     pub(crate) closed: watch::Sender<bool>,
@@ -188,6 +190,9 @@ impl Core {
             if let Some(event) = event {
                 state.live.apply(sequence, &event)?;
                 settling = settles(&event.body);
+                if settling {
+                    self.tally.settled(&state.live, event.source);
+                }
                 state.events.push_back((sequence, Arc::new(event)));
             }
             let waiter = (wait && n == last).then(|| {

@@ -147,6 +147,7 @@ pub(crate) const fn settles(body: &Body) -> bool {
         | Body::PreflightValidated(_)
         | Body::ApprovalRequested(_)
         | Body::CredentialAuthorized(_)
+        | Body::RequestStored(_)
         | Body::SetupAttempted(_)
         | Body::DispatchStarted(_)
         | Body::RequestSent(_)

@@ -15,8 +15,8 @@ mod shown;
 use crate::append::Error;
 use crate::call::{Call, EVENT_RESERVE, durable};
 use crate::contract::{
-    Accepted, ApprovalDecided, ApprovalRequested, Body, Budget, Code, Digest, Ended, InvocationId,
-    Preflight, Retry, Ruling, Source, Spent, Standing, Verdict, is_bound_alike,
+    Accepted, ApprovalDecided, ApprovalRequested, ApprovalState, Body, Budget, Code, Digest, Ended,
+    InvocationId, Preflight, Retry, Ruling, Source, Spent, Verdict, is_bound_alike,
 };
 use crate::core::{Core, Part, Queued, now_ms};
 use crate::entry::Entry;
@@ -278,20 +278,20 @@ impl Journal {
         let end = {
             let mut state = entry.state.lock();
             let view = state.view(core.durable());
-            let standing = view.approval().map(|approval| approval.standing(at_ms));
+            let state_now = view.approval().map(|approval| approval.state_at(at_ms));
             if state.is_taken || !view.is_held() {
                 return Ok(Resumed::Over(Box::new(view)));
             }
             let alike = view.preflight().is_some_and(|asked| is_bound_alike(asked, now));
-            match standing {
-                Some(Standing::Pending) if alike => return Ok(Resumed::Waits(Box::new(view))),
-                Some(Standing::Approved) if alike => {
+            match state_now {
+                Some(ApprovalState::Pending) if alike => return Ok(Resumed::Waits(Box::new(view))),
+                Some(ApprovalState::Approved) if alike => {
                     state.is_taken = true;
                     None
                 }
-                Some(Standing::Expired) => Some(expired()),
-                Some(Standing::Pending | Standing::Approved) => Some(mismatch()),
-                Some(Standing::Denied) | None => return Ok(Resumed::Over(Box::new(view))),
+                Some(ApprovalState::Expired) => Some(expired()),
+                Some(ApprovalState::Pending | ApprovalState::Approved) => Some(mismatch()),
+                Some(ApprovalState::Denied) | None => return Ok(Resumed::Over(Box::new(view))),
             }
         };
         match end {
@@ -318,8 +318,8 @@ impl Journal {
         for entry in entries {
             let is_over = {
                 let state = entry.state.lock();
-                let standing = state.live.approval().map(|approval| approval.standing(at_ms));
-                state.live.is_held() && !state.is_taken && standing == Some(Standing::Expired)
+                let state_now = state.live.approval().map(|approval| approval.state_at(at_ms));
+                state.live.is_held() && !state.is_taken && state_now == Some(ApprovalState::Expired)
             };
             if is_over {
                 let part = Part::Event(Source::TransportObserved, expired());

@@ -12,6 +12,7 @@
 //! g  agent and fingerprint, sequence invocation id (may guard an equal request, K-11)
 //! k  scope and key, sequence         invocation id (binds an idempotency key, K-3)
 //! x  end of its retention, id        nothing (holds chunks of a result)
+//! d  first sequence                  invocation id (in doubt: settled as unknown)
 //! ```
 
 use crate::contract::{InvocationId, Sequence};
@@ -24,7 +25,7 @@ use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn,
 use std::path::Path;
 
 /// Changes with any change of what is stored; another value rebuilds the index.
-const SCHEMA: u32 = 4;
+const SCHEMA: u32 = 5;
 /// Address space that the index may grow into.
 const MAP_BYTES: usize = 1 << 36;
 
@@ -194,6 +195,8 @@ impl Index {
             State::Committed(_) => invocation.delivery() == Delivery::Pending,
         };
         self.toggle(writer, &key(b'u', id, None), open, &[])?;
+        let doubt = key(b'd', first.0.to_be_bytes(), None);
+        self.toggle(writer, &doubt, invocation.is_in_doubt(), &id)?;
         if let Some(expiry) = invocation.result_expires_ms() {
             self.toggle(writer, &expiry_key(expiry, id), true, &[])?;
         }
@@ -276,6 +279,17 @@ impl Index {
         Ok(ids)
     }
 
+    /// Invocations that are settled as unknown, newest first.
+    pub(crate) fn in_doubt(&self) -> Result<Vec<InvocationId>, Error> {
+        let reader = self.env.read_txn()?;
+        let mut ids = Vec::new();
+        for entry in self.table.rev_prefix_iter(&reader, b"d")? {
+            let (_, id) = entry?;
+            ids.push(id_of(id)?);
+        }
+        Ok(ids)
+    }
+
     /// Invocations below a sequence, newest first, until `visit` says stop.
     pub(crate) fn newest(
         &self,
@@ -344,6 +358,7 @@ impl Index {
                 key(b'i', id, None),
                 key(b'o', first.0.to_be_bytes(), None),
                 key(b'u', id, None),
+                key(b'd', first.0.to_be_bytes(), None),
             ];
             for entry in self.table.prefix_iter(&writer, &key(b'r', id, None))? {
                 keys.push(entry?.0.to_vec());

@@ -2,7 +2,7 @@
 
 use crate::append::Reason;
 use crate::call::{EVENT_RESERVE, durable};
-use crate::contract::{Accepted, Body, Event, InvocationId, Outcome, Sequence, Source};
+use crate::contract::{Accepted, Body, Event, InvocationId, Outcome, ResultRef, Sequence, Source};
 use crate::core::{Core, Part, closed, now_ms};
 use crate::guard::{Admission, Guard};
 use crate::log::{Kind, Position, random};
@@ -65,11 +65,23 @@ impl Journal {
     /// [`open::Error`]; with [`open::Error::Damaged`] nothing was changed.
     pub fn open(options: Options, key: Option<ResultKey>) -> Result<(Self, Recovery), open::Error> {
         let (core, recovery) = startup::open(&options, key)?;
-        Ok((Self::from_core(core), recovery))
+        let journal = Self::from_core(core);
+        journal.hold_clock();
+        Ok((journal, recovery))
     }
 
     pub(crate) fn from_core(core: Arc<Core>) -> Self {
         Self { handle: Arc::new(Handle { core }) }
+    }
+
+    /// Holds the wall clock against the newest invocation on record.
+    fn hold_clock(&self) {
+        let newest = self.list(&Filter { limit: 1, ..Filter::default() });
+        let newest = newest.ok().and_then(|page| page.invocations.into_iter().next());
+        if let Some(newest) = newest {
+            let ended = newest.ended_at_ms().unwrap_or_default();
+            self.core().clock.hold_against(newest.accepted_at_ms().max(ended));
+        }
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -181,7 +193,11 @@ impl Journal {
     pub fn result(&self, id: InvocationId) -> Result<StoredResult, result::Error> {
         use result::Error;
         let core = self.core();
-        let invocation = core.view(id)?.ok_or(Error::NotFound)?;
+        let mut invocation = core.view(id)?.ok_or(Error::NotFound)?;
+        if !invocation.retries().is_empty() {
+            invocation = self.answering(invocation)?;
+        }
+        let id = invocation.id();
         let reference = match invocation.state() {
             State::Accepted | State::Validated | State::Authorized | State::Dispatched => {
                 return Err(Error::Incomplete);
@@ -195,20 +211,43 @@ impl Journal {
         if invocation.result_expires_ms().is_some_and(|expiry| expiry <= now_ms()) {
             return Err(Error::Expired);
         }
-        let key = core.key.read().clone().ok_or(Error::Locked)?;
-        let held = core.overlay.get(&id).map(|entry| entry.state.lock().records.clone());
+        // The chunks of a stored request come before those of the result.
+        let request_end = invocation.request().map(|(sequence, _)| sequence);
+        let mut records = self.chunks(id)?;
+        records.retain(|(sequence, _, _)| request_end.is_none_or(|end| *sequence > end));
+        self.open_stored(id, reference, &records)
+    }
+
+    pub(crate) fn open_stored(
+        &self,
+        id: InvocationId,
+        reference: ResultRef,
+        chunks: &[(Sequence, Kind, Position)],
+    ) -> Result<StoredResult, result::Error> {
+        let core = self.core();
+        let key = core.key.read().clone().ok_or(result::Error::Locked)?;
+        let first = core.first_segment.load(Ordering::Acquire);
+        if chunks.iter().any(|(_, _, at)| at.segment < first) {
+            return Err(result::Error::Expired);
+        }
+        StoredResult::open(Arc::clone(core), id, reference, chunks, key)
+    }
+
+    /// All durable chunks of an invocation, in order.
+    pub(crate) fn chunks(
+        &self,
+        id: InvocationId,
+    ) -> Result<Vec<(Sequence, Kind, Position)>, read::Error> {
+        let held = self.core().overlay.get(&id).map(|entry| entry.state.lock().records.clone());
         let mut records = self.indexed_records(id)?;
         for record in held.into_iter().flatten() {
             if !records.iter().any(|(known, _, _)| *known == record.0) {
                 records.push(record);
             }
         }
+        records.retain(|(_, kind, _)| *kind == Kind::Chunk);
         records.sort_unstable_by_key(|(sequence, _, _)| *sequence);
-        let first = core.first_segment.load(Ordering::Acquire);
-        if records.iter().any(|(_, kind, at)| *kind == Kind::Chunk && at.segment < first) {
-            return Err(Error::Expired);
-        }
-        StoredResult::open(Arc::clone(core), id, reference, &records, key)
+        Ok(records)
     }
 
     /// Appends a late fact to an invocation: `RESULT_DELIVERED` by ack, `REPEAT_ANSWERED`, `NOTED`,
@@ -294,6 +333,12 @@ impl Journal {
         crate::lease::acquire(self.core(), id, holder, ttl).await
     }
 
+    /// Settled invocations since the journal was opened, counted.
+    #[must_use]
+    pub fn tally(&self) -> crate::tally::Tally {
+        self.core().tally.all()
+    }
+
     /// Counters and gauges.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -345,6 +390,7 @@ fn check_late(source: Source, body: &Body) -> Result<(), IllegalEvent> {
         Body::ActionAccepted(_)
         | Body::PreflightValidated(_)
         | Body::CredentialAuthorized(_)
+        | Body::RequestStored(_)
         | Body::SetupAttempted(_)
         | Body::DispatchStarted(_)
         | Body::RequestSent(_)

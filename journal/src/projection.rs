@@ -16,8 +16,8 @@
 
 use crate::contract::{
     Accepted, Approval, Body, Confirmation, Dispatch, Event, InvocationId, Preflight, RequestSent,
-    ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, Sequence, SetupAttempt, Source,
-    Verdict,
+    RequestStored, ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, Sequence,
+    SetupAttempt, Source, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,8 @@ mod answer;
 mod held;
 mod legal;
 mod read;
+mod standing;
+pub use standing::Standing;
 #[cfg(test)]
 mod tests;
 
@@ -126,7 +128,16 @@ pub struct Invocation {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     source: Option<Source>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    note: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    observed_by: Option<InvocationId>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    request: Option<(Sequence, RequestStored)>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     lease: Option<LeaseState>,
+    /// What was dispatched under its leases, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    retries: Vec<InvocationId>,
 }
 
 /// The newest lease of an invocation, as far as the log knows (contract K-6). Whether its time is
@@ -179,7 +190,11 @@ impl Invocation {
             not_before_ms: None,
             ended_at_ms: None,
             source: None,
+            note: None,
+            observed_by: None,
+            request: None,
             lease: None,
+            retries: Vec::new(),
         })
     }
 
@@ -206,6 +221,7 @@ impl Invocation {
             Body::ApprovalRequested(requested) => self.ask(requested, event.at_ms),
             Body::ApprovalDecided(decided) => self.decide(decided),
             Body::CredentialAuthorized(_) => self.state = State::Authorized,
+            Body::RequestStored(stored) => self.request = Some((sequence, *stored)),
             Body::SetupAttempted(attempt) => self.attempts.push(attempt.clone()),
             Body::DispatchStarted(dispatch) => {
                 self.dispatch = Some((sequence, (**dispatch).clone()));
@@ -237,6 +253,7 @@ impl Invocation {
             Body::LeaseUsed(used) => {
                 self.lease =
                     self.lease.map(|lease| LeaseState { retry: Some(used.retry), ..lease });
+                self.retries.push(used.retry);
             }
             Body::LeaseReleased(_) => {
                 self.lease = self.lease.map(|lease| LeaseState { is_released: true, ..lease });
@@ -251,6 +268,8 @@ impl Invocation {
         self.not_before_ms = committed.not_before_ms;
         self.message = None;
         self.field = None;
+        self.note.clone_from(&committed.note);
+        self.observed_by = committed.observed_by;
         self.ended_at_ms = Some(event.at_ms);
         self.source = Some(event.source);
     }

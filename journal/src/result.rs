@@ -297,7 +297,7 @@ impl std::fmt::Debug for StoredResult {
 }
 
 impl StoredResult {
-    /// Begins to read. `records` are all of the invocation's, in order.
+    /// Begins to read. `records` are those of the result, in order.
     pub(crate) fn open(
         core: Arc<Core>,
         id: InvocationId,

@@ -90,6 +90,8 @@ pub(crate) fn open_on(
         leases: Mutex::new(crate::lease::Table::default()),
         parked: crate::held::Parked::default(),
         ledger: Arc::new(Ledger::restored(counted)),
+        tally: crate::tally::Counter::default(),
+        clock: crate::clock::Clock::default(),
         signer,
         directory: options.directory.clone(),
         feed: Mutex::new(Feed::default()),

@@ -442,6 +442,9 @@ impl Check {
                     }
                     self.results += 1;
                 }
+                // A stored request comes before the result: both have chunks of their own.
+                seen.chunks = 0;
+                seen.digest = self.key.as_ref().map(|_| Sha256::new());
             }
             return seen.invocation.apply(sequence, &event).map_err(|_| "an event is illegal");
         }
@@ -474,6 +477,7 @@ impl Check {
 
 const fn reference(body: &Body) -> Option<&ResultRef> {
     match body {
+        Body::RequestStored(stored) => Some(&stored.request),
         Body::ResultCommitted(committed) => committed.result.as_ref(),
         Body::ActionAccepted(_)
         | Body::PreflightValidated(_)

@@ -168,11 +168,8 @@ async fn k_11_late_evidence_changes_the_answer() {
     advance(&mut call).await;
     drop(call.end(unknown()).await.unwrap());
     drop(call);
-    let committed = journal::contract::ResultCommitted {
-        verdict: Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected),
-        result: None,
-        not_before_ms: None,
-    };
+    let verdict = Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected);
+    let committed = journal::contract::ResultCommitted::of(verdict);
     let body = journal::contract::Body::ResultCommitted(Box::new(committed));
     journal.record(id, Source::OperatorAttested, body).unwrap().durable().await.unwrap();
     assert_eq!(name(&submit(&journal, "coder", "a")), "settled");

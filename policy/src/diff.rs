@@ -4,6 +4,7 @@ use crate::condition::Wanted;
 use crate::document::approvals::Approvals;
 use crate::document::{HttpRoute, Names, SshRoute, budget};
 use crate::host::Pattern;
+use crate::repeat::{ReconcileRule, RetryRule, Shows};
 use crate::{Credential, IdempotencyRule, Limits, SecretRef, Snapshot};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -151,6 +152,8 @@ fn http(route: &HttpRoute) -> Keys {
     put("idempotent", grant.idempotent.map(|truth| truth.to_string()));
     put("idempotency", grant.idempotency.as_ref().map(idempotency));
     put("intercept", Some(grant.intercept.to_string()));
+    put("retry", grant.retry.as_ref().map(retry));
+    put("reconcile", grant.reconcile.as_ref().map(reconcile));
     put("private_addresses", Some(word(grant.private_addresses)));
     put("repeat_guard", Some(window(grant.repeat_window)));
     put("result.keep", Some(grant.keep.to_string()));
@@ -217,6 +220,35 @@ fn credential(credential: &Credential) -> String {
 fn idempotency(rule: &IdempotencyRule) -> String {
     let IdempotencyRule { header, scope, retention, contract } = rule;
     format!("{header}, scope {scope}, {}, {contract}", time(*retention))
+}
+
+fn retry(rule: &RetryRule) -> String {
+    let RetryRule { max_attempts, automatic, within, lease } = rule;
+    let by = if *automatic { "automatic" } else { "on request" };
+    format!("{max_attempts} attempts, {by}, within {}, lease {}", time(*within), time(*lease))
+}
+
+fn reconcile(rule: &ReconcileRule) -> String {
+    let ReconcileRule { method, path, committed, rejected, automatic, every, max_queries } = rule;
+    let by = if *automatic { "automatic" } else { "on request" };
+    let every = time(*every);
+    format!(
+        "{method} {path}, committed {}, rejected {}, {by}, every {every}, {max_queries} queries",
+        shows(committed.as_ref()),
+        shows(rejected.as_ref())
+    )
+}
+
+fn shows(shows: Option<&Shows>) -> String {
+    let Some(Shows { status, pointer, equals }) = shows else { return "never".to_owned() };
+    let mut text = status.map_or_else(|| "any".to_owned(), |status| status.to_string());
+    if let Some(pointer) = pointer {
+        text.push_str(&format!(" with {pointer}"));
+        if !equals.is_empty() {
+            text.push_str(&format!(" = {}", equals.join(" or ")));
+        }
+    }
+    text
 }
 
 fn limits(limits: &Limits) -> String {

@@ -10,6 +10,7 @@ mod credential;
 mod http;
 pub(crate) mod reader;
 mod recipe;
+mod repeat;
 mod ssh;
 mod terms;
 mod token;
@@ -337,12 +338,8 @@ fn read_preset(fields: &Fields<'_, '_>) -> Option<&'static Preset> {
     found
 }
 
-/// The keys `approval` and `retry`; answers how calls wait for a person, if they do.
-fn read_approval_and_retry(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Approval> {
-    if let Some(retry) = fields.table("retry", &["max_attempts"]) {
-        retry.number("max_attempts", 1, 100);
-        fields.doubtful("retry", "is read, but this version repeats nothing by itself", None);
-    }
+/// The key `approval`: how calls wait for a person, if they do.
+fn read_approval(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Approval> {
     let required = fields.word("approval", &["none", "required"]) == Some(1);
     if required && fields.truth("intercept") == Some(false) {
         let message = "can't be asked for what is not looked into, so every call is refused";

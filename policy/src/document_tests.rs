@@ -40,7 +40,13 @@ fn the_interface_example_is_read() {
     assert_eq!(snapshot.agents(), ["coder"]);
     assert_eq!(snapshot.ssh_hosts(), [("prod-1".to_owned(), 22)]);
     let warnings: Vec<_> = snapshot.warnings().iter().map(ToString::to_string).collect();
-    assert_eq!(warnings.len(), 2, "retry and reconcile are announced: {warnings:#?}");
+    assert_eq!(warnings, Vec::<String>::new());
+    let grant = snapshot.http_route("payments.create", "coder").unwrap();
+    let retry = grant.retry.unwrap();
+    assert_eq!((retry.max_attempts, retry.automatic), (3, false));
+    let reconcile = grant.reconcile.unwrap();
+    assert_eq!((reconcile.shows(200, b""), reconcile.shows(404, b"")), (Some(true), Some(false)));
+    assert_eq!(snapshot.http_route("payments.create", "other"), None);
 }
 
 #[test]
@@ -268,8 +274,6 @@ fn ssh_routes_are_checked() {
 
 #[test]
 fn what_is_not_acted_on_is_announced() {
-    let text = format!("{ROUTE}retry = {{ max_attempts = 3 }}\n");
-    assert_eq!(warnings(&text).len(), 1);
     let text = format!("{ROUTE}approval = \"required\"\nintercept = false\n");
     let found = warnings(&text);
     assert!(
@@ -281,8 +285,38 @@ fn what_is_not_acted_on_is_announced() {
     check(&format!("{ROUTE}{reconcile}\n"), 4, 51, &["100 to 599"]);
 }
 
+/// T-3, K-7: what could not be kept, or could decide wrongly, is refused.
+#[test]
+fn terms_of_repeating_are_checked() {
+    let wrong = |line: &str, part: &str| {
+        let found = findings(&format!("{ROUTE}{line}\n"));
+        assert!(found.iter().any(|found| found.to_string().contains(part)), "{line}: {found:#?}");
+    };
+    wrong("retry = { automatic = true }", "`max_attempts`");
+    wrong(
+        "retry = { max_attempts = 2, automatic = true }\nresult = { keep = \"none\" }",
+        "result.keep = \"full\"",
+    );
+    wrong("reconcile = { path = \"/x/{key}\", committed = { status = 200 } }", "{idempotency_key}");
+    wrong("reconcile = { path = \"/x/{key\", committed = { status = 200 } }", "not closed");
+    wrong("reconcile = { path = \"/x/{invocation_id}\" }", "decides nothing");
+    wrong(
+        "reconcile = { path = \"/{invocation_id}\", rejected = { equals = [\"a\"] } }",
+        "needs a pointer",
+    );
+    wrong(
+        "reconcile = { path = \"/{invocation_id}\", rejected = { pointer = \"a\" } }",
+        "no JSON pointer",
+    );
+    wrong("reconcile = { path = \"/{invocation_id}\", rejected = {} }", "met by everything");
+    let blind = format!("{ROUTE}reconcile = {{ path = \"/x\", committed = {{ status = 200 }} }}\n");
+    assert!(warnings(&blind).iter().any(|w| w.contains("names no operation")));
+}
+
 #[test]
 fn approvals_and_budgets_are_checked() {
+    let both = format!("{ROUTE}approval = \"required\"\nretry = {{ max_attempts = 2 }}\n");
+    assert!(findings(&both).iter().any(|found| found.to_string().contains("for one call")));
     check("[approvals]\nwait = \"11m\"\n", 2, 8, &["at most", "10m"]);
     check("[approvals]\nexpire = \"2d\"\n", 2, 10, &["at most", "24h"]);
     check("[approvals]\nwebhook = \"hooks.test\"\n", 2, 11, &["not the URL"]);
@@ -369,7 +403,9 @@ fn the_reference_is_true_and_whole() {
         super::http::KNOWN,
         super::http::MATCH,
         super::http::IDEMPOTENCY,
-        super::http::RECONCILE,
+        super::repeat::RECONCILE,
+        super::repeat::RETRY,
+        super::repeat::SHOWS,
         super::ssh::KNOWN,
         super::ssh::MATCH,
         super::terms::RESULT,

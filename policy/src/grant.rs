@@ -1,5 +1,6 @@
 //! What the decision hands out: a grant with everything that a gateway needs, or a denial.
 
+use crate::repeat::{ReconcileRule, RetryRule};
 use crate::{Hashicorp, Inject, glob};
 use journal::contract::{Code, KeepResult, RemoteContract, Retry, Verdict};
 use std::fmt;
@@ -39,6 +40,10 @@ pub struct HttpGrant {
     pub intercept: bool,
     /// How the call waits for a person; none: nobody is asked.
     pub approval: Option<Approval>,
+    /// Whether and how often a call may be sent again; none: its request is not stored.
+    pub retry: Option<RetryRule>,
+    /// How the outcome of a call is found out later.
+    pub reconcile: Option<ReconcileRule>,
 }
 
 /// Leave for one SSH action, and what goes with it.

@@ -28,6 +28,7 @@ pub mod learn;
 mod path;
 pub mod preset;
 pub mod recipe;
+pub mod repeat;
 mod seal;
 mod secret;
 pub mod secrets;

@@ -280,6 +280,15 @@ impl Snapshot {
         &self.trust
     }
 
+    /// The grant of a route by its name, if the agent may use it: for questions about a call that
+    /// the route let through earlier (contract K-7). What a preset says of single calls is not in it.
+    #[must_use]
+    pub fn http_route(&self, name: &str, agent: &str) -> Option<HttpGrant> {
+        let admits = |names: &document::Names| names.as_ref().is_none_or(|n| n.contains(agent));
+        let mut routes = self.http.routes().iter();
+        routes.find(|r| r.name == name && admits(&r.agents)).map(|route| route.grant.clone())
+    }
+
     fn open_egress(&self, would_deny: Option<Code>) -> HttpGrant {
         let terms = self.defaults.terms.clone();
         HttpGrant {
@@ -298,6 +307,8 @@ impl Snapshot {
             preset: None,
             intercept: true,
             approval: None,
+            retry: None,
+            reconcile: None,
         }
     }
 

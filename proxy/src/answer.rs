@@ -31,7 +31,8 @@ pub(crate) struct Pending {
 
 enum Record {
     Call(Box<Call>),
-    Earlier(InvocationId, Journal),
+    /// The invocation that the caller knows, and the attempt that holds its result.
+    Earlier([InvocationId; 2], Journal),
     /// The embedder wants to know.
     Told(OnDelivered),
 }
@@ -61,9 +62,12 @@ impl Pending {
     pub(crate) fn confirm(self, confirmation: Confirmation) {
         match self.record {
             Record::Call(mut call) => call.delivered(confirmation),
-            Record::Earlier(id, journal) => {
+            Record::Earlier([asked, held], journal) => {
                 let body = Body::ResultDelivered(Delivered { confirmation });
-                record(&journal, id, body);
+                record(&journal, held, body.clone());
+                if asked != held {
+                    record(&journal, asked, body);
+                }
             }
             Record::Told(OnDelivered(tell)) => tell(),
         }
@@ -101,6 +105,7 @@ fn sent_content(journal: &Journal, id: InvocationId) -> Option<(u64, Digest)> {
         | Body::ApprovalRequested(_)
         | Body::ApprovalDecided(_)
         | Body::CredentialAuthorized(_)
+        | Body::RequestStored(_)
         | Body::SetupAttempted(_)
         | Body::DispatchStarted(_)
         | Body::RemoteResponseStarted(_)
@@ -128,6 +133,20 @@ pub(crate) struct Finished {
 impl Job<'_> {
     /// Answers that nothing was dispatched, and records it.
     pub(crate) async fn refuse(&mut self, call: Option<Call>, refusal: &Refusal) -> Finished {
+        let content_lost = matches!(refusal, Refusal::Content(_) | Refusal::Head(_));
+        let (_, envelope) = self.record_refusal(call, refusal).await;
+        if let Some(finished) = self.retried().await {
+            return finished;
+        }
+        self.problem(&envelope, content_lost, false).await
+    }
+
+    /// Records that nothing was dispatched; the envelope says it.
+    pub(crate) async fn record_refusal(
+        &mut self,
+        call: Option<Call>,
+        refusal: &Refusal,
+    ) -> (InvocationId, Envelope) {
         let verdict = refusal.verdict();
         if matches!(refusal, Refusal::Spent(_)) {
             // The caller's id is for the call that comes when there is room again.
@@ -143,11 +162,10 @@ impl Job<'_> {
         let follow = refusal.follow().map(Invocation::id);
         let call = match call {
             Some(call) => Some(call),
-            None => self.take_on_record(follow),
+            None => self.take_on_record(follow.or(self.known.retries)),
         };
         let envelope = self.end(call, ended, follow).await;
-        let content_lost = matches!(refusal, Refusal::Content(_) | Refusal::Head(_));
-        self.problem(&envelope, content_lost, false).await
+        (envelope.invocation_id, envelope)
     }
 
     /// Answers that a dispatched call has no deciding result, and records it.
@@ -181,7 +199,10 @@ impl Job<'_> {
             return self.rejected(call, &ended).await;
         }
         let envelope = self.end(Some(call), ended, None).await;
-        self.problem(&envelope, false, false).await
+        match self.retried().await {
+            Some(finished) => finished,
+            None => self.problem(&envelope, false, false).await,
+        }
     }
 
     /// Answers that the origin's protocol says that nothing was processed (contract C-6).
@@ -191,7 +212,11 @@ impl Job<'_> {
         }
         let mut envelope = call.invocation().envelope();
         envelope.error.message.clone_from(&ended.message);
-        self.problem(&envelope, false, false).await
+        drop(call);
+        match self.retried().await {
+            Some(finished) => finished,
+            None => self.problem(&envelope, false, false).await,
+        }
     }
 
     /// A record for a call that is refused before it was admitted.
@@ -346,6 +371,12 @@ impl Job<'_> {
     /// K-10, K-11).
     pub(crate) async fn replay(&mut self, earlier: Box<Invocation>, by_id: bool) -> Finished {
         let earlier = self.settled(earlier).await;
+        let asked = earlier.id();
+        // What its retries brought answers for it.
+        let earlier = match self.shared.journal.answering((*earlier).clone()) {
+            Ok(answering) => Box::new(answering),
+            Err(_) => earlier,
+        };
         let id = earlier.id();
         record(&self.shared.journal, id, Body::RepeatAnswered(RepeatAnswered { by_id }));
         let stored = match earlier.state() {
@@ -357,7 +388,9 @@ impl Job<'_> {
             | State::Ended(_) => Err(result::Error::Incomplete),
         };
         match stored {
-            Ok((verdict, (head, content))) => self.send_stored(id, verdict, &head, &content).await,
+            Ok((verdict, (head, content))) => {
+                self.send_stored([asked, id], verdict, &head, &content, true).await
+            }
             Err(result::Error::Locked) => self.refuse(None, &Refusal::VaultLocked).await,
             Err(_) => self.problem(&earlier.envelope(), false, true).await,
         }
@@ -377,7 +410,10 @@ impl Job<'_> {
     }
 
     /// Reads a stored result; off the async workers, because it reads files.
-    async fn stored(&self, id: InvocationId) -> Result<(Response, Vec<u8>), result::Error> {
+    pub(crate) async fn stored(
+        &self,
+        id: InvocationId,
+    ) -> Result<(Response, Vec<u8>), result::Error> {
         let journal = self.shared.journal.clone();
         let read = tokio::task::spawn_blocking(move || {
             let mut stored = journal.result(id)?;
@@ -389,21 +425,39 @@ impl Job<'_> {
         Ok((head, content))
     }
 
-    async fn send_stored(
+    /// The recorded answer of an invocation whose own was held back.
+    pub(crate) async fn answer_as_recorded(&mut self, id: InvocationId) -> Finished {
+        let Ok(Some(invocation)) = self.shared.journal.invocation(id) else {
+            return self.refuse(None, &Refusal::Internal).await;
+        };
+        match self.stored(id).await {
+            Ok((head, content)) => {
+                let verdict = invocation.verdict();
+                self.send_stored([id, id], verdict, &head, &content, false).await
+            }
+            Err(_) => self.problem(&invocation.envelope(), false, false).await,
+        }
+    }
+
+    /// Sends a stored result. `ids`: the invocation that the caller knows, and the attempt that holds
+    /// the result.
+    pub(crate) async fn send_stored(
         &mut self,
-        id: InvocationId,
+        ids: [InvocationId; 2],
         verdict: Verdict,
         head: &Response,
         content: &[u8],
+        replayed: bool,
     ) -> Finished {
+        let [asked, _] = ids;
         let keep = self.keep_alive && self.drain().await;
         let bodiless = self.head.method == "HEAD" || matches!(head.status, 204 | 304);
         let delivery =
             if bodiless { Delivery::AsDeclared } else { Delivery::Length(content.len() as u64) };
         let ours = Ours {
             verdict,
-            id,
-            replayed: true,
+            id: asked,
+            replayed,
             status: Status { received_status: Some(head.status), ..Status::default() },
             keep_alive: keep,
             pseudonym: &self.shared.pseudonym,
@@ -413,7 +467,7 @@ impl Job<'_> {
             bytes.extend_from_slice(content);
         }
         let sent = self.out.send(&bytes).await.is_ok();
-        let record = Record::Earlier(id, self.shared.journal.clone());
+        let record = Record::Earlier(ids, self.shared.journal.clone());
         let pending = sent.then(|| Pending { record, sent: self.out.sent });
         Finished { keep: keep && sent, pending }
     }

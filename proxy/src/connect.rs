@@ -16,6 +16,9 @@ use policy::{Credential, Policy, Secret};
 use std::sync::Arc;
 use tokio::time::timeout;
 
+/// How often the addresses of an origin are tried where the route lets calls be retried.
+const SETUP_ROUNDS: u32 = 3;
+
 impl Job<'_> {
     /// What the call is bound to (contract V-5).
     pub(crate) fn bound(&self, prepared: &Prepared) -> Preflight {
@@ -42,6 +45,9 @@ impl Job<'_> {
         let bound = call.bound_credential();
         let injected = self.injected(prepared, bound.as_ref()).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
+        if let Some(rule) = prepared.grant.retry.as_ref().filter(|_| self.known.retries.is_none()) {
+            self.store_request(call, prepared, rule);
+        }
         let target = &prepared.target;
         let framing = injected.as_ref().map_or(self.framing, |injected| injected.framing);
         let edits = injected.as_ref().map(|injected| &injected.edits);
@@ -110,6 +116,7 @@ impl Job<'_> {
             trust: &key.trust,
             timeout: prepared.grant.limits.connect_timeout,
             offer: key.offer,
+            rounds: if prepared.grant.retry.is_some() { SETUP_ROUNDS } else { 1 },
         };
         let mut unrecorded = None;
         let dialled = dial::dial(&plan, &self.shared.trust, |attempt| {

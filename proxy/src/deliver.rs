@@ -29,6 +29,8 @@ enum Sink {
     Wire(Shared<Wire>),
     /// A stream of an HTTP/2 connection.
     Stream(Box<Stream>),
+    /// Nobody waits: the result is on record.
+    Nobody,
 }
 
 impl Outbound {
@@ -39,6 +41,11 @@ impl Outbound {
     /// What is sent becomes frames of the stream.
     pub(crate) fn stream(stream: Stream) -> Self {
         Self { sink: Sink::Stream(Box::new(stream)), sent: 0, aborted: false }
+    }
+
+    /// What is sent goes nowhere: an attempt without a caller.
+    pub(crate) const fn nobody() -> Self {
+        Self { sink: Sink::Nobody, sent: 0, aborted: false }
     }
 
     /// Whether the caller speaks HTTP/2.
@@ -55,6 +62,7 @@ impl Outbound {
                 self.sent += bytes.len() as u64;
                 return Ok(());
             }
+            Sink::Nobody => return Ok(()),
         };
         while !bytes.is_empty() {
             let written = within(wire.write(bytes)).await?;
@@ -74,7 +82,7 @@ impl Outbound {
         }
         match &mut self.sink {
             Sink::Wire(wire) => within(wire.shutdown()).await,
-            Sink::Stream(_) => Ok(()),
+            Sink::Stream(_) | Sink::Nobody => Ok(()),
         }
     }
 
@@ -84,6 +92,7 @@ impl Outbound {
         let wire = match &mut self.sink {
             Sink::Wire(wire) => wire.lock(),
             Sink::Stream(stream) => return stream.abort(),
+            Sink::Nobody => return,
         };
         if let Err(error) = wire.tcp().set_zero_linger() {
             tracing::debug!(%error, "the connection could not be set to reset");
@@ -95,6 +104,7 @@ impl Outbound {
         let wire = match &self.sink {
             Sink::Wire(wire) => wire.lock(),
             Sink::Stream(stream) => return stream.is_acknowledged(),
+            Sink::Nobody => return Ok(false),
         };
         if let Some(error) = wire.tcp().take_error()? {
             return Err(error);
@@ -106,7 +116,7 @@ impl Outbound {
     pub(crate) fn into_wire(self) -> Option<Wire> {
         match self.sink {
             Sink::Wire(wire) => wire.into_inner(),
-            Sink::Stream(_) => None,
+            Sink::Stream(_) | Sink::Nobody => None,
         }
     }
 }

@@ -6,6 +6,7 @@
 //!     └───────────┴───────────┴────────────┴───────────┘ refuse (not_attempted)
 //! ```
 
+use crate::again::{Again, may_retry};
 use crate::answer::{Finished, Pending};
 use crate::deliver::Outbound;
 use crate::fingerprint::{Content, WHOLE_BYTES, fingerprint};
@@ -62,6 +63,8 @@ pub(crate) struct Job<'a> {
     pub(crate) keep_alive: bool,
     /// Filled in as far as the request could be read.
     pub(crate) known: Known,
+    /// The broker may retry by itself while the caller waits.
+    pub(crate) again: Option<Again>,
 }
 
 /// What is known of the request for its record.
@@ -69,6 +72,8 @@ pub(crate) struct Job<'a> {
 pub(crate) struct Known {
     pub(crate) agent: Option<String>,
     pub(crate) caller_id: Option<InvocationId>,
+    /// The first attempt, if this is a retry of it.
+    pub(crate) retries: Option<InvocationId>,
     /// As it stands in records.
     pub(crate) target: Option<String>,
     pub(crate) fingerprint: Option<Fingerprint>,
@@ -116,12 +121,16 @@ impl Job<'_> {
         self.note_encoding(&mut call, &prepared.grant);
         let mut ready = match self.connect(&mut call, &prepared).await {
             Ok(ready) => ready,
-            Err(refusal) => return self.refuse(Some(call), &refusal).await,
+            Err(refusal) => {
+                self.again = may_retry(&call, &prepared.grant);
+                return self.refuse(Some(call), &refusal).await;
+            }
         };
+        self.again = may_retry(&call, &prepared.grant);
         let ahead = std::mem::take(&mut prepared.ahead);
         let ahead = ready.content.take().map_or(ahead, |content| vec![content]);
         // D-1: durable before the first byte. Nothing but the proof opens the connection.
-        match call.dispatch(dispatch_record(&ready.idle, prepared.fingerprint)).await {
+        match call.dispatch(dispatch_record(&ready.idle, prepared.fingerprint, 1)).await {
             Ok(proof) => self.exchange(call, &prepared, ready, ahead, proof).await,
             Err(journal::append::Error::Illegal(_)) if call.invocation().is_held() => {
                 self.refuse(Some(call), &Refusal::ApprovalMismatch).await
@@ -155,7 +164,7 @@ impl Job<'_> {
     }
 
     /// Runs the exchange and answers.
-    async fn exchange(
+    pub(crate) async fn exchange(
         &mut self,
         mut call: Call,
         prepared: &Prepared,
@@ -192,6 +201,7 @@ impl Job<'_> {
                 next_hop: &next_hop,
                 pseudonym: &self.shared.pseudonym,
                 hold_bytes: self.shared.options.hold_bytes,
+                hold_refusal: self.again.is_some(),
                 redactor: &mut redactor,
                 progress: &progress,
             });
@@ -210,6 +220,14 @@ impl Job<'_> {
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
         match ended {
             relay::Ended::Switched(_) => Finished { keep: false, pending: None },
+            relay::Ended::Refused => {
+                let id = call.id();
+                drop(call);
+                match self.retried().await {
+                    Some(finished) => finished,
+                    None => self.answer_as_recorded(id).await,
+                }
+            }
             relay::Ended::Settled { delivered, keep } => {
                 let keep = keep && delivered && self.incoming.is_ended();
                 let mut pending = Some(Pending::new(call, self.out.sent));
@@ -252,6 +270,12 @@ impl Job<'_> {
             None => Identity::of(&self.head, &shared.policy),
         };
         let agent = identity.ok_or(Refusal::Unauthenticated)?.agent;
+        self.prepare_for(agent).await
+    }
+
+    /// [`Job::prepare`] for an agent that is known already.
+    pub(crate) async fn prepare_for(&mut self, agent: String) -> Result<Prepared, Refusal> {
+        let shared = Arc::clone(self.shared);
         self.known.agent = Some(agent.clone());
         let target = request::target(&self.head, self.tunnel)?;
         self.known.target = Some(target.recorded());
@@ -271,7 +295,7 @@ impl Job<'_> {
             || self.known.caller_id.is_some();
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
         let whole = looked_at || read.is_some() || grant.approval.is_some();
-        let guarded = guarded || whole;
+        let guarded = guarded || whole || grant.retry.is_some();
         // A caller of gRPC may wait for the answer to its first message before it sends the next.
         let one_by_one = grpc::is_call(&self.head) && !whole;
         let ahead = match read {
@@ -420,10 +444,10 @@ impl Job<'_> {
 }
 
 /// The record of crossing the boundary.
-pub(crate) fn dispatch_record(idle: &Idle, fingerprint: Fingerprint) -> Dispatch {
+pub(crate) fn dispatch_record(idle: &Idle, fingerprint: Fingerprint, attempt: u32) -> Dispatch {
     let peer = idle.peer();
     Dispatch {
-        attempt: 1,
+        attempt,
         connection: peer.connection,
         reused: peer.reused,
         address: peer.address.to_string(),

@@ -260,6 +260,7 @@ impl Connection {
             out: &mut self.out,
             keep_alive,
             known: Known::default(),
+            again: None,
         }
     }
 

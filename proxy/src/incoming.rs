@@ -50,6 +50,8 @@ enum Source {
     /// A stream of an HTTP/2 connection.
     Stream(Box<RecvStream>),
     StreamEnded,
+    /// Content that was stored, not yet read.
+    Stored(Bytes),
     /// The session could not be begun.
     Lost,
 }
@@ -118,6 +120,13 @@ impl Incoming {
         Self::new(source, declared)
     }
 
+    /// Content that was stored earlier.
+    pub(crate) fn stored(content: Bytes) -> Self {
+        let declared = Some(content.len() as u64);
+        let source = if content.is_empty() { Source::StreamEnded } else { Source::Stored(content) };
+        Self::new(source, declared)
+    }
+
     fn new(source: Source, declared: Option<u64>) -> Self {
         let (tap, trailers) = (None, Fields::default());
         let (length, digest, idle) = (0, Sha256::new(), CONTENT_PAUSE);
@@ -163,6 +172,13 @@ impl Incoming {
             let session = match &mut self.source {
                 Source::Open(session) => session,
                 Source::Stream(_) => return self.next_of_stream().await,
+                Source::Stored(content) => {
+                    let content = std::mem::take(content);
+                    self.source = Source::StreamEnded;
+                    self.length += content.len() as u64;
+                    self.digest.update(&content);
+                    return Ok(Some(content));
+                }
                 Source::Ended(_) | Source::StreamEnded | Source::Lost => return Ok(None),
             };
             let malformed =
@@ -246,7 +262,11 @@ impl Incoming {
     pub(crate) fn take_inbound(&mut self) -> Option<Inbound> {
         match std::mem::replace(&mut self.source, Source::Lost) {
             Source::Ended(inbound) => Some(inbound),
-            Source::Open(_) | Source::Stream(_) | Source::StreamEnded | Source::Lost => None,
+            Source::Open(_)
+            | Source::Stream(_)
+            | Source::Stored(_)
+            | Source::StreamEnded
+            | Source::Lost => None,
         }
     }
 
@@ -254,7 +274,11 @@ impl Incoming {
     pub(crate) fn into_inbound(self) -> Option<Inbound> {
         match self.source {
             Source::Ended(inbound) => Some(inbound),
-            Source::Open(_) | Source::Stream(_) | Source::StreamEnded | Source::Lost => None,
+            Source::Open(_)
+            | Source::Stream(_)
+            | Source::Stored(_)
+            | Source::StreamEnded
+            | Source::Lost => None,
         }
     }
 }

@@ -25,6 +25,7 @@
 //! - Identity and policy are asked for every request, inside of tunnels as well.
 
 mod address;
+mod again;
 mod answer;
 mod body;
 mod ca;
@@ -45,12 +46,15 @@ mod outgoing;
 mod passage;
 mod proxy;
 mod pump;
+pub mod reconcile;
 mod record;
 mod redact;
 mod relay;
 pub mod render;
 mod request;
 mod respond;
+pub mod retry;
+mod stored;
 mod stream;
 mod target;
 mod upstream;

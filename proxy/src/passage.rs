@@ -107,7 +107,7 @@ impl Job<'_> {
         };
         let next_hop = idle.peer().address.to_string();
         // D-1: what the caller sends inside goes to the origin at once.
-        let origin = match call.dispatch(dispatch_record(&idle, fingerprint)).await {
+        let origin = match call.dispatch(dispatch_record(&idle, fingerprint, 1)).await {
             Ok(proof) => exchange::into_tunnel(idle, proof),
             Err(error) => return self.refuse(Some(call), &Refusal::Journal(error)).await,
         };
@@ -152,6 +152,7 @@ impl Job<'_> {
             trust: &[],
             timeout: grant.limits.connect_timeout,
             offer: Offer::Http11,
+            rounds: 1,
         };
         let mut unrecorded = None;
         let dialled = dial::dial(&plan, &self.shared.trust, |attempt| {

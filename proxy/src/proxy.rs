@@ -3,10 +3,12 @@
 use crate::upstream::pool::Pool;
 use crate::upstream::tls::Trust;
 use crate::upstream::versions::Versions;
-use crate::{Ca, front};
+use crate::{Ca, front, reconcile, retry};
 use async_trait::async_trait;
 use journal::Journal;
+use journal::contract::InvocationId;
 use policy::Policy;
+use policy::repeat::ReconcileRule;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,6 +114,36 @@ impl Proxy {
             stopping: watch::Sender::new(false),
         };
         Ok(Arc::new(Self { shared: Arc::new(shared) }))
+    }
+
+    /// Makes one more attempt of the action that an invocation belongs to, in the name of `holder`
+    /// (contract T-2, K-6). Gives the attempt, whose outcome is on record.
+    ///
+    /// # Errors
+    /// [`retry::Error`]; nothing was dispatched then.
+    pub async fn retry(
+        &self,
+        id: InvocationId,
+        holder: &str,
+    ) -> Result<journal::Invocation, retry::Error> {
+        retry::unattended(&self.shared, id, holder).await
+    }
+
+    /// Asks the origin once about the action that an invocation belongs to (contract K-7).
+    ///
+    /// # Errors
+    /// [`reconcile::Error`]; nothing was asked, or nothing could be recorded.
+    pub async fn reconcile(
+        &self,
+        id: InvocationId,
+    ) -> Result<reconcile::Reconciled, reconcile::Error> {
+        reconcile::once(&self.shared, id).await
+    }
+
+    /// How the route of a first attempt, as it is now, finds out its outcome.
+    #[must_use]
+    pub fn reconcile_rule(&self, first: &journal::Invocation) -> Option<ReconcileRule> {
+        reconcile::rule_of(&self.shared, first).map(|(_, rule)| rule)
     }
 
     /// Serves a listener until `shutdown` turns true, then lets calls under way end, up to

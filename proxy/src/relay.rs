@@ -24,8 +24,8 @@ use crate::respond::Broken;
 use crate::upstream::exchange::{self, Piece, Received, Receiver, Sender};
 use bytes::Bytes;
 use journal::contract::{
-    Completion, Digest, KeepResult, Operation, RequestSent, ResponseComplete, ResponseStarted,
-    Verdict, after_unknown, settle_http,
+    Completion, Digest, KeepResult, Operation, Outcome, RequestSent, ResponseComplete,
+    ResponseStarted, Verdict, after_unknown, settle_http,
 };
 use journal::{Call, Settled, Stream};
 use policy::HttpGrant;
@@ -126,6 +126,8 @@ pub(crate) enum Ended {
         /// Whether the response leaves that connection usable.
         keep: bool,
     },
+    /// On record as refused, and nothing of the response was sent: it may be tried again first.
+    Refused,
     /// The connection was upgraded; the exchange has no end of its own any more.
     Switched(Response),
     /// No deciding result. `begun`: the caller has a part of the response.
@@ -160,6 +162,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) next_hop: &'a str,
     pub(crate) pseudonym: &'a str,
     pub(crate) hold_bytes: usize,
+    /// Whether a refusal that may be tried again later is kept from the caller.
+    pub(crate) hold_refusal: bool,
     pub(crate) redactor: &'a mut Redactor,
     /// Counts what left of the request.
     pub(crate) progress: &'a AtomicU64,
@@ -475,7 +479,9 @@ impl<'a> Relay<'a> {
                 return self.broken(Broken::NotStored(error));
             }
         };
+        let refused = backoff && verdict.outcome() == Outcome::Rejected;
         let delivered = match self.down {
+            Down::Untouched if refused && self.parts.hold_refusal => return Ended::Refused,
             Down::Untouched => {
                 self.deliver_held(settled, head, &held, (completion, trailers)).await
             }

@@ -1,4 +1,4 @@
-//! `affiant inv`: list, show, events, result, decide, ack.
+//! `affiant inv`: list, show, events, result, decide, retry, reconcile, attest, waiting, ack.
 
 use super::Context;
 use crate::cli::Inv;
@@ -53,6 +53,23 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
             }
             Ok(ExitCode::SUCCESS)
         }
+        Inv::Retry { id } => {
+            let body = client.act(&path(&id, "/retry")?, Bytes::new()).await?;
+            print_attempt(context, &body)
+        }
+        Inv::Reconcile { id } => {
+            let body = client.act(&path(&id, "/reconcile")?, Bytes::new()).await?;
+            print_reconciled(context, &body)
+        }
+        Inv::Attest { id, outcome, note } => {
+            let statement = serde_json::json!({ "outcome": outcome, "note": note });
+            let state = client.act(&path(&id, "/attest")?, statement.to_string().into()).await?;
+            show(context, &state)
+        }
+        Inv::Waiting => {
+            let page = client.json("/v1/waiting").await?;
+            print_list(context, &page)
+        }
         Inv::Ack { id } => {
             client.expect(Method::POST, &path(&id, "/ack")?, Bytes::new()).await?;
             output::line("delivery is on record");
@@ -78,8 +95,42 @@ async fn list(
     query: &[(&str, String)],
 ) -> anyhow::Result<ExitCode> {
     let page = client.json(&list_path(query)).await?;
+    print_list(context, &page)
+}
+
+fn print_attempt(context: &Context, body: &Value) -> anyhow::Result<ExitCode> {
     if context.json {
-        output::json(&page)?;
+        output::json(body)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (label, pointer) in [
+        ("attempt", "/attempt/invocation_id"),
+        ("outcome", "/attempt/error/outcome"),
+        ("code", "/attempt/error/code"),
+        ("decision", "/standing/decision"),
+    ] {
+        output::line(&format!("{label:<11} {}", text(body, pointer)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An answer that decides nothing is a negative one.
+fn print_reconciled(context: &Context, body: &Value) -> anyhow::Result<ExitCode> {
+    if context.json {
+        output::json(body)?;
+    } else {
+        let shows = body.get("shows").and_then(Value::as_str).unwrap_or("nothing");
+        output::line(&format!("{:<11} {}", "query", text(body, "/query/invocation_id")));
+        output::line(&format!("{:<11} {shows}", "shows"));
+        output::line(&format!("{:<11} {}", "decision", text(body, "/standing/decision")));
+    }
+    let decided = body.get("shows").is_some_and(Value::is_string);
+    Ok(if decided { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print_list(context: &Context, page: &Value) -> anyhow::Result<ExitCode> {
+    if context.json {
+        output::json(page)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows = vec![

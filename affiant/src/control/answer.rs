@@ -23,6 +23,14 @@ pub(crate) enum ProblemCode {
     WrongPassphrase,
     RangeNotSatisfiable,
     NotSettled,
+    NotInDoubt,
+    NotReconcilable,
+    NoServer,
+    RetryNotAllowed,
+    RetryTooEarly,
+    RetryUnderWay,
+    RequestNotStored,
+    PolicyChanged,
     Internal,
 }
 
@@ -47,6 +55,14 @@ impl ProblemCode {
                 (StatusCode::RANGE_NOT_SATISFIABLE, "RANGE_NOT_SATISFIABLE")
             }
             Self::NotSettled => (StatusCode::CONFLICT, "NOT_SETTLED"),
+            Self::NotInDoubt => (StatusCode::CONFLICT, "NOT_IN_DOUBT"),
+            Self::NotReconcilable => (StatusCode::CONFLICT, "NOT_RECONCILABLE"),
+            Self::NoServer => (StatusCode::SERVICE_UNAVAILABLE, "NO_SERVER"),
+            Self::RetryNotAllowed => (StatusCode::CONFLICT, "RETRY_NOT_ALLOWED"),
+            Self::RetryTooEarly => (StatusCode::CONFLICT, "RETRY_TOO_EARLY"),
+            Self::RetryUnderWay => (StatusCode::CONFLICT, "RETRY_UNDER_WAY"),
+            Self::RequestNotStored => (StatusCode::CONFLICT, "REQUEST_NOT_STORED"),
+            Self::PolicyChanged => (StatusCode::CONFLICT, "POLICY_CHANGED"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR"),
         }
     }
@@ -57,22 +73,37 @@ impl ProblemCode {
 pub(crate) struct Problem {
     code: ProblemCode,
     detail: String,
+    /// More members of the document.
+    more: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Problem {
     pub(crate) fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into() }
+        Self { code, detail: detail.into(), more: serde_json::Map::new() }
+    }
+
+    /// With the members of an object beside its own.
+    pub(crate) fn with(mut self, members: serde_json::Value) -> Self {
+        if let serde_json::Value::Object(members) = members {
+            self.more.extend(members);
+        }
+        self
     }
 
     fn body(&self) -> (StatusCode, String) {
         let (status, code) = self.code.parts();
-        let body = serde_json::json!({
+        let mut body = serde_json::json!({
             "type": "about:blank",
             "title": status.canonical_reason().unwrap_or_default(),
             "status": status.as_u16(),
             "code": code,
             "detail": self.detail,
         });
+        if let Some(members) = body.as_object_mut() {
+            self.more.iter().for_each(|(name, value)| {
+                members.entry(name).or_insert_with(|| value.clone());
+            });
+        }
         (status, body.to_string())
     }
 

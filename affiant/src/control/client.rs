@@ -86,6 +86,12 @@ impl Client {
         Err(refusal(response.status(), response.body()))
     }
 
+    /// Has the API act, and reads the JSON that it answers.
+    pub(crate) async fn act(&self, path: &str, body: Bytes) -> anyhow::Result<serde_json::Value> {
+        let response = self.expect(Method::POST, path, body).await?;
+        serde_json::from_slice(response.body()).context("read the answer of the control API")
+    }
+
     /// Reads JSON.
     pub(crate) async fn json(&self, path: &str) -> anyhow::Result<serde_json::Value> {
         let response = self.expect(Method::GET, path, Bytes::new()).await?;

@@ -5,9 +5,7 @@ use axum::extract::{Path, Query, State as Extract};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use http::{HeaderMap, StatusCode};
-use journal::contract::{
-    Body, Confirmation, Delivered, Gateway, InvocationId, Source, SshEnd, decide,
-};
+use journal::contract::{Body, Confirmation, Delivered, Gateway, InvocationId, Source, SshEnd};
 use journal::projection::{Delivery, Invocation};
 use journal::{Filter, Journal, Stream};
 use serde::Deserialize;
@@ -18,13 +16,13 @@ use std::time::Duration;
 /// Longest `?wait=`.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-fn internal(error: &(dyn std::error::Error + 'static)) -> Problem {
+pub(super) fn internal(error: &(dyn std::error::Error + 'static)) -> Problem {
     tracing::error!("the journal could not be read: {error}");
     Problem::new(ProblemCode::Internal, format!("the journal could not be read: {error}"))
 }
 
 /// The invocation, if the caller may see it. What belongs to another agent is not there.
-fn find(journal: &Journal, caller: &Caller, id: &str) -> Result<Invocation, Problem> {
+pub(super) fn find(journal: &Journal, caller: &Caller, id: &str) -> Result<Invocation, Problem> {
     let none = || {
         Problem::new(ProblemCode::NoSuchInvocation, "there is no such invocation of this caller")
     };
@@ -40,7 +38,7 @@ fn find(journal: &Journal, caller: &Caller, id: &str) -> Result<Invocation, Prob
 }
 
 /// Envelope and circumstances of one invocation.
-fn describe(invocation: &Invocation) -> Value {
+pub(super) fn describe(invocation: &Invocation) -> Value {
     let accepted = invocation.accepted();
     let mut value = json!(invocation.envelope());
     let more = json!({
@@ -66,8 +64,13 @@ fn describe(invocation: &Invocation) -> Value {
             Delivery::Failed => "failed",
             Delivery::Delivered(_) => "delivered",
         },
-        "links": { "earlier": accepted.link },
         "approval": super::approvals::describe(invocation),
+        "note": invocation.note(),
+        "links": {
+            "earlier": accepted.link,
+            "retries": invocation.retries(),
+            "observed_by": invocation.observed_by(),
+        },
     });
     if let (Some(value), Value::Object(more)) = (value.as_object_mut(), more) {
         value.extend(more);
@@ -89,7 +92,7 @@ pub(super) struct ListQuery {
     cursor: Option<String>,
 }
 
-fn invalid(name: &str, error: impl std::fmt::Display) -> Problem {
+pub(super) fn invalid(name: &str, error: impl std::fmt::Display) -> Problem {
     Problem::new(ProblemCode::InvalidParameter, format!("parameter `{name}`: {error}"))
 }
 
@@ -211,30 +214,6 @@ pub(super) async fn events(
     Ok(Json(json!({ "invocation_id": invocation.id(), "events": events })).into_response())
 }
 
-/// `GET /v1/invocations/{id}/decision`: rule T-2 on the record.
-pub(super) async fn decision(
-    Extract(state): Extract<Arc<State>>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> Result<Response, Problem> {
-    let invocation = find(&state.journal, &caller, &id)?;
-    if !invocation.is_settled() && !invocation.is_held() {
-        let detail = "the call is under way: ask again with ?wait=10s on the invocation itself";
-        return Err(Problem::new(ProblemCode::NotSettled, detail));
-    }
-    let verdict = invocation.verdict();
-    // What would be sent again is the stored request itself, so the fingerprints are equal.
-    let decision = decide(verdict, invocation.operation().idempotent, true);
-    Ok(Json(json!({
-        "invocation_id": invocation.id(),
-        "decision": decision,
-        "outcome": verdict.outcome(),
-        "retry": verdict.retry(),
-        "not_before_ms": invocation.not_before_ms(),
-    }))
-    .into_response())
-}
-
 /// `POST /v1/invocations/{id}/ack`: the caller confirms receipt (contract R-5).
 pub(super) async fn ack(
     Extract(state): Extract<Arc<State>>,
@@ -306,7 +285,13 @@ pub(super) async fn result(
     if matches!(caller, Caller::Agent(_)) && whole {
         let journal = state.journal.clone();
         response.extensions_mut().insert(proxy::OnDelivered(Arc::new(move || {
-            record_fetched(&journal, invocation.id());
+            // The attempt that holds the result, and the invocation that was asked for.
+            let held = journal.answering(invocation.clone()).map(|held| held.id());
+            let held = held.unwrap_or(invocation.id());
+            record_fetched(&journal, held);
+            if held != invocation.id() {
+                record_fetched(&journal, invocation.id());
+            }
         })));
     }
     Ok(response)

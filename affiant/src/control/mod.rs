@@ -1,13 +1,17 @@
-//! The control API: reading invocations and their results, never submitting one (contract R-3).
+//! The control API: reading invocations and their results, and the engine's actions on them. It never
+//! submits an action of its own (contract R-3).
 
 mod answer;
 pub(crate) mod approvals;
 pub(crate) mod client;
 pub(crate) mod console;
+mod engine;
 mod invocations;
+mod metrics;
 mod operator;
 
 pub(crate) use answer::{Problem, ProblemCode};
+pub(crate) use engine::in_doubt;
 
 use axum::Router;
 use axum::response::{IntoResponse as _, Response};
@@ -17,7 +21,7 @@ use http_body_util::BodyExt as _;
 use journal::Journal;
 use policy::Policy;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use tower::ServiceExt as _;
 
 /// What the API works on.
@@ -26,6 +30,8 @@ pub(crate) struct State {
     pub(crate) policy: Arc<Policy>,
     /// Where the gateways listen, once they do.
     pub(crate) listening: OnceLock<Listening>,
+    /// What can send a stored request again, once a server runs.
+    pub(crate) proxy: OnceLock<Weak<proxy::Proxy>>,
 }
 
 /// The addresses of a running server.
@@ -52,12 +58,17 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/invocations/{id}", get(invocations::show))
         .route("/v1/invocations/{id}/events", get(invocations::events))
         .route("/v1/invocations/{id}/result", get(invocations::result))
-        .route("/v1/invocations/{id}/decision", get(invocations::decision))
+        .route("/v1/invocations/{id}/decision", get(engine::decision))
+        .route("/v1/invocations/{id}/retry", post(engine::retry))
+        .route("/v1/invocations/{id}/reconcile", post(engine::reconcile))
+        .route("/v1/invocations/{id}/attest", post(engine::attest))
+        .route("/v1/waiting", get(engine::waiting))
         .route("/v1/invocations/{id}/ack", post(invocations::ack))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}/approve", post(approvals::approve))
         .route("/v1/approvals/{id}/deny", post(approvals::deny))
         .route("/v1/health", get(operator::health))
+        .route("/v1/metrics", get(metrics::metrics))
         .route("/v1/stats", get(operator::stats))
         .route("/v1/secrets/{name}", put(operator::put_secret))
         .route("/v1/vault", get(operator::vault))

@@ -61,7 +61,7 @@ pub struct Approval {
 
 /// What an approval is worth at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum ApprovalState {
     /// Nobody decided yet.
     Pending,
     /// The call may be dispatched.
@@ -75,12 +75,12 @@ pub enum Standing {
 impl Approval {
     /// What it is worth at a time.
     #[must_use]
-    pub fn standing(&self, at_ms: u64) -> Standing {
+    pub fn state_at(&self, at_ms: u64) -> ApprovalState {
         match self.decided.as_ref().map(|decided| decided.ruling) {
-            None if at_ms < self.requested.expires_at_ms => Standing::Pending,
-            Some(Ruling::Approved { until_ms }) if at_ms < until_ms => Standing::Approved,
-            None | Some(Ruling::Approved { .. }) => Standing::Expired,
-            Some(Ruling::Denied) => Standing::Denied,
+            None if at_ms < self.requested.expires_at_ms => ApprovalState::Pending,
+            Some(Ruling::Approved { until_ms }) if at_ms < until_ms => ApprovalState::Approved,
+            None | Some(Ruling::Approved { .. }) => ApprovalState::Expired,
+            Some(Ruling::Denied) => ApprovalState::Denied,
         }
     }
 
@@ -113,7 +113,7 @@ mod tests {
 
     /// V-6: an approval holds for its fingerprint, between its decision and its end.
     #[test]
-    fn v_6_standing_follows_decision_and_time() {
+    fn v_6_its_state_follows_decision_and_time() {
         let requested = ApprovalRequested {
             fingerprint: Digest::of(b"asked"),
             expires_at_ms: 100,
@@ -127,14 +127,14 @@ mod tests {
         };
         let approved = Some(Ruling::Approved { until_ms: 140 });
         for (ruling, at_ms, standing, covers) in [
-            (None, 99, Standing::Pending, false),
-            (None, 100, Standing::Expired, false),
-            (approved, 139, Standing::Approved, true),
-            (approved, 140, Standing::Expired, true),
-            (Some(Ruling::Denied), 0, Standing::Denied, false),
+            (None, 99, ApprovalState::Pending, false),
+            (None, 100, ApprovalState::Expired, false),
+            (approved, 139, ApprovalState::Approved, true),
+            (approved, 140, ApprovalState::Expired, true),
+            (Some(Ruling::Denied), 0, ApprovalState::Denied, false),
         ] {
             let approval = with(ruling);
-            assert_eq!(approval.standing(at_ms), standing, "{ruling:?} at {at_ms}");
+            assert_eq!(approval.state_at(at_ms), standing, "{ruling:?} at {at_ms}");
             assert_eq!(approval.covers(Digest::of(b"asked")), covers, "{ruling:?}");
             assert!(!approval.covers(Digest::of(b"other")), "{ruling:?}");
         }

@@ -3,7 +3,8 @@
 //! ```text
 //!  ACTION_ACCEPTED ─► PREFLIGHT_VALIDATED ─► CREDENTIAL_AUTHORIZED ─► DISPATCH_STARTED
 //!        │                   │                 │  ▲                        │
-//!        │                   │       SETUP_ATTEMPTED (any number)          ▼
+//!        │                   │       REQUEST_STORED,                       ▼
+//!        │                   │       SETUP_ATTEMPTED (any number)          │
 //!        │                   │                 │              REQUEST_SENT, REMOTE_RESPONSE_STARTED,
 //!        ▼                   ▼                 ▼              REMOTE_RESPONSE_COMPLETE
 //!   INVOCATION_ENDED (not_attempted)                                       │
@@ -152,6 +153,9 @@ pub enum Body {
     /// The credential was obtained and may be used, or none is needed.
     #[serde(rename = "CREDENTIAL_AUTHORIZED")]
     CredentialAuthorized(Option<CredentialUse>),
+    /// The request is stored, so that it can be sent again (contract T-3). Before its dispatch.
+    #[serde(rename = "REQUEST_STORED")]
+    RequestStored(RequestStored),
     /// One try at setting up a connection ended (contract C-4).
     #[serde(rename = "SETUP_ATTEMPTED")]
     SetupAttempted(SetupAttempt),
@@ -209,6 +213,7 @@ impl Body {
             Self::ApprovalRequested(_) => "APPROVAL_REQUESTED",
             Self::ApprovalDecided(_) => "APPROVAL_DECIDED",
             Self::CredentialAuthorized(_) => "CREDENTIAL_AUTHORIZED",
+            Self::RequestStored(_) => "REQUEST_STORED",
             Self::SetupAttempted(_) => "SETUP_ATTEMPTED",
             Self::DispatchStarted(_) => "DISPATCH_STARTED",
             Self::RequestSent(_) => "REQUEST_SENT",
@@ -397,7 +402,7 @@ pub struct ResponseComplete {
 }
 
 /// Where the stored result lies.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResultRef {
     /// Number of chunks.
     pub chunks: u32,
@@ -418,6 +423,29 @@ pub struct ResultCommitted {
     /// When a repeat may follow, in milliseconds since 1970, for [`super::Retry::Backoff`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub not_before_ms: Option<u64>,
+    /// Late evidence: the invocation that brought it, a retry or a query (contract J-3, K-7).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub observed_by: Option<InvocationId>,
+    /// Late evidence: an operator's words (contract J-5).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub note: Option<String>,
+}
+
+impl ResultCommitted {
+    /// A verdict alone.
+    #[must_use]
+    pub const fn of(verdict: Verdict) -> Self {
+        Self { verdict, result: None, not_before_ms: None, observed_by: None, note: None }
+    }
+}
+
+/// The stored request, and the budget that policy gives its retries (contract T-3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestStored {
+    /// Where it lies; digest and length are those of its content.
+    pub request: ResultRef,
+    /// Attempts in all, the first one included.
+    pub max_attempts: u32,
 }
 
 /// The end of an attempt without a deciding result.

@@ -17,7 +17,7 @@ mod verdict;
 mod wire;
 
 pub use approval::{
-    Approval, ApprovalDecided, ApprovalRequested, Ruling, Standing, is_bound_alike,
+    Approval, ApprovalDecided, ApprovalRequested, ApprovalState, Ruling, is_bound_alike,
 };
 pub use budget::{Budget, LONGEST_MS, Spent, Usage};
 pub use code::Code;
@@ -26,8 +26,9 @@ pub use envelope::{Envelope, Problem};
 pub use event::{
     Accepted, Body, Completion, Confirmation, CredentialUse, Delivered, DeliveryFailed, Dispatch,
     Ended, Event, Gateway, KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed,
-    Noted, Observation, PeerIdentity, Preflight, RepeatAnswered, RequestSent, ResponseComplete,
-    ResponseStarted, ResultCommitted, ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
+    Noted, Observation, PeerIdentity, Preflight, RepeatAnswered, RequestSent, RequestStored,
+    ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, SetupAttempt, SetupStage,
+    Source, SshEnd,
 };
 pub use evidence::{Evidence, Idempotency, RemoteContract};
 pub use id::{Digest, Fingerprint, InvocationId, ParseIdError, Sequence};

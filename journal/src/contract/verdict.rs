@@ -180,6 +180,12 @@ impl Verdict {
         }
     }
 
+    /// The same facts with another instruction.
+    #[must_use]
+    pub const fn with_retry(self, retry: Retry) -> Self {
+        Self { retry, ..self }
+    }
+
     /// Where the broker stopped.
     #[must_use]
     pub const fn phase(self) -> Phase {

@@ -10,8 +10,8 @@ use crate::contract::{
     CredentialUse, Delivered, DeliveryFailed, Digest, Dispatch, Ended, Event, Gateway, Idempotency,
     InvocationId, KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed, Noted,
     Observation, PeerIdentity, Preflight, RemoteContract, RepeatAnswered, RequestSent,
-    ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, Retry, Ruling, SetupAttempt,
-    SetupStage, Source, SshEnd, Verdict,
+    RequestStored, ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, Retry, Ruling,
+    SetupAttempt, SetupStage, Source, SshEnd, Verdict,
 };
 use crate::verify::Damage;
 use std::path::PathBuf;
@@ -101,6 +101,8 @@ fn later_bodies() -> Vec<Body> {
             verdict: Verdict::committed(Retry::Never, Code::Ok),
             result: Some(ResultRef { chunks: 2, length_bytes: 5, digest: Digest::of(b"hello") }),
             not_before_ms: Some(1_764_476_761_000),
+            observed_by: None,
+            note: None,
         })),
         Body::InvocationEnded(Box::new(Ended {
             verdict: Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown),
@@ -177,6 +179,33 @@ fn golden_approvals_of_version_1_are_read_and_written_the_same() {
         events.iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect();
     let stored =
         String::from_utf8(golden("approvals-v1.jsonl", lines.concat().as_bytes())).unwrap();
+    let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(read, events);
+    assert_eq!(lines.concat(), stored);
+}
+
+/// What retries and late evidence added to version 1.
+#[test]
+fn golden_retries_of_version_1_are_read_and_written_the_same() {
+    let request = ResultRef { chunks: 2, length_bytes: 5, digest: Digest::of(b"hello") };
+    let late = ResultCommitted {
+        observed_by: Some(InvocationId::from_parts(3, 4)),
+        note: Some("seen in the ledger".into()),
+        ..ResultCommitted::of(Verdict::committed(Retry::Never, Code::Ok))
+    };
+    let events: Vec<Event> = [
+        (
+            Body::RequestStored(RequestStored { request, max_attempts: 3 }),
+            Source::TransportObserved,
+        ),
+        (Body::ResultCommitted(Box::new(late)), Source::RemoteQuery),
+    ]
+    .into_iter()
+    .map(|(body, source)| Event { invocation: id(), at_ms: 1, source, body })
+    .collect();
+    let lines: Vec<String> =
+        events.iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect();
+    let stored = String::from_utf8(golden("retries-v1.jsonl", lines.concat().as_bytes())).unwrap();
     let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(read, events);
     assert_eq!(lines.concat(), stored);

@@ -2,7 +2,7 @@
 
 use super::{Delivery, Invocation, State};
 use crate::contract::{
-    Code, Envelope, Evidence, Operation, Outcome, Problem, Retry, Verdict, after_unknown,
+    Code, Envelope, Evidence, Operation, Outcome, Problem, Retry, Source, Verdict, after_unknown,
 };
 
 impl Invocation {
@@ -17,6 +17,16 @@ impl Invocation {
                     "The outcome is recorded but the result did not reach the caller, and no copy \
                      is kept."
                 };
+            }
+            match self.source {
+                Some(Source::RemoteQuery) => {
+                    return "The remote, asked later, decided the outcome of this call.";
+                }
+                Some(Source::OperatorAttested) => {
+                    return "An operator stated the outcome of this call.";
+                }
+                Some(Source::TransportObserved | Source::RemoteResponse | Source::Recovered)
+                | None => {}
             }
             return match verdict.outcome() {
                 Outcome::Committed => "A complete result is recorded.",
@@ -61,6 +71,12 @@ impl Invocation {
     #[must_use]
     pub const fn is_settled(&self) -> bool {
         matches!(self.state, State::Ended(_) | State::Committed(_))
+    }
+
+    /// Whether it is settled as unknown: late evidence can still decide it.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        matches!(self.state, State::Ended(verdict) if verdict.outcome() == Outcome::Unknown)
     }
 
     /// Whether `DISPATCH_STARTED` is on record.

@@ -26,6 +26,10 @@ impl Invocation {
                 self.check_connecting(body)?;
                 self.check_approved(body, dispatch)
             }
+            Body::RequestStored(_) => {
+                self.check_connecting(body)?;
+                require(self.request.is_none(), "it is on record already")
+            }
             Body::RequestSent(_) => {
                 require(self.is_executing(), "the call is not under way at the remote")?;
                 require(self.sent.is_none(), "it is on record already")

@@ -1,7 +1,7 @@
 //! What is on record of an invocation, field by field.
 
 use super::{Delivery, Invocation, LeaseState, State};
-use crate::contract::{Accepted, InvocationId, Preflight, ResultRef, Sequence};
+use crate::contract::{Accepted, InvocationId, Preflight, RequestStored, ResultRef, Sequence};
 
 impl Invocation {
     /// The invocation's id.
@@ -52,10 +52,12 @@ impl Invocation {
         self.accepted_at_ms
     }
 
-    /// When its stored result expires, in milliseconds since 1970; `None` when it has none.
+    /// When its stored request and result expire, in milliseconds since 1970; `None` when it has
+    /// neither.
     #[must_use]
     pub fn result_expires_ms(&self) -> Option<u64> {
-        let ended = self.ended_at_ms.filter(|_| self.result.is_some())?;
+        let stored = self.result.is_some() || self.request.is_some();
+        let ended = self.ended_at_ms.filter(|_| stored)?;
         let kept = self.preflight.as_ref().map_or(0, |bound| bound.keep_seconds);
         Some(ended.saturating_add(kept.saturating_mul(1000)))
     }
@@ -102,6 +104,30 @@ impl Invocation {
         let sent = self.sent.as_ref().map_or(0, |sent| sent.length_bytes);
         let complete = self.complete.as_ref().map(|complete| complete.length_bytes);
         sent.saturating_add(complete.or(self.observed_bytes).unwrap_or_default())
+    }
+
+    /// The stored request with its budget, and the sequence behind which its chunks end.
+    #[must_use]
+    pub const fn request(&self) -> Option<(Sequence, RequestStored)> {
+        self.request
+    }
+
+    /// The retries that were dispatched, in order.
+    #[must_use]
+    pub fn retries(&self) -> &[InvocationId] {
+        &self.retries
+    }
+
+    /// Late evidence: the invocation that brought it.
+    #[must_use]
+    pub const fn observed_by(&self) -> Option<InvocationId> {
+        self.observed_by
+    }
+
+    /// Late evidence: an operator's words.
+    #[must_use]
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// The newest lease on it.

@@ -93,7 +93,7 @@ fn complete() -> Body {
 
 fn committed(verdict: Verdict) -> Body {
     let result = Some(ResultRef { chunks: 1, length_bytes: 3, digest: Digest::of(b"abc") });
-    Body::ResultCommitted(Box::new(ResultCommitted { verdict, result, not_before_ms: None }))
+    Body::ResultCommitted(Box::new(ResultCommitted { result, ..ResultCommitted::of(verdict) }))
 }
 
 fn ended(verdict: Verdict) -> Body {

@@ -2,8 +2,8 @@
 
 use super::reader::{Fields, Reader};
 use super::{
-    HttpRoute, Names, Shared, conditions, read_agents, read_approval_and_retry, read_credential,
-    read_host, read_name, read_preset, terms, title, value,
+    HttpRoute, Names, Shared, conditions, read_agents, read_approval, read_credential, read_host,
+    read_name, read_preset, repeat, terms, title, value,
 };
 use crate::host::{Pattern, is_private_literal};
 use crate::preset::{Contract, Preset};
@@ -34,7 +34,6 @@ pub(super) const KNOWN: &[&str] = &[
 pub(super) const MATCH: &[&str] =
     &["scheme", "host", "port", "methods", "path", "headers", "query", "body"];
 pub(super) const IDEMPOTENCY: &[&str] = &["header", "scope", "retention", "contract"];
-pub(super) const RECONCILE: &[&str] = &["method", "path", "committed", "rejected"];
 
 /// What a remote that publishes no retention is trusted to keep a key (contract K-5).
 const RETENTION: Duration = Duration::from_secs(3600);
@@ -58,8 +57,12 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let preset = read_preset(fields);
     let forbidden_headers = read_forbidden(fields, credential.as_ref(), preset.is_some());
     let idempotency = read_idempotency(fields, name.as_deref());
-    let approval = read_approval_and_retry(fields, shared);
-    read_reconcile(fields);
+    let approval = read_approval(fields, shared);
+    let retry = repeat::read_retry(fields);
+    let reconcile = repeat::read_reconcile(fields);
+    if approval.is_some() && retry.is_some() {
+        fields.wrong("retry", "an approval is for one call, so nothing can be sent again", None);
+    }
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
     let scheme = match target.word("scheme", &["https", "http"]) {
@@ -80,13 +83,10 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         warn_of_exposure(fields, &target, scheme, &hosts, credential);
         warn_of_other_hosts(fields, &hosts, shared.presets.get(&credential.id));
     }
-    if let [Pattern::Exact(host)] = hosts.as_slice()
-        && is_private_literal(host)
-        && !private_addresses
-    {
-        let hint = Some("add private_addresses = \"allow\" to the route".to_owned());
-        target.doubtful("host", "is a private address, which policy refuses", hint);
+    if !private_addresses {
+        warn_of_private_host(&target, &hosts);
     }
+    repeat::check_retry(fields, retry.as_ref(), terms.keep);
     let contract = preset.map(|preset| {
         let overridden = idempotent.is_some() || fields.has("idempotency");
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
@@ -108,6 +108,8 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         preset: preset.map(|p| p.name),
         intercept,
         approval,
+        retry,
+        reconcile,
     };
     Some(HttpRoute {
         name,
@@ -130,7 +132,9 @@ fn read_intercept(fields: &Fields<'_, '_>, target: &Fields<'_, '_>) -> bool {
     if fields.truth("intercept") != Some(false) {
         return true;
     }
-    for key in ["credential", "preset", "idempotent", "idempotency", "reconcile", "agent_header"] {
+    for key in
+        ["credential", "preset", "idempotent", "idempotency", "retry", "reconcile", "agent_header"]
+    {
         if fields.has(key) {
             fields.wrong(key, "needs a route that is intercepted", None);
         }
@@ -178,6 +182,16 @@ fn read_hosts(target: &Fields<'_, '_>, preset: Option<&Preset>) -> Option<Vec<Pa
             Some(preset.hosts.iter().filter_map(|host| Pattern::parse(host).ok()).collect())
         }
         Some(_) | None => Some(vec![read_host(target)?]),
+    }
+}
+
+/// A host that policy would refuse by its address.
+fn warn_of_private_host(target: &Fields<'_, '_>, hosts: &[Pattern]) {
+    if let [Pattern::Exact(host)] = hosts
+        && is_private_literal(host)
+    {
+        let hint = Some("add private_addresses = \"allow\" to the route".to_owned());
+        target.doubtful("host", "is a private address, which policy refuses", hint);
     }
 }
 
@@ -286,21 +300,4 @@ fn read_idempotency(fields: &Fields<'_, '_>, route: Option<&str>) -> Option<Idem
         Some(_) | None => RemoteContract::Unverified,
     };
     Some(IdempotencyRule { header, scope: scope.to_owned(), retention, contract })
-}
-
-/// Checks the shape of `reconcile`, which a later version acts on.
-fn read_reconcile(fields: &Fields<'_, '_>) {
-    let Some(table) = fields.table("reconcile", RECONCILE) else { return };
-    table.word("method", &["GET", "HEAD"]);
-    if let Some(path) = table.required("path", "\"/v1/...?key={idempotency_key}\"")
-        && !path.value.starts_with('/')
-    {
-        table.wrong("path", path::Error::NotAbsolute, None);
-    }
-    for key in ["committed", "rejected"] {
-        if let Some(when) = table.table(key, &["status"]) {
-            when.number("status", 100, 599);
-        }
-    }
-    fields.doubtful("reconcile", "is read, but this version reconciles nothing by itself", None);
 }

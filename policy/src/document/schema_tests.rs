@@ -71,7 +71,7 @@ fn takes(text: &str) -> bool {
 #[test]
 fn the_schema_has_the_keys_of_the_parser() {
     let limits: Vec<_> = super::terms::HTTP_LIMITS.to_vec();
-    let tables: [(&str, &[&str]); 19] = [
+    let tables: [(&str, &[&str]); 20] = [
         ("", super::ROOT),
         ("/properties/defaults", super::DEFAULTS),
         ("/properties/approvals", super::approvals::KNOWN),
@@ -81,7 +81,8 @@ fn the_schema_has_the_keys_of_the_parser() {
         ("/$defs/route", super::http::KNOWN),
         ("/$defs/route/properties/match", super::http::MATCH),
         ("/$defs/route/properties/idempotency", super::http::IDEMPOTENCY),
-        ("/$defs/route/properties/reconcile", super::http::RECONCILE),
+        ("/$defs/route/properties/reconcile", super::repeat::RECONCILE),
+        ("/$defs/shows", super::repeat::SHOWS),
         ("/$defs/ssh", super::ssh::KNOWN),
         ("/$defs/ssh/properties/match", super::ssh::MATCH),
         ("/$defs/trust", super::TRUST),
@@ -89,7 +90,7 @@ fn the_schema_has_the_keys_of_the_parser() {
         ("/$defs/result", super::terms::RESULT),
         ("/$defs/limits", &limits),
         ("/$defs/ssh_limits", super::terms::SSH_LIMITS),
-        ("/$defs/route/properties/retry", &["max_attempts"]),
+        ("/$defs/route/properties/retry", super::repeat::RETRY),
         ("/$defs/ssh/properties/retry", &["max_attempts"]),
     ];
     let schema = schema();

@@ -2,8 +2,8 @@
 
 use super::reader::{Fields, Reader};
 use super::{
-    Allow, Names, Shared, SshRoute, read_agents, read_approval_and_retry, read_credential,
-    read_host, read_name, terms, title, value,
+    Allow, Names, Shared, SshRoute, read_agents, read_approval, read_credential, read_host,
+    read_name, terms, title, value,
 };
 use crate::{Credential, Inject, SshGrant, host};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,7 +57,11 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         terms.limits.response_timeout = COMMAND_TIME;
     }
     let credential = read_ssh_credential(fields, shared);
-    let approval = read_approval_and_retry(fields, shared);
+    let approval = read_approval(fields, shared);
+    if let Some(retry) = fields.table("retry", &["max_attempts"]) {
+        retry.number("max_attempts", 1, 100);
+        fields.doubtful("retry", "is read, but this version repeats no SSH command", None);
+    }
     let allow = read_allow(fields);
     let any_shell = fields.word("shell", &["plain", "any"]) == Some(1);
     let intercept = fields.truth("intercept").unwrap_or(true);

@@ -120,6 +120,7 @@ async fn call(
         out: &mut out,
         keep_alive: true,
         known: Known::default(),
+        again: None,
     };
     let finished = if let Some(fault) = fault {
         job.refuse(None, &Refusal::Head(fault)).await

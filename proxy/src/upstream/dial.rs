@@ -5,6 +5,7 @@ use super::http2;
 use super::tls::{self, Trust};
 use super::versions::Offer;
 use crate::address;
+use crate::again::{chance, pause};
 use crate::target::{Authority, Host, Scheme};
 use journal::contract::{Code, Digest, PeerIdentity, Retry, SetupAttempt, SetupStage, Verdict};
 use rustls::AlertDescription;
@@ -33,6 +34,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) timeout: Duration,
     /// The versions of HTTP that are offered.
     pub(crate) offer: Offer,
+    /// How often all addresses are tried, within the time (contract C-4).
+    pub(crate) rounds: u32,
 }
 
 /// Why no connection was set up.
@@ -135,7 +138,8 @@ pub(crate) fn errno(error: &io::Error) -> String {
     name.to_owned()
 }
 
-/// Sets up one connection. Every try is told to `record` (contract C-4); none sends a request byte.
+/// Sets up one connection, in as many rounds as the plan allows for what may pass by itself. Every try
+/// is told to `record` (contract C-4); none sends a request byte.
 pub(crate) async fn dial(
     plan: &Plan<'_>,
     trust: &Trust,
@@ -143,10 +147,31 @@ pub(crate) async fn dial(
 ) -> Result<Idle, Error> {
     let deadline = Instant::now() + plan.timeout;
     let mut n = 0;
+    for round in 1.. {
+        let error = match dial_once(plan, trust, deadline, &mut n, &mut record).await {
+            Ok(idle) => return Ok(idle),
+            Err(error) => error,
+        };
+        let until = Instant::now() + pause(round - 1, chance());
+        if round >= plan.rounds || error.verdict().retry() != Retry::Backoff || until >= deadline {
+            return Err(error);
+        }
+        tokio::time::sleep_until(until).await;
+    }
+    Err(Error::Timeout)
+}
+
+async fn dial_once(
+    plan: &Plan<'_>,
+    trust: &Trust,
+    deadline: Instant,
+    n: &mut u32,
+    record: &mut impl FnMut(SetupAttempt),
+) -> Result<Idle, Error> {
     let mut told = |stage: SetupStage, address: Option<SocketAddr>, result: Result<(), &Error>| {
-        n += 1;
+        *n += 1;
         let code = result.err().map_or_else(|| "ok".to_owned(), Error::cause);
-        record(SetupAttempt { n, stage, code, address: address.map(|a| a.to_string()) });
+        record(SetupAttempt { n: *n, stage, code, address: address.map(|a| a.to_string()) });
     };
     let addresses = match resolve(plan.authority, deadline).await {
         Ok(addresses) => addresses,

@@ -1,0 +1,94 @@
+//! The background reconciler: asks about calls in doubt whose routes let it (contract K-7).
+//!
+//! It remembers nothing: what it asked about a call, and when, is on record as notes of that call. It
+//! asks one question at a time, and not more than [`PER_SECOND`] a second, whatever the number of
+//! calls.
+
+use crate::control::in_doubt;
+use journal::contract::{Body, InvocationId};
+use journal::{Invocation, Journal};
+use proxy::reconcile::INCONCLUSIVE;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
+
+/// Pause between two looks at what is in doubt.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The same when there is much of it.
+const LOOK_EVERY_BUSY: Duration = Duration::from_secs(30);
+const BUSY: usize = 500;
+/// Questions a second at most.
+const PER_SECOND: u32 = 5;
+
+/// Runs until the server goes down.
+pub(crate) async fn run(
+    journal: Journal,
+    proxy: Weak<proxy::Proxy>,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let mut pause = LOOK_EVERY;
+    loop {
+        let over = shutdown.wait_for(|down| *down);
+        if tokio::time::timeout(pause, over).await.is_ok() {
+            return;
+        }
+        let Some(proxy) = proxy.upgrade() else { return };
+        let looked = journal.clone();
+        let found = tokio::task::spawn_blocking(move || in_doubt(&looked, None, usize::MAX)).await;
+        let found = match found {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                tracing::warn!("the calls in doubt could not be read: {error}");
+                continue;
+            }
+            Err(error) => {
+                tracing::error!("the look at calls in doubt ended badly: {error}");
+                continue;
+            }
+        };
+        pause = if found.len() > BUSY { LOOK_EVERY_BUSY } else { LOOK_EVERY };
+        for (first, _) in found {
+            if *shutdown.borrow() {
+                return;
+            }
+            if is_due(&journal, &proxy, &first) {
+                ask(&proxy, first.id()).await;
+                tokio::time::sleep(Duration::from_secs(1) / PER_SECOND).await;
+            }
+        }
+    }
+}
+
+/// Whether the route wants a question about the call now.
+fn is_due(journal: &Journal, proxy: &proxy::Proxy, first: &Invocation) -> bool {
+    let Some(rule) = proxy.reconcile_rule(first).filter(|rule| rule.automatic) else {
+        return false;
+    };
+    let events = match journal.events(first.id()) {
+        Ok(events) => events,
+        Err(error) => {
+            tracing::warn!("the events of {} could not be read: {error}", first.id());
+            return false;
+        }
+    };
+    let asked: Vec<u64> = events
+        .iter()
+        .filter(|(_, event)| matches!(&event.body, Body::Noted(n) if n.name == INCONCLUSIVE))
+        .map(|(_, event)| event.at_ms)
+        .collect();
+    let last = asked.last().copied().or(first.ended_at_ms()).unwrap_or_default();
+    let every = u64::try_from(rule.every.as_millis()).unwrap_or(u64::MAX);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    asked.len() < rule.max_queries as usize && last.saturating_add(every) <= now
+}
+
+async fn ask(proxy: &Arc<proxy::Proxy>, id: InvocationId) {
+    match proxy.reconcile(id).await {
+        Ok(asked) => tracing::info!(
+            "asked about {id}: {}",
+            asked.shows.map_or("nothing is shown", |outcome| outcome.as_str())
+        ),
+        Err(error) => tracing::info!("{id} could not be asked about: {error}"),
+    }
+}

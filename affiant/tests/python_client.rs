@@ -1,0 +1,167 @@
+//! `clients/python` against the real binary (contract T-4).
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
+#[path = "support/service.rs"]
+mod service;
+mod support;
+
+use service::{Done, Service};
+use std::path::Path;
+use support::*;
+
+fn clients() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/python")
+}
+
+/// What every script begins with: `send(path, key)` gives a sender by the standard library.
+const BEGIN: &str = r#"
+import affiant, json, os, urllib.request, urllib.error
+
+class Pass(urllib.request.HTTPErrorProcessor):
+    http_response = https_response = lambda self, request, response: response
+
+opener = urllib.request.build_opener(Pass)
+broker = affiant.Broker.from_environment()
+
+def sender(path, key=None, method='POST'):
+    def send(headers):
+        request = urllib.request.Request(os.environ['BASE'] + path, method=method)
+        if method == 'POST':
+            request.data = b'amount=1'
+        for name, value in headers.items():
+            request.add_header(name, value)
+        if key:
+            request.add_header('Idempotency-Key', key)
+        return opener.open(request)
+    return send
+
+def failure(call):
+    try:
+        return call().status
+    except affiant.Failed as failed:
+        return failed.envelope
+"#;
+
+fn run(home: &Home, server: &Server, service: &Service, script: &str) -> String {
+    let mut command = python();
+    command
+        .args(["-c", &format!("{BEGIN}\n{script}")])
+        .env("PYTHONPATH", clients())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("BASE", service.url(""))
+        .env("HTTP_PROXY", server.proxy())
+        .env("http_proxy", server.proxy())
+        .env("SSL_CERT_FILE", home.path().join("bundle.pem"));
+    succeed(command)
+}
+
+const POLICY: &str = r#"idempotency = { header = "Idempotency-Key", scope = "pay", contract = "verified" }
+retry = { max_attempts = 3 }"#;
+
+/// T-4: the whole envelope is on the error; what is in doubt is repeated by no ordinary call, and by one
+/// whose name says so.
+#[test]
+fn t_4_what_is_in_doubt_takes_a_call_that_says_unsafe() {
+    let service = Service::start(|asked| match asked.target.as_str() {
+        "/refused" => Done::nothing_but(404, "", "no"),
+        "/fine" => Done::and_answers(200, "", "ok"),
+        _ => Done::and_closes(),
+    });
+    let home = Home::new();
+    home.secret("pay-token", SECRET);
+    home.policy(&service.policy(POLICY));
+    let server = home.serve();
+    let said = run(
+        &home,
+        &server,
+        &service,
+        r#"
+doubt = failure(lambda: broker.call(sender('/pay'), repeat=True))
+print(doubt.outcome, doubt.retry, doubt.code, doubt.evidence['dispatch_started'])
+again = failure(lambda: broker.call(sender('/pay'), repeat=True))
+print(again.code, again.follow == doubt.invocation_id)
+print(broker.decide(doubt.invocation_id)['decision'], len(broker.waiting()))
+refused = failure(lambda: broker.call(sender('/refused'), repeat=True))
+print(refused.outcome, refused.retry, refused.code)
+print(failure(lambda: broker.call(sender('/fine'), repeat=True)))
+for act in (broker.retry, broker.reconcile, broker.result):
+    try:
+        act(doubt.invocation_id)
+    except affiant.Refused as error:
+        print(error.status, error.code)
+"#,
+    );
+    assert_eq!(
+        said.lines().collect::<Vec<_>>(),
+        [
+            "unknown reconcile REMOTE_OUTCOME_UNKNOWN True",
+            "IN_DOUBT_DUPLICATE True",
+            "RECONCILE 1",
+            "rejected after_correction HTTP_404",
+            "200",
+            "409 RETRY_NOT_ALLOWED",
+            "409 NOT_RECONCILABLE",
+            "409 RESULT_INCOMPLETE",
+        ]
+    );
+    let of = |path: &str| service.asked().iter().filter(|asked| asked.target == path).count();
+    assert_eq!((of("/pay"), of("/refused"), of("/fine")), (1, 1, 1));
+    run(
+        &home,
+        &server,
+        &service,
+        "print(failure(lambda: broker.call_again_although_it_may_happen_twice(sender('/pay'))).outcome)",
+    );
+    assert_eq!(of("/pay"), 2);
+}
+
+/// T-4: `backoff` and `same_idempotency_key` are repeated, by opt-in only, and not sooner than allowed.
+#[test]
+fn t_4_only_what_is_safe_is_repeated_and_only_by_opt_in() {
+    let service = Service::start(|asked| match (asked.target.as_str(), asked.number) {
+        ("/items", 1 | 3) => Done::nothing_but(503, "Retry-After: 1\r\n", "later"),
+        ("/items", _) => Done::nothing_but(200, "", "items"),
+        (_, 5) => Done::and_closes(),
+        _ => Done::nothing_but(200, "", "charged once"),
+    });
+    let home = Home::new();
+    home.secret("pay-token", SECRET);
+    home.policy(&service.policy(POLICY));
+    let server = home.serve();
+    let said = run(
+        &home,
+        &server,
+        &service,
+        r#"
+import time
+items = sender('/items', method='GET')
+once = failure(lambda: broker.call(items))
+print(once.outcome, once.retry)
+assert broker.call(items).read() == b'items'
+begun = time.monotonic()
+assert broker.call(items, repeat=True).read() == b'items'
+print(time.monotonic() - begun >= 1)
+response = broker.call(sender('/pay', key='k-1'), repeat=True)
+print(affiant.outcome_of(response)['outcome'], response.read())
+"#,
+    );
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines, ["rejected backoff", "True", "committed b'charged once'"]);
+    assert_eq!(service.asked().len(), 6);
+    assert_eq!(service.effects(), 1);
+}
+
+/// The client stays small.
+#[test]
+fn the_python_client_is_under_300_lines() {
+    let text = std::fs::read_to_string(clients().join("affiant.py")).unwrap();
+    assert!(text.lines().count() < 300);
+}

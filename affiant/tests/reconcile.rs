@@ -1,0 +1,215 @@
+//! Finding out later (contract K-7, J-3, J-5): on request, in the background, and by a person.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
+#[path = "support/service.rs"]
+mod service;
+mod support;
+
+use serde_json::{Value, json};
+use service::{Asked, Done, Service};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use support::*;
+
+fn home(policy: &str) -> Home {
+    let home = Home::new();
+    home.secret("pay-token", SECRET);
+    home.policy(policy);
+    home
+}
+
+fn post(server: &Server, path: &str) -> (u16, Value) {
+    let response = server.curl(&["-X", "POST", &format!("http://affiant.internal/v1/{path}")]);
+    (response.status, response.json())
+}
+
+const KEYED: &str = r#"idempotency = { header = "Idempotency-Key", contract = "unverified" }"#;
+
+/// Loses every answer to a charge; `/lost` charges are lost before their effect. Says of a key what it
+/// knows, once it has been told to.
+fn charges() -> impl FnMut(&Asked) -> Done + Send {
+    let mut known = HashSet::new();
+    move |asked| {
+        let key = |text: &str| text.split("key=").nth(1).unwrap_or_default().to_owned();
+        match (asked.method.as_str(), asked.target.as_str()) {
+            ("POST", "/charges") => {
+                known.insert(asked.field("idempotency-key").unwrap().to_owned());
+                Done::and_closes()
+            }
+            ("POST", "/lost") => Done { effect: false, answer: None },
+            ("GET", target) if known.contains(&key(target)) => {
+                Done::nothing_but(200, "", r#"{"data":[{"id":"ch_1","paid":true}]}"#)
+            }
+            _ => Done::nothing_but(200, "", r#"{"data":[]}"#),
+        }
+    }
+}
+
+const BY_CONTENT: &str = r#"
+[route.reconcile]
+path = "/charges?key={idempotency_key}"
+committed = { status = 200, pointer = "/data/0/paid", equals = ["true"] }
+rejected = { status = 404 }
+"#;
+
+/// K-7, J-3: a question to the origin, an invocation of its own under the route's credential, decides
+/// what is in doubt; what was observed of the attempt stays.
+#[test]
+fn k_7_a_question_decides_what_is_in_doubt() {
+    let service = Service::start(charges());
+    let home = home(&service.policy(&format!("{KEYED}\n{BY_CONTENT}")));
+    let server = home.serve();
+    let charge = |path: &str, key: &str| {
+        let header = format!("Idempotency-Key: {key}");
+        let lost = server.curl(&["-d", key, "-H", &header, &service.url(path)]);
+        assert_eq!((lost.status, lost.outcome()), (502, "unknown"));
+        lost.invocation()
+    };
+    let (done, lost) = (charge("/charges", "k-1"), charge("/lost", "k-2"));
+    let before = server.control(&format!("invocations/{done}/events"));
+    let (status, asked) = post(&server, &format!("invocations/{done}/reconcile"));
+    assert_eq!((status, &asked["shows"]), (200, &json!("committed")), "{asked}");
+    assert_eq!(asked["query"]["links"]["earlier"], done.as_str());
+    assert_eq!(asked["standing"]["decision"], "RETURN_RECORDED_RESULT");
+    let last = service.asked().pop().unwrap();
+    assert_eq!((last.method.as_str(), last.target.as_str()), ("GET", "/charges?key=k-1"));
+    assert_eq!(last.field("authorization"), Some(format!("Bearer {SECRET}").as_str()));
+
+    let first = server.control(&format!("invocations/{done}"));
+    assert_eq!(first["error"]["outcome"], "committed");
+    assert_eq!(first["evidence"]["source"], "remote_query");
+    assert_eq!(first["links"]["observed_by"], asked["query"]["invocation_id"]);
+    assert_eq!(first["evidence"]["response_complete"], false);
+    let after = server.control(&format!("invocations/{done}/events"));
+    let (before, after) =
+        (before["events"].as_array().unwrap(), after["events"].as_array().unwrap());
+    assert_eq!(&after[..before.len()], &before[..]);
+    assert_eq!(after.len(), before.len() + 1);
+    // Nothing is left to ask.
+    let (status, refused) = post(&server, &format!("invocations/{done}/reconcile"));
+    assert_eq!((status, refused["code"].as_str()), (409, Some("NOT_IN_DOUBT")));
+
+    // An answer that meets no condition decides nothing, and says so with status 1.
+    let output = home.run(&["inv", "reconcile", &lost]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("nothing"));
+    let still = server.control(&format!("invocations/{lost}"));
+    assert_eq!(still["error"]["outcome"], "unknown");
+    assert_eq!(service.effects(), 1);
+}
+
+/// K-7: rejected by the route's word; an answer of failure, or none, decides nothing.
+#[test]
+fn k_7_only_the_routes_conditions_decide() {
+    let answers = Arc::new(Mutex::new(vec![404, 0, 503, 401]));
+    let service = Service::start({
+        let answers = Arc::clone(&answers);
+        move |asked| match asked.method.as_str() {
+            "POST" => Done::and_closes(),
+            _ => match answers.lock().unwrap().pop() {
+                Some(0) | None => Done { effect: false, answer: None },
+                Some(status) => Done::nothing_but(status, "", "{}"),
+            },
+        }
+    });
+    let rule = r#"reconcile = { path = "/ops/{invocation_id}", committed = { status = 200 }, rejected = { status = 404 } }"#;
+    let home = home(&service.policy(rule));
+    let server = home.serve();
+    let id = server.curl(&["-d", "x", &service.url("/do")]).invocation();
+    for (shows, outcome) in [
+        (Value::Null, "unknown"),
+        (Value::Null, "unknown"),
+        (Value::Null, "unknown"),
+        (json!("rejected"), "rejected"),
+    ] {
+        let (status, asked) = post(&server, &format!("invocations/{id}/reconcile"));
+        assert_eq!((status, &asked["shows"]), (200, &shows), "{asked}");
+        assert_eq!(server.control(&format!("invocations/{id}"))["error"]["outcome"], outcome);
+    }
+    let target = service.asked().pop().unwrap().target;
+    assert_eq!(target, format!("/ops/{id}"));
+    assert_eq!(server.control(&format!("invocations/{id}"))["error"]["retry"], "after_correction");
+}
+
+/// K-7: a call that lacks the name to ask by, or whose route says nothing, is refused with a reason and
+/// waits for a person.
+#[test]
+fn k_7_what_cannot_be_asked_waits_for_a_person() {
+    let service = Service::start(|_| Done::and_closes());
+    for (rule, reason) in [
+        (format!("{KEYED}\n{BY_CONTENT}"), "no idempotency_key to ask by"),
+        (String::new(), "no `reconcile`"),
+    ] {
+        let home = home(&service.policy(&rule));
+        let server = home.serve();
+        let id = server.curl(&["-d", "x", &service.url("/do")]).invocation();
+        let (status, refused) = post(&server, &format!("invocations/{id}/reconcile"));
+        assert_eq!((status, refused["code"].as_str()), (409, Some("NOT_RECONCILABLE")));
+        assert!(refused["detail"].as_str().unwrap().contains(reason), "{refused}");
+        let waiting = server.control("waiting");
+        assert_eq!(waiting["invocations"][0]["invocation_id"], id.as_str());
+        assert_eq!(waiting["invocations"][0]["standing"]["decision"], "RECONCILE");
+    }
+}
+
+/// K-7: where the route opts in the broker asks by itself, not more often than the route says, also
+/// about calls from before a restart, and stops at its bound.
+#[test]
+fn k_7_the_broker_asks_by_itself_within_bounds() {
+    let ready = Arc::new(Mutex::new(false));
+    let service = Service::start({
+        let ready = Arc::clone(&ready);
+        move |asked| match (asked.method.as_str(), *ready.lock().unwrap()) {
+            ("POST", _) => Done::and_closes(),
+            (_, true) if asked.target.ends_with("never") => Done::nothing_but(202, "", ""),
+            (_, true) => Done::nothing_but(200, "", ""),
+            (_, false) => Done::nothing_but(202, "", ""),
+        }
+    });
+    let rule = r#"idempotency = { header = "K", contract = "unverified" }
+reconcile = { path = "/ops/{idempotency_key}", committed = { status = 200 }, automatic = true, every = "1s", max_queries = 2 }"#;
+    let home = home(&service.policy(rule));
+    let server = home.serve();
+    let lost = |server: &Server, key: &str| {
+        server.curl(&["-d", key, "-H", &format!("K: {key}"), &service.url("/do")]).invocation()
+    };
+    let never = lost(&server, "never");
+    let notes = |server: &Server, id: &str| {
+        let events = server.control(&format!("invocations/{id}/events"));
+        let noted = |event: &&Value| event["data"]["name"] == "reconcile_inconclusive";
+        let events = events["events"].as_array().unwrap().clone();
+        events
+            .iter()
+            .filter(noted)
+            .map(|event| event["at_ms"].as_u64().unwrap())
+            .collect::<Vec<_>>()
+    };
+    eventually("the first question", || notes(&server, &never).len() == 1);
+    server.kill();
+    let server = home.serve();
+    *ready.lock().unwrap() = true;
+    let soon = lost(&server, "soon");
+    eventually("the answer", || {
+        server.control(&format!("invocations/{soon}"))["error"]["outcome"] == "committed"
+    });
+    eventually("the bound", || notes(&server, &never).len() == 2);
+    // What is past its bound is asked about no more, while others are.
+    let another = lost(&server, "another");
+    eventually("the answer", || {
+        server.control(&format!("invocations/{another}"))["error"]["outcome"] == "committed"
+    });
+    let at = notes(&server, &never);
+    assert_eq!(at.len(), 2);
+    assert!(at[1] - at[0] >= 1000, "{at:?}");
+    let waiting = server.control("waiting");
+    assert_eq!(waiting["invocations"].as_array().unwrap().len(), 1);
+    assert_eq!(waiting["invocations"][0]["invocation_id"], never.as_str());
+}

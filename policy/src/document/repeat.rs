@@ -1,0 +1,103 @@
+//! The keys `retry` and `reconcile` of a route.
+
+use super::reader::Fields;
+use crate::path;
+use crate::repeat::{NAMES, ReconcileRule, RetryRule, Shows, names_of};
+use journal::contract::KeepResult;
+use std::time::Duration;
+
+pub(super) const RETRY: &[&str] = &["max_attempts", "automatic", "within", "lease"];
+pub(super) const RECONCILE: &[&str] =
+    &["method", "path", "committed", "rejected", "automatic", "every", "max_queries"];
+pub(super) const SHOWS: &[&str] = &["status", "pointer", "equals"];
+
+/// How long an automatic retry keeps its caller waiting, where a route does not say.
+const WITHIN: Duration = Duration::from_secs(30);
+/// How long a lease holds: longer than a connection takes to be set up.
+const LEASE: Duration = Duration::from_secs(30);
+const EVERY: Duration = Duration::from_secs(30);
+const MAX_QUERIES: u32 = 20;
+
+/// The key `retry`.
+pub(super) fn read_retry(fields: &Fields<'_, '_>) -> Option<RetryRule> {
+    let table = fields.table("retry", RETRY)?;
+    let most = table.number("max_attempts", 1, 100).and_then(|most| u32::try_from(most).ok());
+    if !table.has("max_attempts") {
+        let hint = "write how many attempts there may be in all: max_attempts = 3".to_owned();
+        table.wrong("max_attempts", "is missing", Some(hint));
+    }
+    Some(RetryRule {
+        max_attempts: most.unwrap_or(1),
+        automatic: table.truth("automatic").unwrap_or(false),
+        within: table.duration("within").unwrap_or(WITHIN),
+        lease: table.duration("lease").unwrap_or(LEASE),
+    })
+}
+
+/// An automatic retry answers from the record.
+pub(super) fn check_retry(fields: &Fields<'_, '_>, retry: Option<&RetryRule>, keep: KeepResult) {
+    if retry.is_some_and(|retry| retry.automatic) && keep != KeepResult::Full {
+        let hint = Some("the answer of a retry is read from the record".to_owned());
+        fields.wrong("retry", "needs result.keep = \"full\" to be automatic", hint);
+    }
+}
+
+/// The key `reconcile`.
+pub(super) fn read_reconcile(fields: &Fields<'_, '_>) -> Option<ReconcileRule> {
+    let table = fields.table("reconcile", RECONCILE)?;
+    let method = match table.word("method", &["GET", "HEAD"]) {
+        Some(1) => "HEAD",
+        Some(_) | None => "GET",
+    };
+    let path = table.required("path", "\"/v1/...?key={idempotency_key}\"")?.value;
+    if !path.starts_with('/') {
+        table.wrong("path", path::Error::NotAbsolute, None);
+    }
+    match names_of(path) {
+        Err(error) => table.wrong("path", error, None),
+        Ok(names) => {
+            if let Some(unknown) = names.iter().find(|name| !NAMES.contains(name)) {
+                let hint = format!("there are {{{}}}", NAMES.join("}, {"));
+                table.wrong("path", format!("names {{{unknown}}}, which no call has"), Some(hint));
+            } else if names.is_empty() {
+                let hint = "a query that names no call can't tell one from another".to_owned();
+                table.doubtful("path", "names no operation", Some(hint));
+            }
+        }
+    }
+    let most = table.number("max_queries", 1, 1000).and_then(|most| u32::try_from(most).ok());
+    let rule = ReconcileRule {
+        method: method.to_owned(),
+        path: path.to_owned(),
+        committed: read_shows(&table, "committed"),
+        rejected: read_shows(&table, "rejected"),
+        automatic: table.truth("automatic").unwrap_or(false),
+        every: table.duration("every").unwrap_or(EVERY),
+        max_queries: most.unwrap_or(MAX_QUERIES),
+    };
+    if rule.committed.is_none() && rule.rejected.is_none() {
+        let hint = "write committed = { status = 200 }, rejected = { status = 404 }, or both";
+        fields.wrong("reconcile", "decides nothing", Some(hint.to_owned()));
+    }
+    Some(rule)
+}
+
+/// A condition on a response.
+pub(super) fn read_shows(fields: &Fields<'_, '_>, key: &str) -> Option<Shows> {
+    let table = fields.table(key, SHOWS)?;
+    let status = table.number("status", 100, 599).and_then(|status| u16::try_from(status).ok());
+    let pointer = table.text("pointer").map(|pointer| pointer.value);
+    if pointer.is_some_and(|pointer| !pointer.starts_with('/')) {
+        let hint = Some("a JSON pointer begins with a slash: \"/data/0/status\"".to_owned());
+        table.wrong("pointer", "is no JSON pointer", hint);
+    }
+    let equals = table.texts("equals").unwrap_or_default();
+    if table.has("equals") && !table.has("pointer") {
+        table.wrong("equals", "needs a pointer", None);
+    }
+    if !table.has("status") && !table.has("pointer") {
+        fields.wrong(key, "is met by everything", Some("give a status or a pointer".to_owned()));
+    }
+    let equals = equals.iter().map(|text| text.value.to_owned()).collect();
+    Some(Shows { status, pointer: pointer.map(str::to_owned), equals })
+}

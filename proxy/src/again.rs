@@ -1,0 +1,143 @@
+//! The broker's own retries, while the caller waits: for routes that opt in (contract T-1).
+//!
+//! The pause grows, is jittered, and is never shorter than what the remote asked for. A pause that
+//! would end after the caller's patience is not begun; the caller gets the answer that stands.
+
+use crate::answer::Finished;
+use crate::engine::{Job, now_ms};
+use crate::proxy::Shared;
+use crate::retry::{self, Action, Error};
+use journal::contract::{InvocationId, Outcome, Retry};
+use journal::{Call, Invocation, State};
+use policy::HttpGrant;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// The first pause, before jitter.
+const FIRST: Duration = Duration::from_millis(200);
+/// The longest one that is not asked for.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Leave to retry while the caller waits.
+#[derive(Clone, Copy)]
+pub(crate) struct Again {
+    pub(crate) first: InvocationId,
+    pub(crate) within: Duration,
+}
+
+/// Leave to retry while the caller waits, if the route gives it and the request is stored.
+pub(crate) fn may_retry(call: &Call, grant: &HttpGrant) -> Option<Again> {
+    let rule = grant.retry.as_ref().filter(|rule| rule.automatic)?;
+    call.invocation().request()?;
+    Some(Again { first: call.id(), within: rule.within })
+}
+
+/// The pause before the `n`th retry, 0 for the first: half of it is chance.
+pub(crate) fn pause(n: u32, chance: u8) -> Duration {
+    let whole = FIRST.saturating_mul(1 << n.min(16)).min(LONGEST);
+    whole / 2 + (whole / 2).mul_f64(f64::from(chance) / 255.0)
+}
+
+/// A number by chance; without randomness the longest pause is as good.
+pub(crate) fn chance() -> u8 {
+    let mut byte = [u8::MAX; 1];
+    if SystemRandom::new().fill(&mut byte).is_err() {
+        return u8::MAX;
+    }
+    let [byte] = byte;
+    byte
+}
+
+/// Retries until the action stands settled, may not be retried, or time is up. False when no attempt
+/// was made.
+async fn automatically(shared: &Arc<Shared>, again: Again) -> bool {
+    let until = Instant::now() + again.within;
+    let mut made = false;
+    for n in 0_u32.. {
+        let Ok(action) = Action::load(shared, again.first) else { break };
+        let standing = action.standing();
+        match action.check(false) {
+            Ok(_) | Err(Error::TooEarly { .. }) => {}
+            Err(_) => break,
+        }
+        let asked = standing.not_before_ms.map_or(0, |at| at.saturating_sub(now_ms()));
+        let pause = pause(n, chance()).max(Duration::from_millis(asked));
+        if Instant::now() + pause >= until {
+            break;
+        }
+        sleep(pause).await;
+        match attempt(shared, again.first).await {
+            Ok(attempt) => {
+                made = true;
+                if !is_worth_another(&attempt) {
+                    break;
+                }
+            }
+            Err(Error::TooEarly { .. }) => {}
+            Err(error) => {
+                tracing::debug!(%error, id = %again.first, "no further attempt was made");
+                break;
+            }
+        }
+    }
+    made
+}
+
+/// An attempt that failed for a reason which time does not mend ends the automation.
+fn is_worth_another(attempt: &Invocation) -> bool {
+    let verdict = attempt.verdict();
+    match verdict.retry() {
+        Retry::Backoff | Retry::SameIdempotencyKey => verdict.outcome() != Outcome::Committed,
+        Retry::Never | Retry::AfterCorrection | Retry::Reconcile | Retry::FetchResult => false,
+    }
+}
+
+/// Boxed: an attempt is an exchange like the one that it follows.
+fn attempt(
+    shared: &Arc<Shared>,
+    first: InvocationId,
+) -> Pin<Box<dyn Future<Output = Result<Invocation, Error>> + Send + '_>> {
+    Box::pin(retry::once(shared, first, "automatic"))
+}
+
+impl Job<'_> {
+    /// Retries as far as the route lets the broker, and answers. `None` when no attempt was made:
+    /// the first one's own answer holds.
+    pub(crate) async fn retried(&mut self) -> Option<Finished> {
+        let again = self.again.take()?;
+        let shared = Arc::clone(self.shared);
+        if !automatically(&shared, again).await {
+            return None;
+        }
+        let action = Action::load(&shared, again.first).ok()?;
+        let standing = action.standing();
+        let answering = shared.journal.answering(action.first.clone()).ok()?;
+        if let State::Committed(_) = answering.state()
+            && let Ok((head, content)) = self.stored(answering.id()).await
+        {
+            let ids = [again.first, answering.id()];
+            return Some(self.send_stored(ids, standing.verdict, &head, &content, false).await);
+        }
+        let mut envelope = action.first.envelope();
+        envelope.error.verdict = standing.verdict;
+        envelope.error.not_before_ms = standing.not_before_ms;
+        envelope.error.message = format!("{} Retries did not decide it.", envelope.error.message);
+        Some(self.problem(&envelope, false, false).await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pause grows to its bound, and is never shorter than half of it.
+    #[test]
+    fn pauses_grow_and_are_jittered() {
+        let ms = |n, chance| pause(n, chance).as_millis();
+        assert_eq!([ms(0, 0), ms(0, 255), ms(1, 0), ms(1, 255)], [100, 200, 200, 400]);
+        assert_eq!([ms(5, 0), ms(6, 0), ms(6, 255), ms(40, 255)], [3200, 5000, 10_000, 10_000]);
+    }
+}

@@ -1,0 +1,246 @@
+//! Finding out later: one question to the origin about a call in doubt (contract K-7).
+//!
+//! The question is an invocation of its own, linked to the call; it goes to the call's own origin, with
+//! the credential of the call's route. What the whole answer shows by the route's conditions is
+//! appended to the call as evidence of a second observer, and the call's own record stays as it is
+//! (contract J-3). An answer that shows nothing is noted, and changes nothing.
+
+use crate::deliver::Outbound;
+use crate::engine::{Job, Known, Prepared, dispatch_record};
+use crate::fingerprint::{Content, fingerprint};
+use crate::head::{self, Fields, Framing};
+use crate::incoming::Incoming;
+use crate::proxy::Shared;
+use crate::respond::Refusal;
+use crate::retry::{self, Action};
+use crate::target::Target;
+use bytes::Bytes;
+use journal::contract::{
+    Body, Code, InvocationId, KeepResult, Noted, Operation, Outcome, ResultCommitted, Retry,
+    Source, Verdict,
+};
+use journal::{Admission, Guard, Invocation, State, append, read};
+use policy::HttpGrant;
+use policy::repeat::{Names, QueryError, ReconcileRule};
+use std::sync::Arc;
+
+/// The name of the note that a question leaves when its answer decides nothing.
+pub const INCONCLUSIVE: &str = "reconcile_inconclusive";
+/// Content of an answer that is looked at.
+const ANSWER_BYTES: u64 = 1 << 20;
+
+/// Why nothing was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Caller: nothing is in doubt.
+    #[error("the outcome of this call is not in doubt")]
+    NotInDoubt,
+    /// Caller: the route says nothing of how to ask.
+    #[error("the route of this call has no `reconcile`, or lets this agent use it no more")]
+    NoRule,
+    /// Caller: the call lacks the name that the route asks by.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// Caller: the call is not on record.
+    #[error("the invocation is not on record")]
+    NotFound,
+    /// Local: the question can't be put as a request.
+    #[error("the route's `reconcile` makes no valid request of this call")]
+    Malformed,
+    /// Local: the journal failed.
+    #[error("the journal takes no record now: {0}")]
+    Journal(#[from] append::Error),
+    /// Local: the journal can't be read.
+    #[error(transparent)]
+    Read(#[from] read::Error),
+}
+
+impl From<retry::Error> for Error {
+    fn from(error: retry::Error) -> Self {
+        match error {
+            retry::Error::Journal(error) => Self::Journal(error),
+            retry::Error::Read(error) => Self::Read(error),
+            retry::Error::NotAllowed(_)
+            | retry::Error::TooEarly { .. }
+            | retry::Error::UnderWay(_)
+            | retry::Error::Held { .. }
+            | retry::Error::NotFound
+            | retry::Error::NotStored
+            | retry::Error::PolicyChanged
+            | retry::Error::Stored(_) => Self::NotFound,
+        }
+    }
+}
+
+/// What a question brought.
+#[derive(Debug)]
+pub struct Reconciled {
+    /// The question, as an invocation.
+    pub query: Invocation,
+    /// What its answer shows of the call: carried out, or not; none: nothing.
+    pub shows: Option<Outcome>,
+}
+
+/// The grant of a call's route as it is now, with its rule.
+pub(crate) fn rule_of(shared: &Shared, first: &Invocation) -> Option<(HttpGrant, ReconcileRule)> {
+    let route = first.preflight()?.route.as_ref()?;
+    let agent = first.accepted().agent.as_deref()?;
+    let grant = shared.policy.snapshot().http_route(route, agent)?;
+    let rule = grant.reconcile.clone()?;
+    Some((grant, rule))
+}
+
+/// Asks once about the action that the invocation belongs to.
+pub(crate) async fn once(shared: &Arc<Shared>, id: InvocationId) -> Result<Reconciled, Error> {
+    let action = Action::load(shared, id)?;
+    let attempts = || std::iter::once(&action.first).chain(&action.retries);
+    if !attempts().any(Invocation::is_in_doubt) {
+        return Err(Error::NotInDoubt);
+    }
+    let first = &action.first;
+    let (grant, rule) = rule_of(shared, first).ok_or(Error::NoRule)?;
+    let names = Names {
+        idempotency_key: first.operation().idempotency.map(|key| key.key),
+        invocation_id: first.id().to_string(),
+        request_id: attempts().find_map(|attempt| attempt.evidence().remote_request_id),
+    };
+    let path = rule.target(&names)?;
+    let query = ask(shared, first, grant, &rule.method, &path).await?;
+    let shows = answer_of(shared, &query).await.and_then(|(status, content)| {
+        rule.shows(status, &content)
+            .map(|done| if done { Outcome::Committed } else { Outcome::Rejected })
+    });
+    record(shared, first, query.id(), shows).await?;
+    Ok(Reconciled { query, shows })
+}
+
+/// Appends what the answer shows, or that it shows nothing.
+async fn record(
+    shared: &Shared,
+    first: &Invocation,
+    query: InvocationId,
+    shows: Option<Outcome>,
+) -> Result<(), Error> {
+    let verdict = match shows {
+        Some(Outcome::Committed) => Verdict::committed(Retry::Never, Code::Ok),
+        Some(Outcome::Rejected) => Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected),
+        Some(Outcome::Unknown | Outcome::NotAttempted) | None => {
+            let noted = Noted { name: INCONCLUSIVE.to_owned(), detail: query.to_string() };
+            let ticket =
+                shared.journal.record(first.id(), Source::RemoteQuery, Body::Noted(noted))?;
+            ticket.durable().await?;
+            return Ok(());
+        }
+    };
+    let late = ResultCommitted { observed_by: Some(query), ..ResultCommitted::of(verdict) };
+    shared.journal.settle_doubt(first, Source::RemoteQuery, &late).await?;
+    Ok(())
+}
+
+/// Status and content of a complete answer.
+async fn answer_of(shared: &Shared, query: &Invocation) -> Option<(u16, Vec<u8>)> {
+    let State::Committed(_) = query.state() else { return None };
+    let status = query.status()?;
+    let (journal, id) = (shared.journal.clone(), query.id());
+    let read = tokio::task::spawn_blocking(move || journal.result(id)?.read_to_end());
+    match read.await {
+        Ok(Ok(content)) => Some((status, content)),
+        // Too long to be kept: its status is known all the same.
+        Ok(Err(_)) | Err(_) => Some((status, Vec::new())),
+    }
+}
+
+/// Sends the question. Gives it back settled, whatever came of it.
+async fn ask(
+    shared: &Arc<Shared>,
+    first: &Invocation,
+    grant: HttpGrant,
+    method: &str,
+    path: &str,
+) -> Result<Invocation, Error> {
+    let origin = Target::absolute(&first.accepted().target).map_err(|_| Error::Malformed)?;
+    let (scheme, authority) = (origin.scheme, origin.authority.to_string());
+    let default = format!(":{}", scheme.default_port());
+    let host = authority.strip_suffix(&default).unwrap_or(&authority);
+    let text =
+        format!("{method} {scheme}://{host}{path} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\n\r\n");
+    let head = head::request(&Bytes::from(text)).map_err(|_| Error::Malformed)?;
+    let target = Target::absolute(&head.target).map_err(|_| Error::Malformed)?;
+    let fingerprint = fingerprint(&head, &target, None, &Content::Whole(&[], &Fields::default()));
+    let mut out = Outbound::nobody();
+    let mut job = Job {
+        shared,
+        tunnel: None,
+        head,
+        framing: Framing::Empty,
+        incoming: Incoming::stored(Bytes::new()),
+        out: &mut out,
+        keep_alive: false,
+        known: Known {
+            agent: first.accepted().agent.clone(),
+            target: Some(target.recorded()),
+            fingerprint: Some(fingerprint),
+            retries: Some(first.id()),
+            ..Known::default()
+        },
+        again: None,
+    };
+    let prepared = Prepared {
+        target,
+        grant: HttpGrant {
+            idempotent: Some(true),
+            idempotency: None,
+            repeat_window: None,
+            retry: None,
+            reconcile: None,
+            // The question is policy's own, not the agent's: nobody is asked, and it counts for nothing.
+            approval: None,
+            keep: KeepResult::Full,
+            keep_bytes: ANSWER_BYTES,
+            ..grant
+        },
+        snapshot: shared.policy.snapshot(),
+        fingerprint,
+        partial: false,
+        operation: Operation { idempotent: true, idempotency: None },
+        ahead: Vec::new(),
+        budget: None,
+    };
+    let id = job.question(first.id(), &prepared).await?;
+    shared.journal.invocation(id)?.ok_or(Error::NotFound)
+}
+
+impl Job<'_> {
+    /// Takes the question through the same course as any other call.
+    async fn question(
+        &mut self,
+        about: InvocationId,
+        prepared: &Prepared,
+    ) -> Result<InvocationId, Error> {
+        let id = self.shared.journal.new_id();
+        let accepted = self.accepted(false, Some(about));
+        let mut call = match self.shared.journal.admit(id, accepted, Guard::default())? {
+            Admission::New(call) => call,
+            Admission::Mismatch
+            | Admission::SameRequest(_)
+            | Admission::Held(_)
+            | Admission::Spent(_)
+            | Admission::InDoubt(_)
+            | Admission::Settled(_) => return Err(Error::Malformed),
+        };
+        if let Err(error) = call.preflight(self.bound(prepared)) {
+            return Ok(self.record_refusal(Some(call), &Refusal::Journal(error)).await.0);
+        }
+        let ready = match self.connect(&mut call, prepared).await {
+            Ok(ready) => ready,
+            Err(refusal) => return Ok(self.record_refusal(Some(call), &refusal).await.0),
+        };
+        match call.dispatch(dispatch_record(&ready.idle, prepared.fingerprint, 1)).await {
+            Ok(proof) => drop(self.exchange(call, prepared, ready, Vec::new(), proof).await),
+            Err(error) => {
+                return Ok(self.record_refusal(Some(call), &Refusal::Journal(error)).await.0);
+            }
+        }
+        Ok(id)
+    }
+}

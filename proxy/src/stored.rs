@@ -1,0 +1,86 @@
+//! The stored form of a request: what is kept before dispatch so that it can be sent again.
+//!
+//! It holds what the caller sent, never what injection adds: no credential of policy's is in it.
+
+use crate::engine::{Job, Prepared};
+use crate::head::{self, Request};
+use crate::outgoing::{self, is_ours};
+use crate::request::is_upgrade;
+use crate::target::Target;
+use bytes::Bytes;
+use journal::Call;
+use policy::repeat::RetryRule;
+use zeroize::Zeroizing;
+
+/// The head with an absolute target, as it can be read again by [`restore`].
+fn stored_head(request: &Request, target: &Target) -> Zeroizing<Vec<u8>> {
+    let authority = outgoing::host(request, target);
+    let kept = || {
+        let ours = |name: &[u8]| is_ours(name) || name.eq_ignore_ascii_case(b"proxy-authorization");
+        request.fields.iter().filter(move |(name, _)| !ours(name))
+    };
+    let size: usize = kept().map(|(name, value)| name.len() + value.len() + 4).sum();
+    let line = request.method.len() + authority.len() + target.path_and_query.len() + 64;
+    let mut out = Zeroizing::new(Vec::with_capacity(size + line));
+    let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
+    let scheme = target.scheme.as_str().as_bytes();
+    put(&[request.method.as_bytes(), b" ", scheme, b"://", authority.as_bytes()]);
+    put(&[target.path_and_query.as_bytes(), b" HTTP/1.1\r\n"]);
+    for (name, value) in kept() {
+        put(&[name, b": ", value, b"\r\n"]);
+    }
+    put(&[b"\r\n"]);
+    out
+}
+
+/// Reads a stored head.
+pub(crate) fn restore(text: &[u8]) -> Option<Request> {
+    head::request(&Bytes::copy_from_slice(text)).ok()
+}
+
+impl Job<'_> {
+    /// Stores the request where its route lets it be sent again. What can't be stored is noted, and the
+    /// call goes on without retries.
+    pub(crate) fn store_request(&self, call: &mut Call, prepared: &Prepared, rule: &RetryRule) {
+        let whole = self.incoming.is_ended() && !prepared.partial;
+        if !whole || self.incoming.trailers().iter().next().is_some() || is_upgrade(&self.head) {
+            let why = "it is longer than 1 MiB, has trailers, or asks for an upgrade";
+            call.note("request_not_stored", why);
+            return;
+        }
+        let head = stored_head(&self.head, &prepared.target);
+        let content: Vec<&[u8]> = prepared.ahead.iter().map(|piece| &piece[..]).collect();
+        if let Err(error) = call.store_request(&head, &content, rule.max_attempts) {
+            tracing::warn!(%error, id = %call.id(), "a request was not stored");
+            call.note("request_not_stored", "the journal had no room or no key for it");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T-3: what comes back is what was sent, but for the hop's own fields.
+    #[test]
+    fn t_3_a_stored_head_comes_back_as_it_was() {
+        let text = "POST /a%2Fb?q=1 HTTP/1.1\r\nHost: API.example:8443\r\nX-b: 1\r\nConnection: x-c\r\n\
+                    X-C: 2\r\nProxy-Authorization: Basic s3cret\r\nAffiant-Invocation: act_1\r\n\
+                    Content-Length: 2\r\nx-B: \u{e9}\r\n\r\n";
+        let request = head::request(&Bytes::from_static(text.as_bytes())).expect("head");
+        let authority = crate::target::Authority::parse("api.example:8443", None).expect("host");
+        let scheme = crate::target::Scheme::Https;
+        let target = Target::origin(scheme, authority, &request.target, "POST").expect("target");
+        let stored = stored_head(&request, &target);
+        assert!(!stored.windows(6).any(|w| w == b"s3cret"));
+        let restored = restore(&stored).expect("restored");
+        assert_eq!((restored.method.as_str(), restored.fields.iter().count()), ("POST", 6));
+        let again = Target::absolute(&restored.target).expect("target");
+        assert_eq!(again.recorded(), target.recorded());
+        assert_eq!(again.path_and_query, "/a%2Fb?q=1");
+        let names: Vec<_> = restored.fields.iter().map(|(name, _)| name).collect();
+        let expected: [&[u8]; 6] =
+            [b"Host", b"X-b", b"Connection", b"X-C", b"Content-Length", b"x-B"];
+        assert_eq!(names, expected);
+    }
+}
