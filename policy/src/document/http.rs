@@ -7,7 +7,7 @@ use super::{
 };
 use crate::host::{Pattern, is_private_literal};
 use crate::preset::{Contract, Preset};
-use crate::{Credential, HttpGrant, IdempotencyRule, Inject, Scheme, path};
+use crate::{Credential, HttpGrant, IdempotencyRule, Inject, RetryRule, Scheme, path};
 use journal::contract::RemoteContract;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -58,11 +58,8 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let forbidden_headers = read_forbidden(fields, credential.as_ref(), preset.is_some());
     let idempotency = read_idempotency(fields, name.as_deref());
     let approval = read_approval(fields, shared);
-    let retry = repeat::read_retry(fields);
+    let retry = read_retry(fields, approval.is_some());
     let reconcile = repeat::read_reconcile(fields);
-    if approval.is_some() && retry.is_some() {
-        fields.wrong("retry", "an approval is for one call, so nothing can be sent again", None);
-    }
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
     let scheme = match target.word("scheme", &["https", "http"]) {
@@ -124,6 +121,15 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         grant,
         preset: contract,
     })
+}
+
+/// The key `retry`.
+fn read_retry(fields: &Fields<'_, '_>, approved: bool) -> Option<RetryRule> {
+    let retry = repeat::read_retry(fields)?;
+    if approved {
+        fields.wrong("retry", "an approval is for one call, so nothing can be sent again", None);
+    }
+    Some(retry)
 }
 
 /// The key `intercept`. A tunnel that is not looked into has no methods, paths or headers, and no
