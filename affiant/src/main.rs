@@ -22,6 +22,10 @@ fn main() -> ExitCode {
     if let Err(error) = init_logging(&cli) {
         return output::fail(&error);
     }
+    #[cfg(debug_assertions)]
+    if let Err(error) = arm_failpoint() {
+        return output::fail(&error);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return output::fail(&anyhow::Error::new(error).context("start the runtime")),
@@ -33,6 +37,15 @@ fn main() -> ExitCode {
     // Blocking reads of a terminal must not hold the process back.
     runtime.shutdown_background();
     code
+}
+
+/// The place where a test build ends itself, if `AFFIANT_FAILPOINT` names one.
+#[cfg(debug_assertions)]
+fn arm_failpoint() -> anyhow::Result<()> {
+    if let Ok(text) = std::env::var("AFFIANT_FAILPOINT") {
+        journal::failpoint::arm(text.parse().context("AFFIANT_FAILPOINT")?);
+    }
+    Ok(())
 }
 
 /// Logs go to stderr. russh and ureq are capped: their lower levels describe what passes.

@@ -11,6 +11,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+/// How long; the hour is a command of the README.
+const SOAKED: Duration = Duration::from_secs(180);
+
 /// J-7, D-7: mixed traffic, faults and kills; nothing is lost, and nothing contradicts the counts.
 #[test]
 fn j_7_d_7_a_short_soak() {
@@ -20,8 +23,8 @@ fn j_7_d_7_a_short_soak() {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         u64::try_from(now.as_millis()).unwrap()
     });
-    let soaked = conformance::soak::soak(binary, Duration::from_secs(20), seed).unwrap();
+    let soaked = conformance::soak::soak(binary, SOAKED, seed).unwrap();
     eprintln!("CONFORMANCE_SEED={seed}\n{}", soaked.summary());
     assert_eq!((soaked.lost, soaked.findings.len()), (0, 0), "{}", soaked.summary());
-    assert!(soaked.kills >= 2 && soaked.calls > 100, "{}", soaked.summary());
+    assert!(soaked.kills >= 5 && soaked.calls > 1_000, "{}", soaked.summary());
 }

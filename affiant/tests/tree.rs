@@ -81,7 +81,7 @@ fn every_contract_rule_has_a_test_or_a_reason() {
 /// Every line of a table of cases names tests that exist, or the reason why it can't apply.
 #[test]
 fn every_reported_case_has_a_test_or_a_reason() {
-    for (file, at_least) in [("http-cases.md", 85)] {
+    for (file, at_least) in [("http-cases.md", 85), ("fault-cases.md", 96)] {
         let cases = conformance::cases::read(&root(), file).unwrap();
         assert!(cases.len() >= at_least, "{file}: only {} lines were read", cases.len());
         let ids: std::collections::BTreeSet<&str> = cases.iter().map(|c| c.id.as_str()).collect();
@@ -91,4 +91,18 @@ fn every_reported_case_has_a_test_or_a_reason() {
             assert!(!case.tests.is_empty() || case.reason.is_some(), "{file}: {}", case.id);
         }
     }
+}
+
+/// The list that docs/fault-cases.md answers, line by line. A number is a report's own.
+#[test]
+fn every_fault_case_of_the_list_stands_in_the_table() {
+    let list = "A1 A2 A4 A5 A7 A8 A10 A11 A13 A14 A16 A17 A19 A20 A22 A23 A25 \
+        B26 B28 B29 B31 B32 B34 B35 B37 B38 B40 B41 B43 B44 B46 B47 C49 C50 C52 C53 C55 C56 \
+        D58 D59 D61 D62 E64 E65 E67 E68 E70 E71 E73 E74 \
+        F76 F77 F79 F80 F82 F83 F85 F86 F88 F89 F91 F92 F94 F95 F97 G98 G100 G101 G103 \
+        H104 H106 H107 H109 H110 H112 H113 I115 I116 I118 I119 I121 I122 I124 J125 J127 J128 \
+        K130 K131 K133 K134 K136 K137 K139 K140 L142 L143";
+    let cases = conformance::cases::read(&root(), "fault-cases.md").unwrap();
+    let found: Vec<&str> = cases.iter().map(|case| case.id.as_str()).collect();
+    assert_eq!(found, list.split_whitespace().collect::<Vec<_>>());
 }

@@ -19,6 +19,9 @@ pub(crate) struct Arguments {
     pub(crate) hook: Option<String>,
     pub(crate) rows: Option<String>,
     pub(crate) at_a_time: Option<usize>,
+    pub(crate) ssh: Option<String>,
+    pub(crate) ssh_config: Option<PathBuf>,
+    pub(crate) kills: Option<u32>,
     pub(crate) json: Option<PathBuf>,
     pub(crate) junit: Option<PathBuf>,
 }
@@ -41,9 +44,16 @@ pub(crate) fn parse(arguments: &[String]) -> Result<Arguments, crate::run::Error
             "--prepare" => parsed.prepare = Some(value.into()),
             "--hook" => parsed.hook = Some(value.clone()),
             "--rows" => parsed.rows = Some(value.clone()),
-            "--at-a-time" => {
-                let number = value.parse().map_err(|_| Error(format!("{name} wants a number")))?;
-                parsed.at_a_time = Some(number);
+            "--ssh" => parsed.ssh = Some(value.clone()),
+            "--ssh-config" => parsed.ssh_config = Some(value.into()),
+            "--at-a-time" | "--kills" => {
+                let wrong = |_| Error(format!("{name} wants a number"));
+                let number: u32 = value.parse().map_err(wrong)?;
+                if name == "--kills" {
+                    parsed.kills = Some(number);
+                } else {
+                    parsed.at_a_time = usize::try_from(number).ok();
+                }
             }
             "--json" => parsed.json = Some(value.into()),
             "--junit" => parsed.junit = Some(value.into()),
@@ -54,6 +64,11 @@ pub(crate) fn parse(arguments: &[String]) -> Result<Arguments, crate::run::Error
         return Err(
             Error("nothing to play against: --proxy, --baseline or --affiant".into()).into()
         );
+    }
+    if parsed.ssh.is_some() != parsed.ssh_config.is_some()
+        || parsed.ssh.is_some() && parsed.prepare.is_none()
+    {
+        return Err(Error("--ssh wants --ssh-config and --prepare".into()).into());
     }
     Ok(parsed)
 }

@@ -1,7 +1,7 @@
 //! Tables of cases in `docs/`: which test holds which line.
 //!
-//! A line is `| id | what | held by |`. The last column names tests as `crate::file::function` in
-//! backticks, or begins with [`CANNOT_APPLY`] and gives the reason.
+//! A line is `| id | what | held by |`. The last column names tests as `crate::file::function`, and cases
+//! of the truth matrix as `matrix::pairing::case`, in backticks, or begins with [`CANNOT_APPLY`] and gives the reason.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,9 @@ fn exists(root: &Path, test: &str) -> io::Result<bool> {
     else {
         return Ok(false);
     };
+    if member == "matrix" {
+        return Ok(is_played(file, function));
+    }
     let mut found = Vec::new();
     for folder in ["src", "tests"] {
         files(&root.join(member).join(folder), &format!("{file}.rs"), &mut found)?;
@@ -79,6 +82,16 @@ fn exists(root: &Path, test: &str) -> io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Whether the truth matrix has that case in that pairing.
+fn is_played(pairing: &str, case: &str) -> bool {
+    if pairing == "ssh" {
+        return crate::ssh::cases().iter().any(|own| own.name == case);
+    }
+    crate::matrix::rows()
+        .iter()
+        .any(|row| row.case.name == case && row.shape.pairing.as_str() == pairing)
 }
 
 fn files(directory: &Path, name: &str, found: &mut Vec<PathBuf>) -> io::Result<()> {
@@ -109,6 +122,8 @@ mod tests {
         let exists = |test: &str| exists(&root, test).expect("read");
         assert!(exists("conformance::cases::lines_and_tests_are_found"));
         assert!(!exists("conformance::cases::exists"), "it is no test");
+        assert!(exists("matrix::h2::refused_stream") && exists("matrix::ssh::two_exit_statuses"));
+        assert!(!exists("matrix::h2::chunked") && !exists("matrix::ws::exit_0"));
         assert!(!exists("conformance::cases::no_such_test"));
     }
 }

@@ -1,24 +1,31 @@
-//! The kill matrix (contract X-2): the real binary is struck at one system call of one of its
-//! threads while it carries a call, started again, and compared with what the origin counted.
+//! The kill matrix (contract X-2): the real binary is struck while it carries a call, started again,
+//! and compared with what the origin counted.
 //!
-//! `strace` strikes: it attaches to a thread that waits, counts its calls from there, and at the
-//! n-th sends SIGKILL or gives back EIO. What the caller was told, what is on record after the
+//! Two ways to strike. `strace` attaches to a thread that waits, counts its system calls from there,
+//! and at the n-th sends SIGKILL or gives back an error. A test build ends itself at a named place
+//! of an event's course (`AFFIANT_FAILPOINT`). What the caller was told, what is on record after the
 //! restart and what the origin saw must agree.
+
+pub mod under_way;
 
 use crate::case::MARK;
 use crate::fields;
 use crate::http::{Answer, End, Origin, Received, Request, Script, Step};
+use crate::pki::Authority;
+use crate::ssh::{self, Target};
 use crate::subject::{Error, Home, Serving, end, io};
 use journal::contract::{InvocationId, Outcome};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A caller's patience; a kill ends calls at once.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A process that was struck is gone within that time.
+const STRUCK: Duration = Duration::from_millis(300);
 /// After a disk error, calls are taken again within that time.
 const RESUMES: Duration = Duration::from_secs(15);
 
@@ -29,6 +36,22 @@ pub enum Blow {
     Kill,
     /// The call fails as a broken disk fails.
     Eio,
+    /// The call fails as a full disk fails.
+    Enospc,
+    /// The call fails as a file system that became read-only fails.
+    Erofs,
+}
+
+impl Blow {
+    /// As strace injects it.
+    const fn injection(self) -> &'static str {
+        match self {
+            Self::Kill => "signal=SIGKILL",
+            Self::Eio => "error=EIO",
+            Self::Enospc => "error=ENOSPC",
+            Self::Erofs => "error=EROFS",
+        }
+    }
 }
 
 /// Where the process is struck.
@@ -44,13 +67,24 @@ pub struct Point {
     pub blow: Blow,
 }
 
+/// The stages of an event's course at which a test build can end itself.
+pub const STAGES: [&str; 5] = ["queue", "write", "sync", "tell", "act"];
+
 /// What is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Scene {
-    /// Whether both sides use TLS.
-    pub tls: bool,
-    /// Whether the response is streamed.
-    pub streamed: bool,
+pub enum Scene {
+    /// A POST.
+    Http {
+        /// Whether both sides use TLS.
+        tls: bool,
+        /// Whether the response is streamed.
+        streamed: bool,
+    },
+    /// A command.
+    Ssh {
+        /// Whether its output comes in parts, with time between.
+        streamed: bool,
+    },
 }
 
 /// What one strike showed.
@@ -64,12 +98,24 @@ pub struct Strike {
     pub findings: Vec<String>,
 }
 
-/// A home, an origin and the scene between them.
+/// What is at the far end.
+enum Far {
+    Origin { origin: Origin, tls: bool },
+    Target(Target),
+}
+
+/// What the caller got.
+struct Got {
+    told: Option<Outcome>,
+    shown: String,
+}
+
+/// A home, an origin or a target, and the scene between them.
 pub struct Stage {
     home: Home,
-    origin: Origin,
-    scene: Scene,
+    far: Far,
     strikes: u32,
+    runtime: tokio::runtime::Runtime,
 }
 
 impl Stage {
@@ -77,27 +123,21 @@ impl Stage {
     ///
     /// # Errors
     /// [`Error`]
-    pub fn new(
-        binary: &Path,
-        scene: Scene,
-        identity: Option<(Arc<rustls::ServerConfig>, &str)>,
-    ) -> Result<Self, Error> {
+    pub fn new(binary: &Path, scene: Scene) -> Result<Self, Error> {
         let home = Home::new(binary)?;
-        let (tls, trust) = match identity {
-            None => (None, String::new()),
-            Some((config, pem)) => {
-                let file = home.path().join("origins.pem");
-                std::fs::write(&file, pem).map_err(io("write the CA"))?;
-                let file = file.display();
-                let trust = format!("[[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{file}\"\n");
-                (Some(config), trust)
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(io("make a runtime"))?;
+        let far = match scene {
+            Scene::Http { tls, streamed } => Far::origin(&home, tls, streamed)?,
+            Scene::Ssh { streamed } => {
+                let _entered = runtime.enter();
+                Far::target(&home, streamed)?
             }
         };
-        home.policy(&format!(
-            "[defaults]\negress = \"allow\"\nprivate_addresses = \"allow\"\n{trust}"
-        ))?;
-        let origin = Origin::start(vec![script(scene)], tls).map_err(io("start an origin"))?;
-        Ok(Self { home, origin, scene, strikes: 0 })
+        Ok(Self { home, far, strikes: 0, runtime })
     }
 
     /// The home, for what a test does beside the strikes.
@@ -106,29 +146,69 @@ impl Stage {
         &self.home
     }
 
-    fn request(&self, path: &str, id: Option<InvocationId>) -> Request {
-        let fields = id.map(|id| ("Affiant-Invocation".to_owned(), id.to_string()));
-        Request {
-            method: "POST",
-            tls: self.scene.tls,
-            authority: self.origin.address().to_string(),
-            path: path.to_owned(),
-            fields: fields.into_iter().collect(),
-            content: Some(b"amount=1".to_vec()),
+    /// One call under an id.
+    fn call(&self, serving: &Serving, path: &str, id: InvocationId) -> Result<Got, Error> {
+        match &self.far {
+            Far::Origin { origin, tls } => {
+                let request = Request {
+                    method: "POST",
+                    tls: *tls,
+                    authority: origin.address().to_string(),
+                    path: path.to_owned(),
+                    fields: vec![("Affiant-Invocation".to_owned(), id.to_string())],
+                    content: Some(b"amount=1".to_vec()),
+                    early: None,
+                };
+                let answer = self.ask(serving, &request);
+                Ok(Got { told: told(&answer), shown: format!("{answer:?}") })
+            }
+            Far::Target(_) => self.command(serving, path, id),
         }
     }
 
-    fn call(&self, serving: &Serving, request: &Request) -> Result<Answer, Error> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(io("make a runtime"))?;
-        let caller = self.home.caller(serving.http, PATIENCE);
-        Ok(runtime.block_on(caller.call(request)))
+    fn ask(&self, serving: &Serving, request: &Request) -> Answer {
+        self.runtime.block_on(self.home.caller(serving.http, PATIENCE).call(request))
+    }
+
+    fn command(&self, serving: &Serving, command: &str, id: InvocationId) -> Result<Got, Error> {
+        let gateway = self.home.gateway(serving)?;
+        let ran = ssh::run(&gateway, "struck", ssh::Asked::Exec, command, id, PATIENCE);
+        let ran = self.runtime.block_on(ran).map_err(io("run ssh"))?;
+        Ok(Got { told: ran.told(b"first, last"), shown: format!("{ran:?}") })
     }
 
     fn count(&self, path: &str) -> usize {
-        self.origin.seen().iter().filter(|seen| seen.target().ends_with(path)).count()
+        match &self.far {
+            Far::Origin { origin, .. } => {
+                origin.seen().iter().filter(|seen| seen.target().ends_with(path)).count()
+            }
+            Far::Target(target) => {
+                target.requests().iter().filter(|asked| *asked == path.as_bytes()).count()
+            }
+        }
+    }
+
+    fn effects(&self, path: &str) -> usize {
+        match &self.far {
+            Far::Origin { origin, .. } => origin.effects(path),
+            Far::Target(target) => target.effects_of(path.as_bytes()),
+        }
+    }
+
+    /// One call of a test build that ends itself where an event reaches a stage; then a restart and
+    /// the comparison.
+    ///
+    /// # Errors
+    /// [`Error`] when the broker can't be started.
+    pub fn fail_at(&mut self, stage: &str, event: &str) -> Result<Strike, Error> {
+        self.strikes += 1;
+        let path = format!("/struck/{}", self.strikes);
+        let id = new_id(self.strikes);
+        let place = format!("AFFIANT_FAILPOINT={stage}:{event}:{id}");
+        let mut serving = self.home.serve(&["env", &place])?;
+        let got = self.call(&serving, &path, id)?;
+        let hit = serving.ended_within(STRUCK);
+        self.after(serving, Blow::Kill, hit, &path, id, &got, Vec::new())
     }
 
     /// One call, struck at the point; then a restart and the comparison.
@@ -140,28 +220,45 @@ impl Stage {
         let path = format!("/struck/{}", self.strikes);
         let id = new_id(self.strikes);
         let mut serving = self.home.serve(&[])?;
-        self.call(&serving, &self.request(&format!("/warm/{}", self.strikes), None))?;
+        let warm = format!("/warm/{}", self.strikes);
+        self.call(&serving, &warm, new_id(1_000_000 + self.strikes))?;
         let tracer = Tracer::attach(serving.id(), point)?;
-        let answer = self.call(&serving, &self.request(&path, Some(id)))?;
+        let got = self.call(&serving, &path, id)?;
         let mut findings = Vec::new();
         let hit = match point.blow {
-            Blow::Kill => serving.ended_within(Duration::from_millis(300)),
-            Blow::Eio => {
+            Blow::Kill => serving.ended_within(STRUCK),
+            Blow::Eio | Blow::Enospc | Blow::Erofs => {
                 let hit = tracer.stop()?;
                 if hit && !self.resumes(&serving)? {
-                    findings.push(format!("R-6: no call was taken for {RESUMES:?} after EIO"));
+                    let blow = point.blow.injection();
+                    findings.push(format!("R-6: no call was taken for {RESUMES:?} after {blow}"));
                 }
                 hit
             }
         };
+        self.after(serving, point.blow, hit, &path, id, &got, findings)
+    }
+
+    /// Restarts and compares.
+    #[expect(clippy::too_many_arguments, reason = "all of what one strike left behind")]
+    fn after(
+        &self,
+        serving: Serving,
+        blow: Blow,
+        hit: bool,
+        path: &str,
+        id: InvocationId,
+        got: &Got,
+        mut findings: Vec<String>,
+    ) -> Result<Strike, Error> {
         serving.kill();
         let serving = self.home.serve(&[])?;
         let record = self.record(&serving, id)?;
-        let outcome = self.compare(&path, &answer, record.as_ref(), point, &mut findings);
+        let outcome = self.compare(path, got, record.as_ref(), blow, &mut findings);
         // K-10: the same submission again never acts a second time, unless nothing was sent.
-        let again = self.call(&serving, &self.request(&path, Some(id)))?;
-        if self.count(&path) > 1 {
-            findings.push(format!("K-10: the same id was dispatched again: {again:?}"));
+        let again = self.call(&serving, path, id)?;
+        if self.count(path) > 1 {
+            findings.push(format!("K-10: the same id was dispatched again: {}", again.shown));
         }
         drop(serving);
         self.home.run(&["journal", "verify"])?;
@@ -175,8 +272,8 @@ impl Stage {
         while std::time::Instant::now() < until {
             tries += 1;
             let path = format!("/after/{}/{tries}", self.strikes);
-            self.call(serving, &self.request(&path, None))?;
-            if self.origin.effects(&path) == 1 {
+            self.call(serving, &path, new_id(2_000_000 + self.strikes * 1000 + tries))?;
+            if self.effects(&path) == 1 {
                 return Ok(true);
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -192,8 +289,9 @@ impl Stage {
             path: format!("/v1/invocations/{id}"),
             fields: Vec::new(),
             content: None,
+            early: None,
         };
-        match self.call(serving, &request)? {
+        match self.ask(serving, &request) {
             Answer::Response(got) if got.status == 200 => {
                 let record = serde_json::from_slice(&got.content);
                 record.map(Some).map_err(|error| Error::Unexpected(format!("the record: {error}")))
@@ -209,12 +307,12 @@ impl Stage {
     fn compare(
         &self,
         path: &str,
-        answer: &Answer,
+        got: &Got,
         record: Option<&Value>,
-        point: Point,
+        blow: Blow,
         findings: &mut Vec<String>,
     ) -> Option<Outcome> {
-        let (count, effects) = (self.count(path), self.origin.effects(path));
+        let (count, effects) = (self.count(path), self.effects(path));
         if count > 1 {
             findings.push(format!("D-7: dispatched {count} times"));
         }
@@ -229,16 +327,22 @@ impl Stage {
             findings
                 .push(format!("J-7: {outcome:?} on record, {count} requests, {effects} effects"));
         }
+        // M-3: what only the process knew permits nothing after it. Neither a POST nor a command is
+        // known to be repeatable here.
+        let permits = matches!(text("/error/retry"), Some("backoff" | "same_idempotency_key"));
+        if outcome == Some(Outcome::Unknown) && permits {
+            findings.push(format!("M-3: unknown, and on record {:?}", text("/error/retry")));
+        }
         if record.is_some() && text("/state") != Some("settled") {
             findings.push(format!("J-2: after the restart it is {:?}", text("/state")));
         }
-        if let Some(told) = told(answer) {
+        if let Some(told) = got.told {
             let fits = match told {
                 // What is on record may be less than what was true: after a failed sync nobody
                 // knows which of the last events a restart will find.
                 Outcome::NotAttempted => {
                     let weaker = matches!(outcome, None | Some(Outcome::NotAttempted))
-                        || (point.blow == Blow::Eio && outcome == Some(Outcome::Unknown));
+                        || (blow != Blow::Kill && outcome == Some(Outcome::Unknown));
                     count == 0 && weaker
                 }
                 Outcome::Committed | Outcome::Rejected => outcome == Some(told),
@@ -266,9 +370,61 @@ pub(crate) fn told(answer: &Answer) -> Option<Outcome> {
     field.filter(|_| whole(got)).and_then(|field| fields::outcome(field).ok()).map(|s| s.outcome)
 }
 
-fn script(scene: Scene) -> Script {
+impl Far {
+    fn origin(home: &Home, tls: bool, streamed: bool) -> Result<Self, Error> {
+        let failed = |error: &dyn std::fmt::Display| Error::Unexpected(error.to_string());
+        let mut trust = String::new();
+        let mut config = None;
+        if tls {
+            let authority = Authority::new("struck origins").map_err(|e| failed(&e))?;
+            let leaf = authority.leaf(&["127.0.0.1"]).map_err(|e| failed(&e))?;
+            config = Some(leaf.server_config().map_err(|e| failed(&e))?);
+            let file = home.path().join("origins.pem");
+            std::fs::write(&file, authority.pem()).map_err(io("write the CA"))?;
+            let file = file.display();
+            trust = format!("[[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{file}\"\n");
+        }
+        home.policy(&format!(
+            "[defaults]\negress = \"allow\"\nprivate_addresses = \"allow\"\n{trust}"
+        ))?;
+        let origin =
+            Origin::start(vec![script(streamed)], config).map_err(io("start an origin"))?;
+        Ok(Self::Origin { origin, tls })
+    }
+
+    /// Within a runtime.
+    fn target(home: &Home, streamed: bool) -> Result<Self, Error> {
+        use ssh::Step;
+        let mut steps = vec![Step::Apply, Step::Accept, Step::Stdout("first, ".into())];
+        if streamed {
+            steps.push(Step::Settle);
+        }
+        steps.extend([
+            Step::Stdout("last".into()),
+            Step::Eof,
+            Step::ExitStatus(0),
+            Step::CloseChannel,
+        ]);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(io("listen"))?;
+        let target = Target::spawn(listener, ssh::Opening::Serve, steps);
+        let target = target.map_err(io("start a target"))?;
+        home.secret("struck", &ssh::user_key().map_err(io("make a key"))?)?;
+        home.policy(&format!(
+            "[[credential]]\nid = \"k\"\nsecret = \"struck\"\ninject = \"ssh-key\"\n\n\
+             [[ssh]]\nname = \"struck\"\nmatch = {{ host = \"struck\", port = 22, \
+             users = [\"u\"], commands = [\"*\"] }}\naddress = \"{}\"\n\
+             host_keys = [\"{}\"]\ncredential = \"k\"\nallow = [\"exec\"]\n\
+             private_addresses = \"allow\"\n",
+            target.address(),
+            target.host_key()
+        ))?;
+        Ok(Self::Target(target))
+    }
+}
+
+fn script(streamed: bool) -> Script {
     let send = |text: String| Step::Send(text.into());
-    let steps = if scene.streamed {
+    let steps = if streamed {
         let kind = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked";
         let head = format!("HTTP/1.1 200 OK\r\n{MARK}: 1\r\n{kind}\r\n\r\nc\r\ndata: tick\n\n\r\n");
         let rest = "c\r\ndata: tock\n\n\r\n0\r\n\r\n".to_owned();
@@ -295,11 +451,8 @@ struct Tracer {
 impl Tracer {
     fn attach(process: u32, point: Point) -> Result<Self, Error> {
         let log = tempfile::NamedTempFile::new().map_err(io("make a file for strace"))?;
-        let blow = match point.blow {
-            Blow::Kill => "signal=SIGKILL",
-            Blow::Eio => "error=EIO",
-        };
         let Point { calls, nth, .. } = point;
+        let blow = point.blow.injection();
         let mut command = Command::new("strace");
         command.arg("-o").arg(log.path());
         command.args(["-e", &format!("trace={calls}")]);

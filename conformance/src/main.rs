@@ -11,19 +11,24 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 affiant-conformance: what a proxy says about its calls, against what the origin counted
 
-  affiant-conformance --proxy URL [--ca FILE] [--prepare DIR [--hook COMMAND]] [OUTPUT]
-  affiant-conformance --baseline NAME [--baseline NAME ...] [OUTPUT]
-  affiant-conformance --affiant BINARY [OUTPUT]
+  affiant-conformance --proxy URL [--ca FILE] [--prepare DIR [--hook COMMAND]]
+                      [--ssh AGENT@HOST:PORT --ssh-config FILE] [OUTPUT]
+  affiant-conformance --baseline NAME [--baseline NAME ...] [--kills N] [OUTPUT]
+  affiant-conformance --affiant BINARY [--kills N] [OUTPUT]
   affiant-conformance rules [ROOT]
   affiant-conformance soak --affiant BINARY --minutes N [--seed N]
 
   --proxy URL      http://[user:password@]host:port of a running proxy on this machine
   --ca FILE        the CA that the proxy intercepts TLS with; with --prepare, adds the rows over TLS
   --prepare DIR    writes origins.pem (the origins' CA, to be trusted by the proxy) and policy.toml
-                   (for Affiant) there before playing
+                   (for Affiant) there before playing; with --ssh, row-key as well, the private key
+                   that the gateway logs in with
   --hook COMMAND   run by sh after that
-  --baseline NAME  starts squid, tinyproxy, privoxy or mitmproxy itself; may be repeated
-  --affiant BINARY starts Affiant itself, in a home of its own
+  --ssh A@H:P      plays the rows of SSH too, as `ssh -J A@H:P` with the configuration of --ssh-config
+  --baseline NAME  starts squid, tinyproxy, privoxy, mitmproxy or hudsucker itself; may be
+                   repeated
+  --affiant BINARY starts Affiant itself, in a home of its own, with the rows of SSH
+  --kills N        kills it in N calls, and counts those that nobody can tell of afterwards
   --rows TEXT      only rows whose id holds the text
   --at-a-time N    rows played at the same time (default 24)
   --json FILE, --junit FILE

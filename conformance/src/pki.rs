@@ -99,6 +99,18 @@ impl Leaf {
             .with_no_client_auth()
             .with_single_cert(vec![self.certificate.clone()], self.key.clone_key())?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        // Offered, so that whoever would send early data does.
+        config.max_early_data_size = 16 * 1024;
+        Ok(Arc::new(config))
+    }
+
+    /// The same with ALPN `h2` alone.
+    ///
+    /// # Errors
+    /// [`rustls::Error`] when the key does not fit the certificate.
+    pub fn http2_config(&self) -> Result<Arc<rustls::ServerConfig>, rustls::Error> {
+        let mut config = rustls::ServerConfig::clone(&*self.server_config()?);
+        config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Arc::new(config))
     }
 }

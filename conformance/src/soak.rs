@@ -5,6 +5,7 @@
 use crate::case::MARK;
 use crate::http::{Answer, Caller, Counts, Origin, Request, Script, Step};
 use crate::kill::{new_id, told};
+use crate::ssh::{self, Target};
 use crate::subject::{Error, Home, Serving, io};
 use journal::contract::Outcome;
 use serde_json::Value;
@@ -124,6 +125,7 @@ struct Soak {
     home: Home,
     clear: Origin,
     secure: Origin,
+    target: Target,
     runtime: tokio::runtime::Runtime,
     next: Arc<AtomicU32>,
     seed: u64,
@@ -149,7 +151,7 @@ pub fn soak(binary: &Path, how_long: Duration, seed: u64) -> Result<Soaked, Erro
     soak.audit(&serving, made, &mut soaked)?;
     while Instant::now() < end {
         let round = ROUND.min(how_long / 6).mul_f64(0.2 + numbers.below(80) as f64 / 100.0);
-        let (stop, callers) = soak.callers(&serving);
+        let (stop, callers) = soak.callers(&serving)?;
         std::thread::sleep(round);
         serving.kill();
         soaked.kills += 1;
@@ -172,20 +174,32 @@ impl Soak {
         let config = leaf.server_config().map_err(|e| failed(&e))?;
         let file = home.path().join("origins.pem");
         std::fs::write(&file, authority.pem()).map_err(io("write the CA"))?;
-        home.policy(&format!(
-            "[defaults]\negress = \"allow\"\nprivate_addresses = \"allow\"\n\
-             [[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{}\"\n",
-            file.display()
-        ))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .map_err(io("make a runtime"))?;
+        let target = {
+            let _entered = runtime.enter();
+            target().map_err(io("start a target"))?
+        };
+        home.secret("soaked", &ssh::user_key().map_err(io("make a key"))?)?;
+        home.policy(&format!(
+            "[defaults]\negress = \"allow\"\nprivate_addresses = \"allow\"\n\
+             [[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{}\"\n\n\
+             [[credential]]\nid = \"k\"\nsecret = \"soaked\"\ninject = \"ssh-key\"\n\n\
+             [[ssh]]\nname = \"soaked\"\nmatch = {{ host = \"soaked\", port = 22, \
+             users = [\"u\"], commands = [\"*\"] }}\naddress = \"{}\"\n\
+             host_keys = [\"{}\"]\ncredential = \"k\"\nallow = [\"exec\"]\n",
+            file.display(),
+            target.address(),
+            target.host_key()
+        ))?;
         Ok(Self {
             home,
             clear: Origin::start(scripts(), None).map_err(io("start an origin"))?,
             secure: Origin::start(scripts(), Some(config)).map_err(io("start an origin"))?,
+            target,
             runtime,
             next: Arc::new(AtomicU32::new(1)),
             seed,
@@ -193,7 +207,10 @@ impl Soak {
     }
 
     /// Starts callers that go on until they are stopped.
-    fn callers(&self, serving: &Serving) -> (watch::Sender<bool>, JoinSet<Vec<Made>>) {
+    fn callers(
+        &self,
+        serving: &Serving,
+    ) -> Result<(watch::Sender<bool>, JoinSet<Vec<Made>>), Error> {
         let (stop, stopped) = watch::channel(false);
         let mut callers = JoinSet::new();
         for number in 0..CALLERS {
@@ -205,7 +222,10 @@ impl Soak {
             let stopped = stopped.clone();
             callers.spawn_on(calls(caller, origins, next, numbers, stopped), self.runtime.handle());
         }
-        (stop, callers)
+        let gateway = self.home.gateway(serving)?;
+        let commands = commands(gateway, Arc::clone(&self.next), stopped);
+        callers.spawn_on(commands, self.runtime.handle());
+        Ok((stop, callers))
     }
 
     /// A round without a kill, with what the server holds at a third of it and at its end.
@@ -216,7 +236,7 @@ impl Soak {
         soaked: &mut Soaked,
     ) -> Result<Vec<Made>, Error> {
         let before = descriptors(serving.id())?;
-        let (stop, callers) = self.callers(serving);
+        let (stop, callers) = self.callers(serving)?;
         std::thread::sleep(how_long / 3);
         let early = memory_kib(serving.id())?;
         std::thread::sleep(how_long - how_long / 3);
@@ -240,6 +260,7 @@ impl Soak {
         soaked.rounds += 1;
         let mut counts = self.clear.take_counts();
         counts.extend(self.secure.take_counts());
+        counts.extend(self.target.take_counts());
         let mut records = self.records(serving, made.len())?;
         for call in made {
             let count = counts.remove(&call.path).unwrap_or_default();
@@ -279,6 +300,7 @@ impl Soak {
                 path: format!("/v1/invocations?limit=500{cursor}"),
                 fields: Vec::new(),
                 content: None,
+                early: None,
             };
             let page: Value = match self.runtime.block_on(caller.call(&request)) {
                 Answer::Response(got) if got.status == 200 => serde_json::from_slice(&got.content)
@@ -356,8 +378,11 @@ async fn calls(
             path: path.clone(),
             fields: vec![("Affiant-Invocation".to_owned(), id.clone())],
             content: matches!(method, "POST" | "PUT").then(|| vec![b'a'; numbers.below(20_000)]),
+            early: None,
         };
-        let answer = caller.call(&request).await;
+        let http2 = tls && numbers.below(2) == 0;
+        let answer =
+            if http2 { caller.call_h2(&request).await } else { caller.call(&request).await };
         made.push(Made { id, path, told: told(&answer) });
         if matches!(answer, Answer::Nothing(_)) {
             // The server may be gone; the round is about to end.
@@ -365,6 +390,38 @@ async fn calls(
         }
     }
     made
+}
+
+/// Runs commands until it is stopped.
+async fn commands(
+    gateway: ssh::Gateway,
+    next: Arc<AtomicU32>,
+    stopped: watch::Receiver<bool>,
+) -> Vec<Made> {
+    let mut made = Vec::new();
+    while !*stopped.borrow() {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        let (path, id) = (format!("/command/{number}"), new_id(number));
+        let patience = Duration::from_secs(20);
+        let ran = ssh::run(&gateway, "soaked", ssh::Asked::Exec, &path, id, patience).await;
+        let told = ran.ok().and_then(|ran| ran.told(b"ok"));
+        made.push(Made { id: id.to_string(), path, told });
+    }
+    made
+}
+
+fn target() -> std::io::Result<Target> {
+    use ssh::Step;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let steps = vec![
+        Step::Apply,
+        Step::Accept,
+        Step::Stdout("ok".into()),
+        Step::Eof,
+        Step::ExitStatus(0),
+        Step::CloseChannel,
+    ];
+    Target::spawn(listener, ssh::Opening::Serve, steps)
 }
 
 async fn gathered(mut callers: JoinSet<Vec<Made>>) -> Vec<Made> {

@@ -4,6 +4,7 @@
 
 use crate::http::Caller;
 use crate::matrix::{Broker, Dialect, Plan, Report};
+use crate::ssh;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
@@ -95,6 +96,8 @@ pub struct Serving {
     child: Child,
     /// Where the proxy listens.
     pub http: SocketAddr,
+    /// Where the SSH gateway listens.
+    pub ssh: SocketAddr,
 }
 
 impl Home {
@@ -179,12 +182,12 @@ impl Home {
             BufReader::new(stdout).read_line(&mut line).map_err(io("read the ready line"))?;
         }
         let ready: Value = serde_json::from_str(&line).unwrap_or_default();
-        let http = ready["ready"]["http"].as_str().and_then(|address| address.parse().ok());
-        let Some(http) = http else {
+        let at = |name: &str| ready["ready"][name].as_str().and_then(|at| at.parse().ok());
+        let (Some(http), Some(ssh)) = (at("http"), at("ssh")) else {
             let ended = child.kill().and_then(|()| child.wait());
             return Err(Error::Unexpected(format!("affiant serve did not start: {ended:?}")));
         };
-        Ok(Serving { child, http })
+        Ok(Serving { child, http, ssh })
     }
 
     /// The agent at a running server.
@@ -218,6 +221,53 @@ impl Home {
             }
         }
         all.ok_or_else(|| Error::Unexpected("the plan is empty".to_owned()))
+    }
+
+    /// Stores a secret.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub fn secret(&self, name: &str, value: &str) -> Result<(), Error> {
+        use std::io::Write as _;
+        let mut command = self.command(&["secret", "set", name]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(io("start affiant"))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(value.as_bytes()).map_err(io("write the secret"))?;
+        }
+        let status = child.wait().map_err(io("wait for affiant"))?;
+        if status.success() { Ok(()) } else { Err(Error::Unexpected(format!("secret: {status}"))) }
+    }
+
+    /// How `ssh` reaches the gateway of a running server.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub fn gateway(&self, serving: &Serving) -> Result<ssh::Gateway, Error> {
+        let config = self.path().join("conformance-ssh-config");
+        let text = self.run(&["ssh-config", "--agent", "coder"])?;
+        std::fs::write(&config, text).map_err(io("write the configuration of ssh"))?;
+        Ok(ssh::Gateway {
+            config,
+            jump: format!("coder@{}", serving.ssh),
+            caller: self.caller(serving.http, Duration::from_secs(20)),
+        })
+    }
+
+    /// Plays SSH rows against a server of this home.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub async fn play_ssh(
+        &self,
+        rows: ssh::Placed,
+        at_a_time: usize,
+    ) -> Result<ssh::Report, Error> {
+        self.secret("row-key", &rows.user_key)?;
+        self.policy(&rows.policy().map_err(io("make the policy"))?)?;
+        let serving = self.serve(&[])?;
+        let gateway = self.gateway(&serving)?;
+        rows.play("affiant", &gateway, at_a_time).await
     }
 
     /// The broker for the matrix.

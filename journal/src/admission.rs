@@ -5,6 +5,7 @@ use crate::call::{Call, EVENT_RESERVE};
 use crate::contract::{Accepted, Body, Event, InvocationId, Source};
 use crate::core::{Core, event_draft, now_ms};
 use crate::entry::Entry;
+use crate::failpoint::{self, Stage};
 use crate::guard::{self, Admission, Guard};
 use crate::held;
 use crate::ledger::Counted;
@@ -32,6 +33,7 @@ pub(crate) fn admit(
         source: Source::TransportObserved,
         body: Body::ActionAccepted(Box::new(accepted)),
     };
+    failpoint::event(Stage::Queue, id, event.body.name());
     let draft = event_draft(&event)?;
     let Body::ActionAccepted(accepted) = &event.body else {
         return Err(append::Error::NotFound);
@@ -69,6 +71,7 @@ pub(crate) fn admit(
         recent.keys.entry(hash).or_default().push(Arc::clone(&entry));
     }
     drop(recent);
+    failpoint::event(Stage::Act, id, event.body.name());
     Ok(Admission::New(Call::new(Arc::clone(core), entry, epoch, reserved, counted)))
 }
 

@@ -8,6 +8,7 @@ use crate::contract::{
 };
 use crate::core::{Core, Part, now_ms};
 use crate::entry::Entry;
+use crate::failpoint::{self, Stage};
 use crate::ledger::Counted;
 use crate::log::Draft;
 use crate::projection::{Delivery, Invocation, State};
@@ -161,8 +162,12 @@ impl Call {
     }
 
     fn append(&self, source: Source, body: Body) -> Result<(), append::Error> {
+        let name = body.name();
+        failpoint::event(Stage::Queue, self.entry.id, name);
         let parts = vec![Part::Event(source, body)];
-        self.core.append(&self.entry, Some(self.epoch), parts, false).map(drop)
+        self.core.append(&self.entry, Some(self.epoch), parts, false)?;
+        failpoint::event(Stage::Act, self.entry.id, name);
+        Ok(())
     }
 
     /// Reserves more room for events of unusual length.
@@ -183,8 +188,12 @@ impl Call {
     }
 
     async fn append_durable(&self, parts: Vec<Part>) -> Result<Sequence, append::Error> {
+        let name = parts.last().and_then(Part::name).unwrap_or_default();
+        failpoint::event(Stage::Queue, self.entry.id, name);
         let queued = self.core.append(&self.entry, Some(self.epoch), parts, true)?;
-        durable(queued.receiver).await
+        let sequence = durable(queued.receiver).await?;
+        failpoint::event(Stage::Act, self.entry.id, name);
+        Ok(sequence)
     }
 
     /// Appends `PREFLIGHT_VALIDATED`; does not wait.

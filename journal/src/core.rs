@@ -65,6 +65,16 @@ pub(crate) enum Part {
     Chunk(Draft),
 }
 
+impl Part {
+    /// The name of the event.
+    pub(crate) const fn name(&self) -> Option<&'static str> {
+        match self {
+            Self::Event(_, body) => Some(body.name()),
+            Self::Chunk(_) => None,
+        }
+    }
+}
+
 /// An append that is queued.
 pub(crate) struct Queued {
     pub(crate) sequence: Sequence,

@@ -13,6 +13,7 @@ pub mod append;
 pub mod checkpoint;
 pub mod contract;
 pub mod export;
+pub mod failpoint;
 pub mod lease;
 pub mod maintain;
 pub mod open;

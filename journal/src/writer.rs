@@ -7,6 +7,7 @@
 use crate::append::{Error, Reason};
 use crate::contract::{Body, Code, Ended, InvocationId, Sequence, Source};
 use crate::core::{Core, Part, now_ms};
+use crate::failpoint::{self, Stage};
 use crate::log::recover::{Watermark, recover, survey};
 use crate::log::tail::Tail;
 use crate::log::{Draft, Kind, Position};
@@ -25,9 +26,11 @@ pub(crate) fn run(core: &Arc<Core>, mut tail: Tail, store: [u8; 16]) {
     let mut positions = Vec::new();
     while let Work::Batch = core.queue.take(core.frame_limit, &mut batch) {
         let begun = Instant::now();
+        failpoint::batch(Stage::Write, &batch);
         let drafts = batch.iter().map(|item| &item.draft);
         match tail.append(drafts, now_ms(), &mut positions) {
             Ok(written) => {
+                failpoint::batch(Stage::Tell, &batch);
                 count(core, &batch, begun, written);
                 let mark = watermark(store, &tail);
                 publish(core, &mut batch, &positions, mark);

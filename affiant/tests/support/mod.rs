@@ -96,16 +96,21 @@ impl Server {
 
     /// With more arguments of `serve`.
     pub fn start_with(home: &Home, more: &[&str]) -> Self {
-        Self::start_as(home, &[], more)
+        Self::start_as(home, &[], "127.0.0.1:0", more)
     }
 
     /// Started by another program, which takes the command as its last arguments.
     pub fn start_by(home: &Home, by: &[&str]) -> Self {
-        Self::start_as(home, by, &[])
+        Self::start_as(home, by, "127.0.0.1:0", &[])
     }
 
-    fn start_as(home: &Home, by: &[&str], more: &[&str]) -> Self {
-        let mut serve = vec!["serve", "--http", "127.0.0.1:0", "--ssh", "127.0.0.1:0", "--json"];
+    /// The same, listening elsewhere.
+    pub fn start_at(home: &Home, by: &[&str], address: &str) -> Self {
+        Self::start_as(home, by, address, &[])
+    }
+
+    fn start_as(home: &Home, by: &[&str], address: &str, more: &[&str]) -> Self {
+        let mut serve = vec!["serve", "--http", address, "--ssh", address, "--json"];
         serve.extend(more);
         let mut command = match by {
             [] => home.command(&serve),

@@ -18,7 +18,9 @@ pub struct Expected {
     pub dispatched: bool,
     /// Whether a complete response head was received; `None` where a race decides.
     pub head: Option<bool>,
-    /// The complete answer, which has to reach the caller as it is.
+    /// Whether a complete answer exists.
+    pub complete: bool,
+    /// What has to reach the caller as it is.
     pub answer: Option<(u16, String)>,
 }
 
@@ -36,6 +38,17 @@ pub fn expect(truth: &Truth, method: Method, contract: Contract) -> Vec<Expected
             codes: codes.to_vec(),
             dispatched: false,
             head: Some(false),
+            complete: false,
+            answer: None,
+        }],
+        Truth::Refused => vec![Expected {
+            outcome: Outcome::Rejected,
+            phase: Phase::RemoteExecution,
+            retry: vec![Retry::Backoff],
+            codes: vec![Code::RemoteNotProcessed],
+            dispatched: true,
+            head: Some(false),
+            complete: false,
             answer: None,
         }],
         Truth::Open { codes, head } => vec![Expected {
@@ -49,20 +62,53 @@ pub fn expect(truth: &Truth, method: Method, contract: Contract) -> Vec<Expected
             codes: codes.to_vec(),
             dispatched: true,
             head: Some(*head),
+            complete: false,
             answer: None,
         }],
-        Truth::Settled { status, retry_after, content } => {
-            let (outcome, retry, code) = settled(*status, *retry_after, method, contract);
-            vec![Expected {
-                outcome,
-                phase: Phase::RemoteExecution,
-                retry: vec![retry],
-                codes: vec![code],
-                dispatched: true,
-                head: Some(true),
-                answer: Some((*status, content.clone())),
-            }]
+        Truth::Passed { content } => vec![Expected {
+            outcome: Outcome::Unknown,
+            phase: Phase::RemoteExecution,
+            retry: vec![match repeatable(method, contract) {
+                Repeatable::Known => Retry::Backoff,
+                Repeatable::WithKey => Retry::SameIdempotencyKey,
+                Repeatable::No => Retry::Reconcile,
+            }],
+            codes: vec![Code::RemoteOutcomeUnknown],
+            dispatched: true,
+            head: None,
+            complete: false,
+            answer: Some((101, content.clone())),
+        }],
+        Truth::Grpc { status, content } => {
+            vec![answered(200, content, settled(by_grpc(*status), false, method, contract))]
         }
+        Truth::Settled { status, retry_after, content } => {
+            vec![answered(*status, content, settled(*status, *retry_after, method, contract))]
+        }
+    }
+}
+
+fn answered(status: u16, content: &str, verdict: (Outcome, Retry, Code)) -> Expected {
+    let (outcome, retry, code) = verdict;
+    Expected {
+        outcome,
+        phase: Phase::RemoteExecution,
+        retry: vec![retry],
+        codes: vec![code],
+        dispatched: true,
+        head: Some(true),
+        complete: true,
+        answer: Some((status, content.to_owned())),
+    }
+}
+
+/// The status of HTTP that decides as a status of gRPC does (contract S-9): a refusal of the service
+/// is one; a failure says nothing of what was done before it.
+const fn by_grpc(status: u8) -> u16 {
+    match status {
+        0 => 200,
+        3 | 5 | 6 | 7 | 9 | 11 | 12 | 16 => 400,
+        _ => 500,
     }
 }
 

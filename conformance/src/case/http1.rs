@@ -5,7 +5,7 @@ use super::table::{
     Table, applied, chunk, content, halves, head, length_head, open, seen_content, send, served,
     settled,
 };
-use super::{Case, Identity, Peer, Shape, Truth};
+use super::{Case, Family, Identity, Peer, Shape, Truth};
 use crate::http::{Opening, Step};
 use journal::contract::Code;
 
@@ -18,9 +18,8 @@ const CHUNKED: &str = "Transfer-Encoding: chunked\r\n";
 const WHOLE: &str = "HTTP/1.1 200 Smuggled\r\nContent-Length: 4\r\n\r\nevil";
 
 /// Every case.
-#[must_use]
-pub fn cases() -> Vec<Case> {
-    let mut table = Table(Vec::new());
+pub(super) fn cases() -> Vec<Case> {
+    let mut table = Table::new(Family::Http1);
     before_dispatch(&mut table);
     around_the_request(&mut table);
     in_the_head(&mut table);
@@ -30,7 +29,7 @@ pub fn cases() -> Vec<Case> {
     complete(&mut table);
     complete_oddly(&mut table);
     statuses(&mut table);
-    table.0
+    table.cases
 }
 
 fn opening(opening: Opening) -> impl Fn(&Shape) -> Peer {

@@ -6,19 +6,25 @@
 //! nothing with the broker's.
 
 mod expect;
+mod grpc;
 mod http1;
+mod http2;
 mod table;
+mod websocket;
 
 pub use expect::{Expected, expect};
-pub use http1::cases;
 
 use crate::http::{Opening, Step};
+use crate::http2::Step as Frame;
 use journal::contract::Code;
 use std::sync::Arc;
 
 /// A field that every scripted response carries, so that a relayed response is told from one that
 /// the broker made.
 pub const MARK: &str = "Conformance-Origin";
+
+/// What a caller of a WebSocket sends without waiting for the switch.
+pub const EARLY: &[u8] = b"early";
 
 /// How caller and broker, and broker and origin, speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +33,76 @@ pub enum Pairing {
     Http1,
     /// HTTP/2 between caller and broker, in a tunnel; HTTP/1.1 between broker and origin.
     Http2Caller,
+    /// HTTP/1.1 between caller and broker; HTTP/2, which alone it speaks, between broker and origin.
+    Http2Origin,
+    /// HTTP/2 on both sides.
+    Http2,
+    /// gRPC, by HTTP/2 on both sides.
+    Grpc,
+    /// A WebSocket, by HTTP/1.1 on both sides.
+    WebSocket,
+}
+
+impl Pairing {
+    /// The name in ids of rows.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http1 => "h1",
+            Self::Http2Caller => "h2-h1",
+            Self::Http2Origin => "h1-h2",
+            Self::Http2 => "h2",
+            Self::Grpc => "grpc",
+            Self::WebSocket => "ws",
+        }
+    }
+
+    /// Whether the caller speaks HTTP/2.
+    #[must_use]
+    pub const fn caller_speaks_http2(self) -> bool {
+        matches!(self, Self::Http2Caller | Self::Http2 | Self::Grpc)
+    }
+
+    /// Whether the origin speaks HTTP/2.
+    #[must_use]
+    pub const fn origin_speaks_http2(self) -> bool {
+        matches!(self, Self::Http2Origin | Self::Http2 | Self::Grpc)
+    }
+}
+
+/// What a case is about: which pairings it means something in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// An origin of HTTP/1.1.
+    Http1,
+    /// An origin of HTTP/2.
+    Http2,
+    /// A service of gRPC.
+    Grpc,
+    /// A WebSocket.
+    WebSocket,
+}
+
+impl Family {
+    const fn fits(self, pairing: Pairing) -> bool {
+        matches!(
+            (self, pairing),
+            (Self::Http1, Pairing::Http1 | Pairing::Http2Caller)
+                | (Self::Http2, Pairing::Http2Origin | Pairing::Http2)
+                | (Self::Grpc, Pairing::Grpc)
+                | (Self::WebSocket, Pairing::WebSocket)
+        )
+    }
+}
+
+/// Every case.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let mut cases = http1::cases();
+    cases.extend(http2::cases());
+    cases.extend(grpc::cases());
+    cases.extend(websocket::cases());
+    cases
 }
 
 /// The method of the request.
@@ -140,6 +216,8 @@ pub struct Peer {
     pub identity: Identity,
     /// What it does with the request.
     pub steps: Vec<Step>,
+    /// The same on a connection of HTTP/2.
+    pub frames: Vec<Frame>,
     /// Whether it closes the connection after the request before this one, which makes it stale.
     pub closes_when_idle: bool,
 }
@@ -155,6 +233,20 @@ pub enum Truth {
         codes: &'static [Code],
         /// Whether a complete response head was there.
         head: bool,
+    },
+    /// The protocol itself says that the request was not processed (contract C-6).
+    Refused,
+    /// The connection became a WebSocket: what passes inside is not judged.
+    Passed {
+        /// What comes to the caller.
+        content: String,
+    },
+    /// A complete answer of gRPC exists.
+    Grpc {
+        /// Its `grpc-status`.
+        status: u8,
+        /// Its content.
+        content: String,
     },
     /// A complete answer exists.
     Settled {
@@ -178,6 +270,8 @@ type Filter = Arc<dyn Fn(&Shape) -> bool + Send + Sync>;
 pub struct Case {
     /// Its name, unique.
     pub name: String,
+    /// Where it means something.
+    pub family: Family,
     /// The contract rules and RFC sections that it holds.
     pub rule: &'static str,
     /// Bytes of request content, for methods that have any.
@@ -203,6 +297,6 @@ impl Case {
     /// Whether the case means anything in this shape.
     #[must_use]
     pub fn applies(&self, shape: &Shape) -> bool {
-        (self.applies)(shape)
+        self.family.fits(shape.pairing) && (self.applies)(shape)
     }
 }

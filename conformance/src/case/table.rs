@@ -1,7 +1,8 @@
 //! Small words to write cases with.
 
-use super::{Case, Identity, MARK, Peer, Shape, Truth};
+use super::{Case, Family, Identity, MARK, Peer, Shape, Truth};
 use crate::http::{Opening, Step};
+use crate::http2::Step as Frame;
 use journal::contract::Code;
 use std::sync::Arc;
 
@@ -57,8 +58,14 @@ pub(super) fn served(steps: Vec<Step>) -> Peer {
         opening: Opening::Serve,
         identity: Identity::Trusted,
         steps,
+        frames: Vec::new(),
         closes_when_idle: false,
     }
+}
+
+/// The same on a connection of HTTP/2.
+pub(super) fn on_streams(frames: Vec<Frame>) -> Peer {
+    Peer { frames, ..served(Vec::new()) }
 }
 
 pub(super) const fn open(codes: &'static [Code], head: bool) -> Truth {
@@ -70,9 +77,16 @@ pub(super) fn settled(shape: &Shape, status: u16) -> Truth {
 }
 
 /// The table under construction.
-pub(super) struct Table(pub(super) Vec<Case>);
+pub(super) struct Table {
+    pub(super) family: Family,
+    pub(super) cases: Vec<Case>,
+}
 
 impl Table {
+    pub(super) const fn new(family: Family) -> Self {
+        Self { family, cases: Vec::new() }
+    }
+
     /// A case, for every shape that [`Case::applies`] to by default: buffered only.
     pub(super) fn case(
         &mut self,
@@ -83,13 +97,14 @@ impl Table {
     ) -> &mut Case {
         let case = Case {
             name: name.to_owned(),
+            family: self.family,
             rule,
             request_bytes: 11,
             script: Arc::new(script),
             truth: Arc::new(truth),
             applies: Arc::new(|shape| !shape.streamed),
         };
-        self.0.push_mut(case)
+        self.cases.push_mut(case)
     }
 
     /// A case of steps after the request was read.
@@ -101,6 +116,17 @@ impl Table {
         truth: impl Fn(&Shape) -> Truth + Send + Sync + 'static,
     ) -> &mut Case {
         self.case(name, rule, move |shape| served(steps(shape)), truth)
+    }
+
+    /// A case of steps on a stream.
+    pub(super) fn frames(
+        &mut self,
+        name: &str,
+        rule: &'static str,
+        frames: impl Fn(&Shape) -> Vec<Frame> + Send + Sync + 'static,
+        truth: impl Fn(&Shape) -> Truth + Send + Sync + 'static,
+    ) -> &mut Case {
+        self.case(name, rule, move |shape| on_streams(frames(shape)), truth)
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Request {
     pub fields: Vec<(String, String)>,
     /// The content, sent with `Content-Length`.
     pub content: Option<Vec<u8>>,
+    /// Bytes of the protocol that an `Upgrade` asks for, sent without waiting for the switch.
+    pub early: Option<Vec<u8>>,
 }
 
 /// How a response ended.
@@ -183,7 +185,8 @@ impl Caller {
     ) -> io::Result<Answer> {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let content = request.content.as_deref().unwrap_or_default();
-        let bytes = [head.as_bytes(), content].concat();
+        let early = request.early.as_deref().unwrap_or_default();
+        let bytes = [head.as_bytes(), content, early].concat();
         // A peer may answer early; whether all of the request was taken shows in its answer.
         let sending = async {
             let sent = async {

@@ -1,4 +1,4 @@
-//! HTTP/1.1 origins that follow a script per path, and a caller that reads by the letter.
+//! Origins that follow a script per path, and a caller that reads by the letter.
 
 mod caller;
 mod caller_h2;
@@ -7,4 +7,5 @@ mod script;
 
 pub use caller::{Answer, Caller, End, Received, Request};
 pub use origin::{Counts, Origin, Seen};
+pub(crate) use origin::{Shared, Transport};
 pub use script::{Opening, Script, Step};

@@ -1,4 +1,5 @@
-//! The scripted origin: listens on loopback, reads HTTP/1.1 strictly, and keeps the ledger.
+//! The scripted origin: listens on loopback, reads HTTP/1.1 strictly, and keeps the ledger. Where
+//! TLS agreed on HTTP/2, [`crate::http2`] serves the connection with the same ledger.
 
 use super::{Opening, Script, Step};
 use std::collections::HashMap;
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 /// Longest head, in bytes, that an origin reads.
 const HEAD_LIMIT: usize = 256 * 1024;
@@ -64,13 +65,13 @@ struct Ledger {
     connections: u32,
     /// Bytes of heads that were never completed.
     stray_bytes: u64,
+    early_data: bool,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     opening: Opening,
     scripts: Vec<Script>,
     ledger: Mutex<Ledger>,
-    changed: Notify,
     released: watch::Sender<bool>,
     tls: Option<tokio_rustls::TlsAcceptor>,
     done: watch::Sender<bool>,
@@ -145,6 +146,12 @@ impl Origin {
         self.shared.ledger().stray_bytes
     }
 
+    /// Whether a client sent anything as TLS early data, which this origin would take.
+    #[must_use]
+    pub fn had_early_data(&self) -> bool {
+        self.shared.ledger().early_data
+    }
+
     /// How many effects were applied at a path.
     #[must_use]
     pub fn effects(&self, path: &str) -> usize {
@@ -200,7 +207,6 @@ impl Shared {
             opening,
             scripts,
             ledger: Mutex::default(),
-            changed: Notify::new(),
             released: watch::Sender::new(false),
             tls: tls.map(tokio_rustls::TlsAcceptor::from),
             done: watch::Sender::new(false),
@@ -211,7 +217,34 @@ impl Shared {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn script(&self, target: &str) -> Option<Script> {
+    /// Takes a request into the ledger; its place there.
+    pub(crate) fn note(&self, seen: Seen) -> usize {
+        let mut ledger = self.ledger();
+        ledger.seen.push(seen);
+        ledger.seen.len() - 1
+    }
+
+    /// More content of a request.
+    pub(crate) fn content(&self, index: usize, piece: &[u8]) {
+        if let Some(seen) = self.ledger().seen.get_mut(index) {
+            seen.body.extend_from_slice(piece);
+        }
+    }
+
+    /// Counts the effect of a request.
+    pub(crate) fn apply(&self, index: usize) {
+        let mut ledger = self.ledger();
+        let target = ledger.seen.get(index).map(|seen| seen.target().to_owned());
+        ledger.effects.push(path_of(&target.unwrap_or_default()).to_owned());
+    }
+
+    /// Keeps a connection open until the origin ends.
+    pub(crate) async fn stall(&self) -> io::Result<()> {
+        let mut done = self.done.subscribe();
+        done.wait_for(|done| *done).await.map(drop).map_err(io::Error::other)
+    }
+
+    pub(crate) fn script(&self, target: &str) -> Option<Script> {
         let path = path_of(target);
         let of = |wanted: &str| self.scripts.iter().find(|script| script.path == wanted);
         let below = |script: &&Script| {
@@ -258,10 +291,15 @@ async fn connection(mut stream: TcpStream, number: u32, shared: &Shared) -> io::
             return unserved(stream, shared).await;
         }
     }
-    match &shared.tls {
-        None => requests(stream, number, shared).await,
-        Some(acceptor) => requests(acceptor.accept(stream).await?, number, shared).await,
+    let Some(acceptor) = &shared.tls else { return requests(stream, number, shared).await };
+    let mut stream = acceptor.accept(stream).await?;
+    if stream.get_mut().1.early_data().is_some() {
+        shared.ledger().early_data = true;
     }
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        return crate::http2::serve(stream, number, shared).await;
+    }
+    requests(stream, number, shared).await
 }
 
 /// Reads the first bytes and does not serve them.
@@ -276,7 +314,7 @@ async fn unserved(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await?;
             stream.shutdown().await
         }
-        Opening::Silent => stall(shared).await,
+        Opening::Silent => shared.stall().await,
         Opening::Serve | Opening::Close | Opening::Reset | Opening::CloseAfterHello => {
             stream.shutdown().await
         }
@@ -284,7 +322,7 @@ async fn unserved(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
 }
 
 /// The transport under a connection, for what only the socket can do.
-trait Transport: AsyncRead + AsyncWrite + Unpin {
+pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
     fn socket(&self) -> &TcpStream;
 }
 
@@ -310,12 +348,8 @@ enum After {
 async fn requests<S: Transport>(stream: S, number: u32, shared: &Shared) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     while let Some(head) = read_head(&mut stream, shared).await? {
-        let index = {
-            let mut ledger = shared.ledger();
-            ledger.seen.push(Seen { head: head.clone(), body: Vec::new(), connection: number });
-            ledger.seen.len() - 1
-        };
-        shared.changed.notify_waiters();
+        let seen = Seen { head: head.clone(), body: Vec::new(), connection: number };
+        let index = shared.note(seen);
         let target = shared.ledger().seen.get(index).map(|seen| seen.target().to_owned());
         let target = target.unwrap_or_default();
         let Some(script) = shared.script(&target) else {
@@ -342,19 +376,12 @@ async fn take<S: Transport>(
     match step {
         Step::ReadBody => {
             let body = read_body(stream, head).await?;
-            if let Some(seen) = shared.ledger().seen.get_mut(index) {
-                seen.body = body;
-            }
+            shared.content(index, &body);
         }
         Step::ReadBytes(count) => {
             stream.read_exact(&mut vec![0; *count]).await?;
         }
-        Step::Apply => {
-            let mut ledger = shared.ledger();
-            let target = ledger.seen.get(index).map(|seen| seen.target().to_owned());
-            let path = target.unwrap_or_default();
-            ledger.effects.push(path_of(&path).to_owned());
-        }
+        Step::Apply => shared.apply(index),
         Step::Send(bytes) => {
             stream.write_all(bytes).await?;
             stream.flush().await?;
@@ -375,7 +402,7 @@ async fn take<S: Transport>(
         Step::Close => return stream.shutdown().await.map(|()| After::Ended),
         Step::CutTls => return Ok(After::Ended),
         Step::Reset => return stream.get_ref().socket().set_zero_linger().map(|()| After::Ended),
-        Step::Stall => return stall(shared).await.map(|()| After::Ended),
+        Step::Stall => return shared.stall().await.map(|()| After::Ended),
     }
     Ok(After::Next)
 }
@@ -387,12 +414,6 @@ async fn hold(shared: &Shared) {
         _ = released.wait_for(|released| *released) => (),
         _ = done.wait_for(|done| *done) => (),
     }
-}
-
-/// Keeps the connection open until the origin ends.
-async fn stall(shared: &Shared) -> io::Result<()> {
-    let mut done = shared.done.subscribe();
-    done.wait_for(|done| *done).await.map(drop).map_err(io::Error::other)
 }
 
 async fn read_head<S: Transport>(

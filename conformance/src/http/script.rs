@@ -1,5 +1,6 @@
 //! What an origin does with a request, step by step.
 
+use crate::http2;
 use bytes::Bytes;
 
 /// One step of an origin after it has read the head of a request.
@@ -55,12 +56,19 @@ pub struct Script {
     pub path: String,
     /// The steps. A script that does not close keeps the connection for a next request.
     pub steps: Vec<Step>,
+    /// The steps on a connection of HTTP/2.
+    pub frames: Vec<http2::Step>,
 }
 
 impl Script {
     /// A script from steps.
     pub fn new(path: &str, steps: impl Into<Vec<Step>>) -> Self {
-        Self { path: path.to_owned(), steps: steps.into() }
+        Self { path: path.to_owned(), steps: steps.into(), frames: Vec::new() }
+    }
+
+    /// A script for connections of HTTP/2.
+    pub fn on_streams(path: &str, frames: impl Into<Vec<http2::Step>>) -> Self {
+        Self { path: path.to_owned(), steps: Vec::new(), frames: frames.into() }
     }
 
     /// Applies the effect and answers with status, extra field lines and a framed body.

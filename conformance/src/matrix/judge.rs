@@ -66,6 +66,14 @@ impl Judge<'_> {
         if let Some(what) = self.seen.altered {
             self.lie(format!("D-7: the origin got {what}"));
         }
+        if self.seen.early_data {
+            self.lie("C-9: bytes came as TLS early data");
+        }
+        let passed = self.received().is_some_and(|got| got.status == 101);
+        let socket = self.row.shape.pairing == Pairing::WebSocket;
+        if socket && !passed && self.seen.stray_bytes > 0 {
+            self.lie("S-6: what was meant for a WebSocket went to an origin that did not switch");
+        }
         if matches!(truth, Truth::Untouched(_)) && self.seen.dispatches > 0 {
             self.lie("S-6: the request went to a peer that had to be refused");
         }
@@ -84,13 +92,20 @@ impl Judge<'_> {
 
     /// S-2: what looks like the origin's whole answer is the origin's whole answer.
     fn relayed(&mut self) {
-        let Some(got) = self.whole_relay() else { return };
+        let Some(got) = self.whole_relay().cloned() else { return };
         let (status, content) = (got.status, String::from_utf8_lossy(&got.content).into_owned());
         let answers: Vec<_> = self.expected.iter().filter_map(|e| e.answer.clone()).collect();
         if answers.is_empty() {
             self.lie("S-2: a cut or malformed answer was passed on as whole");
         } else if !answers.contains(&(status, content.clone())) {
             self.lie(format!("S-2: the answer was changed on its way: {status} {content:?}"));
+        }
+        let told = got.trailer("grpc-status").or_else(|| got.field("grpc-status"));
+        let told = told.map(str::to_owned);
+        if let Truth::Grpc { status, .. } = self.row.case.truth(&self.row.shape)
+            && told != Some(status.to_string())
+        {
+            self.lie(format!("S-9: the status {status} arrived as {told:?}"));
         }
     }
 
@@ -124,7 +139,7 @@ impl Judge<'_> {
         let Some(got) = self.received().cloned() else {
             // RST_STREAM may overtake the head of a stream that is cut as it begins: the caller sees
             // a failure and no claim.
-            let overtaken = self.row.shape.pairing == Pairing::Http2Caller
+            let overtaken = self.row.shape.pairing.caller_speaks_http2()
                 && self.row.shape.streamed
                 && self.expected.iter().all(|expected| expected.answer.is_none());
             if !overtaken {
@@ -193,7 +208,7 @@ impl Judge<'_> {
         if !fitting.iter().any(|e| e.dispatched == claims("dispatch_started")) {
             self.lie(format!("D-1: dispatch_started is {}", evidence["dispatch_started"]));
         }
-        if !fitting.iter().any(|e| e.answer.is_some() == claims("response_complete")) {
+        if !fitting.iter().any(|e| e.complete == claims("response_complete")) {
             self.lie(format!("S-1: response_complete is {}", evidence["response_complete"]));
         }
         let head = claims("response_headers_received");
@@ -238,6 +253,13 @@ impl Judge<'_> {
         }
         if !Shape::bodied(&self.row.shape) {
             return;
+        }
+        // E-3: words of libraries and of the system stay out of what callers get.
+        let text = String::from_utf8_lossy(&got.content);
+        for word in ["os error", "rustls", "h2::", "hyper", "tokio", "Errno", "Os {"] {
+            if text.contains(word) {
+                self.lie(format!("E-3: {word:?} in the envelope: {text}"));
+            }
         }
         let envelope: Option<Value> = serde_json::from_slice(&got.content).ok();
         match envelope {
@@ -302,7 +324,8 @@ mod tests {
     fn observed(answer: Answer, dispatches: usize) -> Observed {
         let effects = dispatches;
         let (stray_bytes, altered, reused, record) = (0, None, false, None);
-        Observed { answer, dispatches, effects, stray_bytes, altered, reused, record }
+        let early_data = false;
+        Observed { answer, dispatches, effects, stray_bytes, early_data, altered, reused, record }
     }
 
     fn kinds(case: &str, seen: &Observed, dialect: Dialect) -> Vec<Kind> {

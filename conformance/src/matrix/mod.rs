@@ -14,6 +14,7 @@ mod report;
 pub use judge::{Finding, Kind};
 pub use plan::{Error as PlanError, Plan, Row, rows};
 pub use play::Played;
+pub(crate) use report::junit_case;
 pub use report::{Report, Tally};
 
 use crate::http::Caller;

@@ -23,12 +23,9 @@ impl Row {
     #[must_use]
     pub fn id(&self) -> String {
         let Shape { pairing, method, tls, reused, streamed } = self.shape;
-        let pairing = match pairing {
-            Pairing::Http1 => "h1",
-            Pairing::Http2Caller => "h2-h1",
-        };
         format!(
-            "{pairing}/{}/{}/{}/{}/{}/{}",
+            "{}/{}/{}/{}/{}/{}/{}",
+            pairing.as_str(),
             if tls { "tls" } else { "clear" },
             if reused { "reused" } else { "fresh" },
             if streamed { "streamed" } else { "held" },
@@ -50,9 +47,10 @@ pub fn rows() -> Vec<Row> {
                 continue;
             }
             for contract in [Contract::Plain, Contract::Idempotent, Contract::Once, Contract::Key] {
-                let simple = shape.pairing == Pairing::Http1
+                let crossed = matches!(shape.pairing, Pairing::Http2Caller | Pairing::Http2Origin);
+                let simple = !crossed
                     && !shape.reused
-                    && !shape.streamed
+                    && (!shape.streamed || shape.pairing == Pairing::Grpc)
                     && shape.tls;
                 if contract == Contract::Plain || (simple && declares(contract, shape.method)) {
                     rows.push(Row { case: Arc::clone(&case), shape, contract });
@@ -84,9 +82,24 @@ fn shapes() -> Vec<Shape> {
                 }
             }
             // Which protocol the caller speaks and which connection the origin gets do not meet.
-            let (pairing, tls, reused) = (Pairing::Http2Caller, true, false);
+            let (tls, reused) = (true, false);
+            for pairing in [Pairing::Http2Caller, Pairing::Http2Origin] {
+                shapes.push(Shape { pairing, method, tls, reused, streamed });
+            }
+            for reused in [false, true] {
+                shapes.push(Shape { pairing: Pairing::Http2, method, tls, reused, streamed });
+            }
+        }
+    }
+    for streamed in [false, true] {
+        for reused in [false, true] {
+            let (pairing, method, tls) = (Pairing::Grpc, Method::Post, true);
             shapes.push(Shape { pairing, method, tls, reused, streamed });
         }
+    }
+    for tls in [false, true] {
+        let (pairing, method) = (Pairing::WebSocket, Method::Get);
+        shapes.push(Shape { pairing, method, tls, reused: false, streamed: false });
     }
     shapes
 }
@@ -126,20 +139,25 @@ pub(super) struct Item {
 
 /// The identities that origins show.
 pub(super) struct Identities {
-    pub(super) trusted: Arc<rustls::ServerConfig>,
-    pub(super) stranger: Arc<rustls::ServerConfig>,
-    pub(super) wrong_name: Arc<rustls::ServerConfig>,
-    pub(super) expired: Arc<rustls::ServerConfig>,
+    trusted: pki::Leaf,
+    stranger: pki::Leaf,
+    wrong_name: pki::Leaf,
+    expired: pki::Leaf,
 }
 
 impl Identities {
-    pub(super) fn of(&self, identity: Identity) -> Arc<rustls::ServerConfig> {
-        Arc::clone(match identity {
+    pub(super) fn of(
+        &self,
+        identity: Identity,
+        pairing: Pairing,
+    ) -> Result<Arc<rustls::ServerConfig>, rustls::Error> {
+        let leaf = match identity {
             Identity::Trusted => &self.trusted,
             Identity::Stranger => &self.stranger,
             Identity::WrongName => &self.wrong_name,
             Identity::Expired => &self.expired,
-        })
+        };
+        if pairing.origin_speaks_http2() { leaf.http2_config() } else { leaf.server_config() }
     }
 }
 
@@ -149,9 +167,6 @@ pub enum Error {
     /// A certificate.
     #[error("could not make the origins' certificates")]
     Certificate(#[from] pki::Error),
-    /// A key did not fit.
-    #[error("could not set up TLS for the origins")]
-    Tls(#[from] rustls::Error),
     /// A socket.
     #[error("could not take a port")]
     Socket(#[from] io::Error),
@@ -172,12 +187,11 @@ impl Plan {
     pub fn new(rows: Vec<Row>) -> Result<Self, Error> {
         let authority = Authority::new("conformance origins")?;
         let name = &["127.0.0.1"];
-        let config = |leaf: pki::Leaf| leaf.server_config();
         let identities = Arc::new(Identities {
-            trusted: config(authority.leaf(name)?)?,
-            stranger: config(Authority::new("a stranger")?.leaf(name)?)?,
-            wrong_name: config(authority.leaf(&["elsewhere.example"])?)?,
-            expired: config(authority.expired_leaf(name)?)?,
+            trusted: authority.leaf(name)?,
+            stranger: Authority::new("a stranger")?.leaf(name)?,
+            wrong_name: authority.leaf(&["elsewhere.example"])?,
+            expired: authority.expired_leaf(name)?,
         });
         let items = rows
             .into_iter()

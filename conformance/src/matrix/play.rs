@@ -3,8 +3,9 @@
 use super::judge::{Finding, judge};
 use super::plan::{Item, Plan, Row, Socket};
 use super::{Broker, Dialect, Report};
-use crate::case::{Contract, MARK, Pairing, Shape};
+use crate::case::{Contract, EARLY, MARK, Method, Pairing, Shape};
 use crate::http::{Answer, End, Origin, Request, Script, Seen, Step};
+use crate::http2::Step as Frame;
 use serde_json::Value;
 use std::io;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub struct Observed {
     pub effects: usize,
     /// Bytes at the origin that never became a request.
     pub stray_bytes: u64,
+    /// Whether anything came as TLS early data.
+    pub early_data: bool,
     /// What is wrong with the request as it arrived.
     pub altered: Option<&'static str>,
     /// Whether it came on the connection of the request before it.
@@ -78,7 +81,8 @@ impl Plan {
                 let _seat = seats.acquire_owned().await.map_err(io::Error::other)?;
                 let tls = |row: &Row| {
                     let identity = row.case.peer(&row.shape).identity;
-                    row.shape.tls.then(|| identities.of(identity))
+                    let config = identities.of(identity, row.shape.pairing);
+                    row.shape.tls.then_some(config).transpose().map_err(io::Error::other)
                 };
                 play(number, item, &broker, tls).await
             });
@@ -96,7 +100,7 @@ async fn play(
     number: usize,
     item: Item,
     broker: &Broker,
-    tls: impl Fn(&Row) -> Option<Arc<rustls::ServerConfig>>,
+    tls: impl Fn(&Row) -> io::Result<Option<Arc<rustls::ServerConfig>>>,
 ) -> io::Result<Played> {
     let started = Instant::now();
     let Item { row, mut socket } = item;
@@ -108,7 +112,7 @@ async fn play(
             Some(socket) => socket,
             None => Socket::new(peer.listens)?,
         };
-        let (observed, held) = once(number, &row, socket, broker, tls(&row)).await?;
+        let (observed, held) = once(number, &row, socket, broker, tls(&row)?).await?;
         let missed = row.shape.reused && !observed.reused && !peer.closes_when_idle;
         // A broker without a pool never gets there.
         let hopeless = broker.dialect == Dialect::Plain;
@@ -131,15 +135,9 @@ async fn once(
     let authority = format!("127.0.0.1:{}", socket.port()?);
     let peer = row.case.peer(&row.shape);
     let path = format!("/{number}/{}", row.case.name);
-    let mut warm = format!("HTTP/1.1 200 OK\r\n{MARK}: 1\r\nContent-Length: 2\r\n\r\nok");
-    if row.shape.method == crate::case::Method::Head {
-        warm.truncate(warm.len() - 2);
-    }
-    let mut warming = vec![Step::ReadBody, Step::Send(warm.into())];
-    if peer.closes_when_idle {
-        warming.push(Step::Close);
-    }
-    let scripts = vec![Script::new("/warm", warming), Script::new(&path, peer.steps.clone())];
+    let script =
+        Script { path: path.clone(), steps: peer.steps.clone(), frames: peer.frames.clone() };
+    let scripts = vec![warming(row.shape.method, peer.closes_when_idle), script];
     // Kept to the end: a port without a listener refuses only while it is bound.
     let (origin, refusing) = match socket {
         Socket::Listening(listener) => {
@@ -149,17 +147,14 @@ async fn once(
     };
     if row.shape.reused {
         let warm = request(&row.shape, &authority, "/warm".to_owned(), None);
-        broker.caller.call(&warm).await;
+        ask(broker, row.shape.pairing, &warm).await;
     }
     let content = row.shape.method.has_content().then(|| vec![b'a'; row.case.request_bytes]);
     let mut asked = request(&row.shape, &authority, path.clone(), content);
     if row.contract == Contract::Key {
         asked.fields.push(("Idempotency-Key".to_owned(), format!("key-{number}")));
     }
-    let answer = match row.shape.pairing {
-        Pairing::Http1 => broker.caller.call(&asked).await,
-        Pairing::Http2Caller => broker.caller.call_h2(&asked).await,
-    };
+    let answer = ask(broker, row.shape.pairing, &asked).await;
     let record = match broker.dialect {
         Dialect::Affiant => record(broker, &answer).await,
         Dialect::Plain => None,
@@ -169,6 +164,7 @@ async fn once(
         dispatches: 0,
         effects: 0,
         stray_bytes: 0,
+        early_data: false,
         altered: None,
         reused: false,
         record,
@@ -181,12 +177,39 @@ async fn once(
             .zip(of_path.first())
             .is_some_and(|(warmed, first)| warmed.connection == first.connection);
         observed.dispatches = of_path.len();
-        let reads = peer.steps.contains(&Step::ReadBody);
+        let reads = peer.steps.contains(&Step::ReadBody) || peer.frames.contains(&Frame::ReadBody);
         observed.altered = of_path.first().and_then(|seen| altered(seen, &asked, reads));
         observed.effects = origin.effects(&path);
         observed.stray_bytes = origin.stray_bytes();
+        observed.early_data = origin.had_early_data();
     }
     Ok((observed, Held { _origin: origin, _refusing: refusing }))
+}
+
+/// What the origin does with the request that makes a connection a used one.
+fn warming(method: Method, closes: bool) -> Script {
+    let bodiless = method == Method::Head;
+    let content = if bodiless { "" } else { "ok" };
+    let text = format!("HTTP/1.1 200 OK\r\n{MARK}: 1\r\nContent-Length: 2\r\n\r\n{content}");
+    let mut steps = vec![Step::ReadBody, Step::Send(text.into())];
+    let fields = vec![("content-length".to_owned(), "2".to_owned())];
+    let mut frames = vec![Frame::ReadBody, Frame::Head { status: 200, fields, end: bodiless }];
+    if !bodiless {
+        frames.push(Frame::Data { content: "ok".into(), end: true });
+    }
+    if closes {
+        steps.push(Step::Close);
+        frames.push(Frame::Close);
+    }
+    Script { path: "/warm".to_owned(), steps, frames }
+}
+
+async fn ask(broker: &Broker, pairing: Pairing, request: &Request) -> Answer {
+    if pairing.caller_speaks_http2() {
+        broker.caller.call_h2(request).await
+    } else {
+        broker.caller.call(request).await
+    }
 }
 
 /// What a broker must not do to a request.
@@ -208,13 +231,25 @@ fn altered(seen: &Seen, asked: &Request, reads: bool) -> Option<&'static str> {
 }
 
 fn request(shape: &Shape, authority: &str, path: String, content: Option<Vec<u8>>) -> Request {
+    let fields: &[(&str, &str)] = match shape.pairing {
+        Pairing::Http1 | Pairing::Http2Caller | Pairing::Http2Origin | Pairing::Http2 => &[],
+        Pairing::Grpc => &[("content-type", "application/grpc"), ("te", "trailers")],
+        Pairing::WebSocket => &[
+            ("Connection", "Upgrade"),
+            ("Upgrade", "websocket"),
+            ("Sec-WebSocket-Version", "13"),
+            ("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA=="),
+        ],
+    };
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     Request {
         method: shape.method.as_str(),
         tls: shape.tls,
         authority: authority.to_owned(),
         path,
-        fields: Vec::new(),
+        fields: fields.iter().map(owned).collect(),
         content,
+        early: (shape.pairing == Pairing::WebSocket).then(|| EARLY.to_vec()),
     }
 }
 
@@ -229,6 +264,7 @@ async fn record(broker: &Broker, answer: &Answer) -> Option<Value> {
         path: format!("/v1/invocations/{}?wait=5s", outcome.invocation?),
         fields: Vec::new(),
         content: None,
+        early: None,
     };
     match broker.caller.call(&request).await {
         Answer::Response(got) if got.status == 200 && got.end == End::Whole => {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::indexing_slicing, reason = "a JSON value gives null for a name it does not hold")]
 
-use super::judge::Kind;
+use super::judge::{Finding, Kind};
 use super::play::Played;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -131,11 +131,7 @@ impl Report {
             .played
             .iter()
             .map(|played| {
-                let findings: Vec<Value> = played
-                    .findings
-                    .iter()
-                    .map(|f| json!({ "kind": format!("{:?}", f.kind).to_lowercase(), "what": f.what }))
-                    .collect();
+                let findings: Vec<Value> = played.findings.iter().map(Finding::json).collect();
                 json!({
                     "id": played.row.id(),
                     "rule": played.row.case.rule,
@@ -170,26 +166,42 @@ impl Report {
             self.took.as_secs_f64()
         );
         for played in &self.played {
-            let name = escaped(&played.row.id());
-            let rule = escaped(played.row.case.rule);
-            let took = played.took.as_secs_f64();
-            out.push_str(&format!(
-                "  <testcase classname=\"{rule}\" name=\"{name}\" time=\"{took:.3}\""
-            ));
-            if played.findings.is_empty() {
-                out.push_str("/>\n");
-                continue;
-            }
-            out.push_str(">\n");
-            for finding in &played.findings {
-                let kind = format!("{:?}", finding.kind).to_lowercase();
-                let what = escaped(&finding.what);
-                out.push_str(&format!("    <failure type=\"{kind}\">{what}</failure>\n"));
-            }
-            out.push_str("  </testcase>\n");
+            let (id, rule) = (played.row.id(), played.row.case.rule);
+            out.push_str(&junit_case(rule, &id, Some(played.took), &played.findings));
         }
         out.push_str("</testsuite>\n");
         out
+    }
+}
+
+/// One row for continuous integration.
+pub(crate) fn junit_case(
+    rule: &str,
+    id: &str,
+    took: Option<Duration>,
+    findings: &[Finding],
+) -> String {
+    let (name, rule) = (escaped(id), escaped(rule));
+    let mut out = format!("  <testcase classname=\"{rule}\" name=\"{name}\"");
+    if let Some(took) = took {
+        out.push_str(&format!(" time=\"{:.3}\"", took.as_secs_f64()));
+    }
+    if findings.is_empty() {
+        return out + "/>\n";
+    }
+    out.push_str(">\n");
+    for finding in findings {
+        let kind = format!("{:?}", finding.kind).to_lowercase();
+        let what = escaped(&finding.what);
+        out.push_str(&format!("    <failure type=\"{kind}\">{what}</failure>\n"));
+    }
+    out + "  </testcase>\n"
+}
+
+impl Finding {
+    /// For programs.
+    pub(crate) fn json(&self) -> Value {
+        json!({ "kind": format!("{:?}", self.kind).to_lowercase(), "what": self.what })
     }
 }
 

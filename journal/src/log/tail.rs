@@ -203,6 +203,7 @@ impl Tail {
             return Err(io::Error::other("the frame is longer than a segment"));
         }
         self.file.write_at(&buffer, offset)?;
+        crate::failpoint::written();
         self.file.sync()?;
         self.offset += buffer.len() as u64;
         self.frames += 1;

@@ -71,7 +71,10 @@ impl Frames {
         let id = |bytes| u32::from_be_bytes(bytes) & 0x7fff_ffff;
         match kind {
             DATA | HEADERS if flags & END_STREAM != 0 => Some(Seen::EndStream(id([a, b, c, d]))),
-            GOAWAY if self.have == 13 => Some(Seen::GoAway(id([e, f, g, h]))),
+            // On a stream it is malformed, and proves nothing (RFC 9113 section 6.8).
+            GOAWAY if self.have == 13 && id([a, b, c, d]) == 0 => {
+                Some(Seen::GoAway(id([e, f, g, h])))
+            }
             _ => None,
         }
     }
@@ -86,7 +89,7 @@ mod tests {
         [length.get(1..).expect("four"), &[kind, flags], &id.to_be_bytes(), payload].concat()
     }
 
-    /// C-6: frames are found however they are cut.
+    /// C-6: frames are found however they are cut; a GOAWAY on a stream is none.
     #[test]
     fn c_6_frames_are_found_however_they_are_cut() {
         let bytes = [
@@ -95,6 +98,7 @@ mod tests {
             frame(DATA, 0, 1, &[7; 300]),
             frame(DATA, END_STREAM, 1, b""),
             frame(GOAWAY, 0, 0, &[0, 0, 0, 5, 0, 0, 0, 0, b'd']),
+            frame(GOAWAY, 0, 1, &[0; 8]),
             frame(HEADERS, 5, 3, b"x"),
         ]
         .concat();

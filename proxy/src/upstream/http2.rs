@@ -252,7 +252,10 @@ impl Receiver {
             self.facts.http11_required.store(true, Ordering::Release);
         }
         let refused = [Reason::REFUSED_STREAM, Reason::HTTP_1_1_REQUIRED].map(Some).contains(&said);
-        if (refused && error.is_reset()) || !self.facts.is_processed(self.id) {
+        // A response that began contradicts whoever says that nothing was processed.
+        let answered = self.body.is_some();
+        let not_processed = (refused && error.is_reset()) || !self.facts.is_processed(self.id);
+        if not_processed && !answered {
             return Error::NotProcessed;
         }
         if error.is_io() || error.is_go_away() {
@@ -291,6 +294,11 @@ impl Receiver {
             version: Version::Http11,
             fields: from_map(&parts.headers),
         };
+        if head.status == 101 {
+            // There is no such thing here (RFC 9113 section 8.6), and a caller of HTTP/1.1 would
+            // take it for a switch.
+            return Err(Error::Switched);
+        }
         if interim {
             return Ok(Received::Interim(head));
         }

@@ -1,0 +1,16 @@
+//! SSH targets that follow a script, on an implementation of the transport of their own (RFC 4253
+//! with curve25519-sha256, ssh-ed25519 and aes256-gcm): what no library would send can be sent, and
+//! nothing is shared with the gateway's engine. The other end is stock OpenSSH.
+
+mod cases;
+mod client;
+mod play;
+mod script;
+mod target;
+mod wire;
+
+pub use cases::{Case, Expected, Truth, cases};
+pub(crate) use client::run;
+pub use play::{Asked, Gateway, Placed, Played, Report, Row, rows};
+pub use script::{Opening, Stage, Step, Way};
+pub use target::{Target, user_key};
