@@ -7,7 +7,8 @@ use super::{
 };
 use crate::host::{Pattern, is_private_literal};
 use crate::preset::{Contract, Preset};
-use crate::{Credential, HttpGrant, IdempotencyRule, Inject, RetryRule, Scheme, path};
+use crate::repeat::RetryRule;
+use crate::{Credential, HttpGrant, IdempotencyRule, Inject, Scheme, path};
 use journal::contract::RemoteContract;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
