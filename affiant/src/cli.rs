@@ -338,6 +338,20 @@ pub(crate) enum Inv {
         /// Write the content here instead of stdout
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// Begin at this byte: resumes a read that was cut off
+        #[arg(long, value_name = "BYTE")]
+        from: Option<u64>,
+        /// One stream of a command alone
+        #[arg(long, value_parser = ["stdout", "stderr"])]
+        stream: Option<String>,
+    },
+    /// Replay the recording of an SSH shell
+    Play {
+        /// Its id
+        id: String,
+        /// How many times as fast
+        #[arg(long, default_value_t = 1.0)]
+        speed: f64,
     },
     /// What automation may do now
     Decide {

@@ -10,140 +10,14 @@
 )]
 
 mod support;
+#[path = "support/ssh.rs"]
+mod target;
 
 use conformance::http::Origin;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use support::*;
-
-/// An sshd of the test's own on a high port, with one authorised key.
-struct Sshd {
-    _directory: tempfile::TempDir,
-    child: Child,
-    port: u16,
-    host_key: String,
-    user_key: String,
-}
-
-impl Drop for Sshd {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-fn user() -> String {
-    let mut command = Command::new("id");
-    command.arg("-un");
-    succeed(command).trim().to_owned()
-}
-
-fn keygen(path: &Path) {
-    let mut command = Command::new("ssh-keygen");
-    command.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path);
-    succeed(command);
-}
-
-impl Sshd {
-    fn start() -> Self {
-        let directory = tempfile::Builder::new().prefix("affiant-sshd-").tempdir().unwrap();
-        let root = directory.path();
-        keygen(&root.join("host"));
-        keygen(&root.join("user"));
-        std::fs::copy(root.join("user.pub"), root.join("authorized")).unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let dir = root.display();
-        let config = format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {dir}/host\nPidFile {dir}/pid\n\
-             AuthorizedKeysFile {dir}/authorized\nStrictModes no\nUsePAM no\n\
-             PasswordAuthentication no\nPermitRootLogin yes\nPrintMotd no\n\
-             Subsystem sftp internal-sftp\n"
-        );
-        std::fs::write(root.join("config"), config).unwrap();
-        // Debian's sshd wants this folder of its own even when it is started by hand.
-        if user() == "root" {
-            std::fs::create_dir_all("/run/sshd").unwrap();
-        }
-        let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"]
-            .into_iter()
-            .find(|path| Path::new(path).exists())
-            .expect("sshd is not installed: run the tests by `./dev test`");
-        let child = Command::new(program)
-            .args(["-D", "-e", "-f"])
-            .arg(root.join("config"))
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        eventually("sshd", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-        let host_key = std::fs::read_to_string(root.join("host.pub")).unwrap();
-        let user_key = std::fs::read_to_string(root.join("user")).unwrap();
-        Self { _directory: directory, child, port, host_key: host_key.trim().to_owned(), user_key }
-    }
-
-    fn policy(&self, host_key: &str) -> String {
-        format!(
-            r#"
-[[credential]]
-id = "deploy"
-secret = "deploy-key"
-inject = "ssh-key"
-
-[[ssh]]
-name = "prod"
-agents = ["coder"]
-match = {{ host = "prod-1", port = 22, users = ["{user}"], commands = ["*"] }}
-address = "127.0.0.1:{port}"
-host_keys = ["{host_key}"]
-credential = "deploy"
-allow = ["exec"]
-shell = "any"
-"#,
-            user = user(),
-            port = self.port
-        )
-    }
-}
-
-struct Bench {
-    home: Home,
-    sshd: Sshd,
-    server: Server,
-    config: PathBuf,
-}
-
-impl Bench {
-    fn new() -> Self {
-        Self::with("", "")
-    }
-
-    /// With more text before the route, and more keys in it.
-    fn with(before: &str, keys: &str) -> Self {
-        let sshd = Sshd::start();
-        let home = Home::new();
-        home.secret("deploy-key", &sshd.user_key);
-        home.policy(&format!("{before}{}{keys}", sshd.policy(&sshd.host_key)));
-        let server = home.serve();
-        let config = home.path().join("ssh_config");
-        std::fs::write(&config, home.ok(&["ssh-config", "--agent", "coder"])).unwrap();
-        Self { home, sshd, server, config }
-    }
-
-    /// `ssh -J coder@127.0.0.1:PORT user@prod-1 CMD`, with nothing but the printed configuration.
-    fn ssh(&self, more: &[&str], command: &str) -> Command {
-        let mut ssh = Command::new("ssh");
-        ssh.arg("-F").arg(&self.config).args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=20"]);
-        ssh.args(more);
-        ssh.arg("-J").arg(format!("coder@{}", self.server.ssh));
-        ssh.arg(format!("{}@prod-1", user())).arg(command);
-        clean(&mut ssh);
-        ssh
-    }
-
-    fn newest(&self) -> Value {
-        self.home.json(&["inv", "list", "--limit", "1"])["invocations"][0].clone()
-    }
-}
+use target::{Bench, keygen};
 
 /// S-1: stdout, stderr, stdin, exit status and signal pass unchanged, and are on record.
 #[test]
@@ -380,6 +254,87 @@ fn r_5_sigterm_lets_the_exit_status_leave() {
         std::fs::write(&config, home.ok(&["ssh-config", "--agent", "coder"])).unwrap();
         bench = Bench { home, sshd, server, config };
     }
+}
+
+/// R-4: a stored result is read on from where an earlier read ended, stream by stream, by the command
+/// line and through the gateway itself.
+#[test]
+fn r_4_a_result_is_resumed_stream_by_stream() {
+    let bench = Bench::new();
+    let line = "for n in 0 1 2; do echo out-$n; echo err-$n >&2; done";
+    assert!(finish(bench.ssh(&[], line), b"").status.success());
+    let id = bench.newest()["invocation_id"].as_str().unwrap().to_owned();
+    let own = |line: &str| {
+        let mut ssh = Command::new("ssh");
+        ssh.arg("-F").arg(&bench.config).args(["-o", "BatchMode=yes", "affiant-gateway", line]);
+        clean(&mut ssh);
+        finish(ssh, b"")
+    };
+    let cases = [
+        (&["--from", "6"][..], "out-1\nout-2\n"),
+        (&["--from", "15"], "-2\n"),
+        (&["--stream", "stderr"], "err-0\nerr-1\nerr-2\n"),
+        (&["--stream", "stderr", "--from", "12"], "err-2\n"),
+        (&["--stream", "stdout", "--from", "0"], "out-0\nout-1\nout-2\n"),
+    ];
+    for (options, expected) in cases {
+        let read = bench.home.run(&[&["inv", "result", &id][..], options].concat());
+        assert_eq!(text(&read.stdout), expected, "{options:?}: {}", text(&read.stderr));
+        let read = own(&format!("inv result {id} {}", options.join(" ")));
+        assert_eq!((text(&read.stdout).as_str(), text(&read.stderr).as_str()), (expected, ""));
+    }
+    let past = bench.home.run(&["inv", "result", &id, "--from", "18"]);
+    assert_ne!(past.status.code(), Some(0));
+    assert!(text(&past.stderr).contains("has 18 bytes"), "{}", text(&past.stderr));
+}
+
+/// A shell is kept as a recording: `inv result` gives the file, `inv play` shows it as it went.
+#[test]
+fn a_shell_is_recorded_and_played() {
+    let bench = Bench::new();
+    let mut ssh = bench.ssh(&["-tt"], "");
+    ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = finish(ssh, b"echo sum-$((40 + 2)); sleep 1; exit 3\n");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let id = bench.newest()["invocation_id"].as_str().unwrap().to_owned();
+    let file = bench.home.path().join("session.cast");
+    bench.home.ok(&["inv", "result", &id, "-o", file.to_str().unwrap()]);
+    let cast = std::fs::read_to_string(&file).unwrap();
+    let header: Value = serde_json::from_str(cast.lines().next().unwrap()).unwrap();
+    assert_eq!(header["version"], 2);
+    let played = bench.home.run(&["inv", "play", &id, "--speed", "50"]);
+    assert_eq!(played.status.code(), Some(0), "{}", text(&played.stderr));
+    assert_eq!(text(&played.stdout), text(&output.stdout));
+    assert!(text(&played.stdout).contains("sum-42"));
+    assert!(text(&played.stderr).contains("(exit status 3)"), "{}", text(&played.stderr));
+    // Nothing of it lies in the home in clear.
+    let mut grep = Command::new("grep");
+    grep.args(["-rl", "sum-42"]).arg(bench.home.path().join("journal"));
+    assert_eq!(text(&finish(grep, b"").stdout), "");
+    assert!(finish(bench.ssh(&[], "true"), b"").status.success());
+    let id = bench.newest()["invocation_id"].as_str().unwrap().to_owned();
+    assert_ne!(bench.home.run(&["inv", "play", &id]).status.code(), Some(0));
+}
+
+/// V-1: a new token ends what was logged in with the old one: an open session gets nothing more.
+#[test]
+fn v_1_a_new_token_ends_open_sessions() {
+    let bench = Bench::new();
+    let socket = bench.home.path().join("mux");
+    let master =
+        ["-o", "ControlMaster=auto", "-o", "ControlPersist=30", "-S", socket.to_str().unwrap()];
+    assert!(finish(bench.ssh(&master, "true"), b"").status.success());
+    let marker = bench.home.path().join("ran");
+    bench.home.ok(&["agent", "rotate", "coder"]);
+    let output = finish(bench.ssh(&master, &format!("touch {}", marker.display())), b"");
+    assert_eq!(output.status.code(), Some(255));
+    assert!(text(&output.stderr).contains("has a new token"), "{}", text(&output.stderr));
+    assert_eq!(bench.newest()["error"]["code"], "AGENT_UNAUTHENTICATED");
+    assert!(!marker.exists());
+    let mut exit = Command::new("ssh");
+    exit.args(["-S", socket.to_str().unwrap(), "-O", "exit", "prod-1"]);
+    clean(&mut exit);
+    finish(exit, b"");
 }
 
 /// V-1: a removed agent gets nothing more over a session that is still open, and its key no session.

@@ -4,6 +4,7 @@
 mod load;
 mod log;
 mod server;
+mod ssh;
 
 use anyhow::Context as _;
 use conformance::nginx::Nginx;
@@ -16,7 +17,10 @@ const WARM_UP: Duration = Duration::from_millis(500);
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1).peekable();
-    // `journal [SECONDS]`: the log alone. `[SECONDS]`: the whole.
+    // `journal [SECONDS]`: the log alone. `ssh`: the SSH gateway. `[SECONDS]`: the whole.
+    if arguments.next_if(|argument| argument == "ssh").is_some() {
+        return ssh::run();
+    }
     let alone = arguments.next_if(|argument| argument == "journal").is_some();
     let seconds: f64 = arguments.next().map_or(Ok(3.0), |text| text.parse())?;
     if alone {

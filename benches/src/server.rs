@@ -26,7 +26,7 @@ impl Drop for Affiant {
 }
 
 /// `affiant` beside this program.
-fn binary() -> anyhow::Result<PathBuf> {
+pub(crate) fn binary() -> anyhow::Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name("affiant");
     ensure!(path.exists(), "{} is not built: run `./dev bench`", path.display());
     Ok(path)

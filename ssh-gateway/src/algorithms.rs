@@ -96,8 +96,9 @@ pub(crate) fn server_config(
         max_auth_attempts: options.max_login_attempts.saturating_mul(4),
         channel_buffer_size: QUEUED_MESSAGES,
         inactivity_timeout: None,
-        keepalive_interval: Some(options.keepalive_interval),
-        keepalive_max: options.keepalive_max,
+        // The engine's own keepalives begin before the login, where clients take them for a breach
+        // of the protocol; see `alive`.
+        keepalive_interval: None,
         nodelay: true,
         ..server::Config::default()
     })

@@ -1,12 +1,15 @@
 //! The listener: connections in, sessions out.
 
+use crate::channel::Slot;
 use crate::control::Control;
 use crate::delivery::Deliveries;
+use crate::door::Door;
 use crate::flag::raised;
-use crate::inner::Slot;
+use crate::hop::Hop;
+use crate::jump;
 use crate::line::{Line, Stream};
-use crate::outer::{self, Outer};
-use crate::{Identity, Options, algorithms};
+use crate::request::Agent;
+use crate::{Identity, Options, algorithms, alive};
 use journal::Journal;
 use policy::Policy;
 use std::io;
@@ -74,15 +77,25 @@ impl Shared {
         UnderWay(self.under_way.clone())
     }
 
-    /// The names of all agents that policy knows.
-    pub(crate) fn agents(&self) -> Vec<String> {
+    /// All agents that policy knows and whose access has not ended.
+    pub(crate) fn agents(&self) -> Vec<Agent> {
         let agents = self.policy.list_agents().unwrap_or_default();
-        agents.into_iter().map(|info| info.name).collect()
+        let agent = |info: policy::agent::Info| Agent {
+            name: info.name,
+            token_set_at_ms: info.token_set_at_ms,
+        };
+        agents.into_iter().filter(|info| self.policy.is_current(&info.name)).map(agent).collect()
     }
 
-    /// Whether policy knows the agent.
-    pub(crate) fn knows_agent(&self, agent: &str) -> bool {
-        self.policy.list_agents().is_ok_and(|agents| agents.iter().any(|info| info.name == agent))
+    /// The agent of that name.
+    pub(crate) fn agent(&self, name: &str) -> Option<Agent> {
+        self.agents().into_iter().find(|agent| agent.name == name)
+    }
+
+    /// Whether a login still holds. It lasts as long as its connection; who was removed meanwhile,
+    /// or got a new token, gets nothing more over it.
+    pub(crate) fn is_current(&self, agent: &Agent) -> bool {
+        self.agents().contains(agent)
     }
 }
 
@@ -211,13 +224,12 @@ async fn connect(
         .host_certificate(&names, SystemTime::now())
         .map_err(ConnectError::Certificate)?;
     let host_key = shared.identity.host_key();
-    let config =
-        algorithms::server_config(&shared.options, host_key, certificate, outer::methods());
     let line = Line::new(shared.options.stdin_spool_bytes);
     let refused = Arc::new(AtomicBool::new(false));
+    let door = Door::Gateway { tries: 0, refused: Arc::clone(&refused) };
+    let config = algorithms::server_config(&shared.options, host_key, certificate, door.methods());
     let (logged_in, login) = oneshot::channel();
-    let handler =
-        Outer::new(Arc::clone(&shared), Arc::clone(&line), Arc::clone(&refused), logged_in);
+    let handler = Hop::new(Arc::clone(&shared), Arc::clone(&line), door, logged_in);
     let stream = Stream::new(stream, Arc::clone(&line));
     let deadline = tokio::time::Instant::now() + shared.options.login_grace;
     let starting = russh::server::run_stream(config, stream, handler);
@@ -231,14 +243,22 @@ async fn connect(
         Ok(Err(_)) | Err(_) => {
             line.cut();
             if refused.load(Ordering::Acquire) {
-                outer::record_refused_login(&shared).await;
+                jump::record_refused_login(&shared).await;
             }
             return Ok(());
         }
     }
+    let heard = Arc::clone(&line);
+    let lost = alive::lost(
+        session.handle(),
+        shared.options.keepalive_interval,
+        shared.options.keepalive_max,
+        move || heard.received_bytes(),
+    );
     let mut session = session;
     let ended = tokio::select! {
         ended = &mut session => Some(ended),
+        () = lost => None,
         () = raised(&mut end) => tokio::time::timeout(FAREWELL, &mut session).await.ok(),
     };
     line.cut();

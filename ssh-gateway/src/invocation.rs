@@ -7,12 +7,15 @@ mod settle;
 
 use crate::downstream::Downstream;
 use crate::gateway::Shared;
+use crate::jump::LOGIN_OVER;
+use crate::keep::Keeper;
 use crate::redact::Needles;
-use crate::relay::{Relay, Seen};
+use crate::relay::Relay;
 use crate::repeat::{self, Match, Resolution};
 use crate::replay;
 use crate::request::{Destination, Preparation, Request};
 use crate::respond;
+use crate::seen::Seen;
 use crate::spool::Spool;
 use crate::upstream::{self, Login, Plan, Ready, Running, Started};
 use journal::contract::{
@@ -76,7 +79,7 @@ impl From<Denial> for Refusal {
 pub(crate) async fn run(job: Job, downstream: Downstream, spool: Spool) {
     let accepted = Accepted {
         gateway: Gateway::Ssh,
-        agent: Some(job.destination.agent.clone()),
+        agent: Some(job.destination.agent.name.clone()),
         action: job.request.action(),
         target: job.destination.target(),
         command: job.request.command(),
@@ -100,14 +103,9 @@ pub(crate) async fn run(job: Job, downstream: Downstream, spool: Spool) {
         let refusal = Refusal::new(verdict, "The gateway is going down; try later.", None);
         return refuse(&job.shared, downstream, accepted, refusal).await;
     }
-    // A login lasts as long as its connection; who was removed meanwhile gets nothing more.
-    if !accepted.agent.as_deref().is_some_and(|agent| job.shared.policy.is_current(agent)) {
+    if !job.shared.is_current(&job.destination.agent) {
         let verdict = Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated);
-        let refusal = Refusal::new(
-            verdict,
-            "The agent of this login was removed, or its access ended.",
-            None,
-        );
+        let refusal = Refusal::new(verdict, LOGIN_OVER, None);
         return refuse(&job.shared, downstream, accepted, refusal).await;
     }
     admit(job, downstream, spool, accepted, id).await;
@@ -130,7 +128,7 @@ async fn admit(
         window: guard_window(&job.request, &decision),
         key: None,
         join: decision.as_ref().is_ok_and(|grant| grant.approval.is_some()),
-        budget: decision.is_ok().then(|| snapshot.budget(&job.destination.agent)).flatten(),
+        budget: decision.is_ok().then(|| snapshot.budget(&job.destination.agent.name)).flatten(),
     };
     let unguarded = Guard { budget: guard.budget, ..Guard::default() };
     let admit = || shared.journal.admit(id, accepted.clone(), guard.clone());
@@ -380,7 +378,10 @@ async fn relay(job: &Job, mut call: Call, grant: &SshGrant, mut running: Running
     let options = &job.shared.options;
     // A program under a terminal ends with its terminal.
     let interactive = job.request.is_interactive() || job.preparation.terminal.is_some();
-    let relay = Relay::new(&mut call, &mut downstream, grant, options, interactive, &needles);
+    let Job { destination, request, preparation, .. } = job;
+    let keeper = Keeper::new(destination, request, preparation, grant, &needles);
+    let relay =
+        Relay::new(&mut call, &mut downstream, grant, options, interactive, keeper, &needles);
     let seen = relay.run(&mut running, spool).await;
     let cause = running.cause();
     // The target's side is over whatever comes; its close needs nobody to wait for it.

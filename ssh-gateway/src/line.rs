@@ -9,7 +9,7 @@ use crate::algorithms::WINDOW_BYTES;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ pub(crate) struct Line {
     cut: AtomicBool,
     reader: AtomicWaker,
     writer: AtomicWaker,
+    received_bytes: AtomicU64,
     spooled_bytes: AtomicUsize,
     spool_limit_bytes: usize,
 }
@@ -43,6 +44,7 @@ impl Line {
             cut: AtomicBool::new(false),
             reader: AtomicWaker::new(),
             writer: AtomicWaker::new(),
+            received_bytes: AtomicU64::new(0),
             spooled_bytes: AtomicUsize::new(0),
             spool_limit_bytes,
         })
@@ -53,6 +55,11 @@ impl Line {
         self.cut.store(true, Ordering::Release);
         self.reader.wake();
         self.writer.wake();
+    }
+
+    /// Bytes that came so far, of whatever kind.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.received_bytes.load(Ordering::Acquire)
     }
 
     fn is_cut(&self) -> bool {
@@ -126,7 +133,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
-        if let Some(pause) = self.line.pause(buf.filled().len().saturating_sub(before)) {
+        let read_bytes = buf.filled().len().saturating_sub(before);
+        self.line.received_bytes.fetch_add(read_bytes as u64, Ordering::AcqRel);
+        if let Some(pause) = self.line.pause(read_bytes) {
             self.pause.as_mut().reset(Instant::now() + pause);
             self.paused = true;
         }

@@ -4,9 +4,9 @@
 //! Who was connected, where to and how much is on record; what was done there is not, so the
 //! outcome is `unknown` by nature (contract S-1, S-6).
 
+use crate::door::Jump;
 use crate::downstream::Downstream;
 use crate::gateway::Shared;
-use crate::inner::Jump;
 use crate::invocation::{Refusal, end_refused, not_recorded, refuse, sentence};
 use crate::line::Line;
 use crate::spool::{Input, Spool, spool};
@@ -46,10 +46,11 @@ pub(crate) async fn serve(shared: Arc<Shared>, jump: Jump, grant: SshGrant, entr
     let mut downstream = Downstream::new(write, handle, gone, stall, false).held(reply);
     let host = if jump.host.contains(':') { format!("[{}]", jump.host) } else { jump.host.clone() };
     let target = format!("ssh://{host}:{}", jump.port);
-    let fingerprint = Digest::of(format!("affiant ssh relay 1 {} {target}", jump.agent).as_bytes());
+    let fingerprint =
+        Digest::of(format!("affiant ssh relay 1 {} {target}", jump.agent.name).as_bytes());
     let accepted = Accepted {
         gateway: Gateway::Ssh,
-        agent: Some(jump.agent.clone()),
+        agent: Some(jump.agent.name.clone()),
         action: "relay".to_owned(),
         target,
         command: None,
@@ -59,7 +60,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, jump: Jump, grant: SshGrant, entr
         link: None,
     };
     let id = shared.journal.new_id();
-    let budget = shared.policy.snapshot().budget(&jump.agent);
+    let budget = shared.policy.snapshot().budget(&jump.agent.name);
     let guard = Guard { budget, ..Guard::default() };
     let admitted = shared.journal.admit(id, accepted.clone(), guard);
     if let Ok(Admission::Spent(spent)) = admitted {

@@ -29,6 +29,9 @@ pub struct Options {
     pub client_stall: Duration,
     /// How long the result of a command is read after its client has gone (contract D-4).
     pub read_on: Duration,
+    /// How much more output of it is read (contract D-4): a producer without an end goes on for no
+    /// longer than that.
+    pub read_on_bytes: u64,
     /// How long a repeat of a call under way waits for its result (contract K-10).
     pub repeat_wait: Duration,
     /// How long `serve` waits for commands under way after it was told to stop.
@@ -49,6 +52,7 @@ impl Default for Options {
             stdin_spool_bytes: 32 << 20,
             client_stall: Duration::from_secs(600),
             read_on: Duration::from_secs(600),
+            read_on_bytes: 256 << 20,
             repeat_wait: Duration::from_secs(60),
             drain: Duration::from_secs(30),
         }

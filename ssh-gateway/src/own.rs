@@ -3,12 +3,13 @@
 //!
 //! Exit status 0: done; 1: asked for properly, but the answer is no; 2: wrong usage.
 
+use crate::channel;
 use crate::control::Control;
 use crate::downstream::{Downstream, End};
 use crate::gateway::Shared;
-use crate::inner;
+use crate::jump::LOGIN_OVER;
 use crate::line::Line;
-use crate::request::Request;
+use crate::request::{Agent, Request};
 use crate::spool::spool;
 use bytes::Bytes;
 use http::Method;
@@ -23,7 +24,7 @@ This is the SSH gateway of Affiant.
   ssh AGENT@GATEWAY inv list [--outcome O] [--phase P] [--since T] [--limit N] [--cursor C]
   ssh AGENT@GATEWAY inv show ID [--wait 10s]
   ssh AGENT@GATEWAY inv events ID
-  ssh AGENT@GATEWAY inv result ID [--from BYTE]
+  ssh AGENT@GATEWAY inv result ID [--stream stdout|stderr] [--from BYTE]
   ssh AGENT@GATEWAY inv decide ID
   ssh AGENT@GATEWAY inv ack ID
 ";
@@ -51,25 +52,31 @@ struct Ask {
     from: Option<u64>,
     /// Whether it asks for a stored result, as it is.
     is_result: bool,
+    /// Whether it asks for one stream of it.
+    names_stream: bool,
 }
 
 /// Serves one session channel of an agent.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     line: Arc<Line>,
-    agent: String,
+    agent: Agent,
     channel: Channel<Msg>,
     handle: Handle,
 ) {
     let (mut read, write) = channel.split();
-    let Some((request, preparation)) = inner::prepare(&mut read).await else { return };
+    let Some((request, preparation)) = channel::prepare(&mut read).await else { return };
     let (spool, gone) = spool(read, line);
     // None of the commands reads anything.
     drop(spool);
     let has_terminal = preparation.terminal.is_some();
     let stall = shared.options.client_stall;
     let mut downstream = Downstream::new(write, handle, gone, stall, has_terminal);
-    let answer = answer(shared.control.as_deref(), &agent, &request).await;
+    let answer = if shared.is_current(&agent) {
+        answer(shared.control.as_deref(), &agent.name, &request).await
+    } else {
+        Answer::refused(1, format!("affiant: {LOGIN_OVER}\n"))
+    };
     downstream.send(None, lines(answer.stdout, has_terminal)).await;
     downstream.send(Some(1), lines(answer.stderr, has_terminal)).await;
     if downstream.end(&End::Status(answer.status)).await.is_none() {
@@ -123,7 +130,7 @@ fn parse(words: &[&str]) -> Result<Ask, String> {
     let known: &[&str] = match *verb {
         "list" => &["--outcome", "--phase", "--since", "--limit", "--cursor"],
         "show" => &["--wait"],
-        "result" => &["--from"],
+        "result" => &["--from", "--stream"],
         "events" | "decide" | "ack" => &[],
         other => return Err(format!("there is no command `inv {}`", shown(other))),
     };
@@ -146,7 +153,7 @@ fn parse(words: &[&str]) -> Result<Ask, String> {
         "ack" => "/ack",
         _ => "",
     });
-    let (mut query, mut from) = (Vec::new(), None);
+    let (mut query, mut from, mut names_stream) = (Vec::new(), None, false);
     while let [name, more @ ..] = rest {
         let [value, more @ ..] = more else { return Err(format!("{} needs a value", shown(name))) };
         if !known.contains(name) {
@@ -155,6 +162,7 @@ fn parse(words: &[&str]) -> Result<Ask, String> {
         if *name == "--from" {
             from = Some(value.parse().map_err(|_| "--from takes a number of bytes")?);
         } else {
+            names_stream |= *name == "--stream";
             query.push(format!("{}={}", name.trim_start_matches('-'), plain(value)?));
         }
         rest = more;
@@ -163,7 +171,7 @@ fn parse(words: &[&str]) -> Result<Ask, String> {
         path = format!("{path}?{}", query.join("&"));
     }
     let method = if *verb == "ack" { Method::POST } else { Method::GET };
-    Ok(Ask { method, path, from, is_result: *verb == "result" })
+    Ok(Ask { method, path, from, is_result: *verb == "result", names_stream })
 }
 
 /// A value that can stand in a query.
@@ -194,7 +202,7 @@ async fn perform(control: &dyn Control, agent: &str, ask: Ask) -> Answer {
         return Answer { stdout: pretty(response.body()), ..Answer::default() };
     }
     let mut answer = Answer { stdout: response.into_body(), ..Answer::default() };
-    if is_ssh && ask.from.is_none() {
+    if is_ssh && ask.from.is_none() && !ask.names_stream {
         let stderr = Ask { path: format!("{}?stream=stderr", ask.path), ..ask };
         if let Some(response) = call(control, agent, &stderr).await
             && response.status().is_success()
@@ -248,6 +256,8 @@ mod tests {
         check("inv show act_01", Ok("GET /v1/invocations/act_01"));
         check("inv decide act_01", Ok("GET /v1/invocations/act_01/decision"));
         check("inv result act_01 --from 7", Ok("GET /v1/invocations/act_01/result"));
+        let stderr = "inv result act_01 --stream stderr --from 7";
+        check(stderr, Ok("GET /v1/invocations/act_01/result?stream=stderr"));
         check("inv ack act_01", Ok("POST /v1/invocations/act_01/ack"));
         check("inv show act_01/../../vault", Err("an invocation id looks like act_01J9Z..."));
         check("inv show", Err("`inv show` needs an id"));

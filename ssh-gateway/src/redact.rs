@@ -49,9 +49,16 @@ pub(crate) struct Redactor {
     longest_bytes: usize,
     held: Vec<u8>,
     found: bool,
+    /// Whether lengths have to stay, and nothing may wait for long.
+    is_framed: bool,
 }
 
 impl Redactor {
+    /// For a stream with lengths inside, whose reader waits for all that it is told of.
+    pub(crate) fn framed(needles: Needles) -> Self {
+        Self { is_framed: true, ..Self::new(needles) }
+    }
+
     pub(crate) fn new(needles: Needles) -> Self {
         let lengths = || needles.0.iter().map(|needle| needle.len());
         let window_bytes = lengths().min().unwrap_or(0);
@@ -64,7 +71,15 @@ impl Redactor {
                 }
             }
         }
-        Self { needles, moves, window_bytes, longest_bytes, held: Vec::new(), found: false }
+        Self {
+            needles,
+            moves,
+            window_bytes,
+            longest_bytes,
+            held: Vec::new(),
+            found: false,
+            is_framed: false,
+        }
     }
 
     /// Whether the credential was found.
@@ -86,12 +101,13 @@ impl Redactor {
         self.scan(whole)
     }
 
-    /// Whether a few bytes wait that are most likely no credential, such as a typed character.
+    /// Whether bytes wait that are to go on soon: a few that are most likely no credential, such as
+    /// a typed character, or any of a framed stream.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.held.is_empty() && self.held.len() < FEW_BYTES
+        !self.held.is_empty() && (self.is_framed || self.held.len() < FEW_BYTES)
     }
 
-    /// Lets a few bytes go that waited in vain for what would have made them a credential.
+    /// Lets bytes go that waited in vain for what would have made them a credential.
     pub(crate) fn release(&mut self) -> Bytes {
         if self.is_waiting() { self.finish() } else { Bytes::new() }
     }
@@ -119,7 +135,11 @@ impl Redactor {
             self.found = true;
             let clean = clean.get_or_insert_default();
             clean.extend_from_slice(whole.get(copied..at).unwrap_or_default());
-            clean.extend_from_slice(MARK);
+            if self.is_framed {
+                clean.resize(clean.len() + needle.len(), b'*');
+            } else {
+                clean.extend_from_slice(MARK);
+            }
             at += needle.len();
             copied = at;
         }
@@ -200,6 +220,20 @@ mod tests {
         assert!(!redactor.is_waiting());
         assert_eq!(redactor.release(), "");
         assert_eq!(redactor.push(Bytes::from_static(b" and more.")), "[redacted].");
+    }
+
+    /// I-4: where lengths stand in the stream, they stay, and nothing waits for ever.
+    #[test]
+    fn i_4_a_framed_stream_keeps_its_lengths() {
+        let mut redactor = Redactor::framed(Needles::password(&Secret::from("hunter22 and more")));
+        assert_eq!(
+            redactor.push(Bytes::from_static(b"<hunter22 and more>")),
+            "<*****************>"
+        );
+        assert!(redactor.found());
+        assert_eq!(redactor.push(Bytes::from_static(b"hunter22 and")), "");
+        assert!(redactor.is_waiting());
+        assert_eq!(redactor.release(), "hunter22 and");
     }
 
     #[test]

@@ -5,22 +5,27 @@
 //! own connection only, which is the back-pressure that is wanted. The feeder writes stdin and may
 //! wait for a slow target: the spool in between takes the client's bytes meanwhile.
 
+mod feed;
+mod mark;
+
 use crate::Options;
 use crate::downstream::{Downstream, End};
 use crate::flag::raised;
+use crate::keep::Keeper;
 use crate::redact::{Needles, Redactor};
-use crate::spool::{Input, Spool};
+use crate::seen::{Seen, Stop};
+use crate::spool::Spool;
 use crate::upstream::Running;
 use bytes::Bytes;
-use journal::contract::{Digest, KeepResult, RequestSent, ResponseStarted};
+use feed::{Fed, Feeder, Progress};
+use journal::contract::ResponseStarted;
 use journal::{Call, Stream};
+use mark::LastLine;
 use policy::SshGrant;
-use russh::client::Msg;
-use russh::{ChannelMsg, ChannelWriteHalf, Sig};
-use sha2::{Digest as _, Sha256};
+use russh::{ChannelMsg, Sig};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// How long the end of the streams waits for the end of the command. Until then, what went wrong
@@ -34,107 +39,8 @@ const KILL_TIME: Duration = Duration::from_secs(5);
 /// How long a few bytes wait that could be the beginning of an echoed credential.
 const ECHO_HOLD: Duration = Duration::from_millis(50);
 
-/// Why the gateway stopped reading by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// The output passed the route's bound.
-    OutputLimit,
-    /// The input passed the route's bound.
-    InputLimit,
-    /// The target took stdin too slowly, and the spool is full.
-    InputStalled,
-    /// The route's time for the command is over.
-    Deadline,
-    /// The client has gone, and with it what the session was for.
-    ClientGone,
-    /// The client has gone, and the time to read on for it is over.
-    ReadOnOver,
-}
-
-/// Everything that was seen of one command.
-#[derive(Debug, Default)]
-pub(crate) struct Seen {
-    /// The target's answer to the request.
-    pub(crate) accepted: Option<bool>,
-    /// Exit status or signal.
-    pub(crate) end: Option<End>,
-    /// The end of both streams.
-    pub(crate) eof: bool,
-    /// The orderly close of the channel.
-    pub(crate) closed: bool,
-    /// Output after the exit status.
-    pub(crate) output_after_end: bool,
-    /// What broke the protocol.
-    pub(crate) violation: Option<&'static str>,
-    /// Whether the last line of stdout met the route's mark of completion.
-    pub(crate) completed: Option<bool>,
-    /// Whether it was a forwarding, which ends by its close alone.
-    pub(crate) is_forwarding: bool,
-    /// Why the gateway stopped reading.
-    pub(crate) stop: Option<Stop>,
-    /// Content bytes, stdout and stderr together.
-    pub(crate) length_bytes: u64,
-    /// Whether an echoed credential was replaced.
-    pub(crate) redacted: bool,
-    pub(crate) hasher: Sha256,
-}
-
-impl Seen {
-    /// Digest of the content in the order of arrival.
-    pub(crate) fn digest(&self) -> Digest {
-        Digest(self.hasher.clone().finalize().into())
-    }
-}
-
 /// The note on a stdin that had not ended when the command did: length and digest.
 pub(crate) const STDIN_SO_FAR: &str = "STDIN_SO_FAR";
-
-/// The last line of a stream that is not empty, as far as a mark of completion can be long.
-#[derive(Debug, Default)]
-struct LastLine {
-    line: Vec<u8>,
-    is_over: bool,
-}
-
-/// Longer lines are no marks.
-const MAX_MARK_BYTES: usize = 4096;
-
-impl LastLine {
-    fn push(&mut self, data: &[u8]) {
-        for byte in data {
-            if *byte == b'\n' {
-                self.is_over = true;
-                continue;
-            }
-            if std::mem::take(&mut self.is_over) {
-                self.line.clear();
-            }
-            if self.line.len() <= MAX_MARK_BYTES {
-                self.line.push(*byte);
-            }
-        }
-    }
-
-    fn get(&self) -> &[u8] {
-        self.line.strip_suffix(b"\r").unwrap_or(&self.line)
-    }
-}
-
-/// How far the feeder is.
-#[derive(Default)]
-struct Progress {
-    hasher: Sha256,
-    length_bytes: u64,
-    ended: bool,
-}
-
-/// What the feeder tells.
-enum Fed {
-    /// The client ended stdin, and all of it was passed on.
-    Complete(RequestSent),
-    /// It stopped.
-    Stopped(Stop),
-}
 
 /// One command's relay.
 pub(crate) struct Relay<'a> {
@@ -144,11 +50,12 @@ pub(crate) struct Relay<'a> {
     pub(crate) options: &'a Options,
     /// Whether a client that is gone ends it.
     pub(crate) interactive: bool,
+    keeper: Keeper,
     filters: [Redactor; 2],
-    keeping: bool,
-    kept_bytes: u64,
     deadline: Option<Instant>,
     read_on: Option<Instant>,
+    /// Output that is still read for a client that has gone.
+    read_on_bytes: Option<u64>,
     eof_hold: Option<Instant>,
     echo_hold: Option<Instant>,
     last_line: LastLine,
@@ -162,8 +69,18 @@ impl<'a> Relay<'a> {
         grant: &'a SshGrant,
         options: &'a Options,
         interactive: bool,
+        keeper: Keeper,
         needles: &Needles,
     ) -> Self {
+        let filter = || {
+            // Lengths stand in the stream of a subsystem, and the other side waits for all of it.
+            if keeper.watch().is_some() {
+                Redactor::framed(needles.clone())
+            } else {
+                Redactor::new(needles.clone())
+            }
+        };
+        let filters = [filter(), filter()];
         let deadline = Instant::now().checked_add(grant.limits.response_timeout);
         Self {
             call,
@@ -171,11 +88,11 @@ impl<'a> Relay<'a> {
             grant,
             options,
             interactive,
-            filters: [Redactor::new(needles.clone()), Redactor::new(needles.clone())],
-            keeping: grant.keep == KeepResult::Full,
-            kept_bytes: 0,
+            keeper,
+            filters,
             deadline: if interactive { None } else { deadline },
             read_on: None,
+            read_on_bytes: None,
             eof_hold: None,
             echo_hold: None,
             last_line: LastLine::default(),
@@ -188,14 +105,15 @@ impl<'a> Relay<'a> {
         let (told, mut fed) = mpsc::unbounded_channel();
         let mut overflow = spool.overflow();
         let progress = Arc::<Mutex<Progress>>::default();
-        let feeder = tokio::spawn(feed(
-            spool,
-            Arc::clone(&running.write),
-            running.lost(),
-            self.grant.limits.request_bytes,
+        let feeder = Feeder {
+            write: Arc::clone(&running.write),
+            lost: running.lost(),
+            limit_bytes: self.grant.limits.request_bytes,
             told,
-            Arc::clone(&progress),
-        ));
+            progress: Arc::clone(&progress),
+            watch: self.keeper.watch(),
+        };
+        let feeder = tokio::spawn(feeder.run(spool));
         if running.is_forwarding {
             self.seen.is_forwarding = true;
             self.started();
@@ -210,7 +128,7 @@ impl<'a> Relay<'a> {
                     Some(message) => self.take(message).await,
                     None => break,
                 },
-                Some(news) = fed.recv() => self.heed(news),
+                Some(news) = fed.recv() => self.heed(news).await,
                 () = raised(&mut overflow) => self.seen.stop = Some(Stop::InputStalled),
                 () = self.downstream.gone(), if !left => {
                     left = true;
@@ -226,12 +144,13 @@ impl<'a> Relay<'a> {
         while let Ok(news) = fed.try_recv() {
             // What made the feeder stop is no news any more; a whole input still is.
             if matches!(news, Fed::Complete(_)) {
-                self.heed(news);
+                self.heed(news).await;
             }
         }
         self.note_stdin(&progress);
         self.flush().await;
-        self.seen.completed = self.grant.is_completed_by(self.last_line.get());
+        self.keeper.finish(self.call, self.seen.end.as_ref()).await;
+        self.seen.completed = self.grant.is_completed_by(self.last_line.line());
         self.seen.redacted = self.filters.iter().any(Redactor::found);
         self.seen
     }
@@ -240,8 +159,7 @@ impl<'a> Relay<'a> {
     fn note_stdin(&mut self, progress: &Mutex<Progress>) {
         let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
         if !progress.ended {
-            let Progress { length_bytes, hasher, .. } = &*progress;
-            let digest = Digest(hasher.clone().finalize().into());
+            let (length_bytes, digest) = (progress.sum.length_bytes(), progress.sum.digest());
             self.call.note(STDIN_SO_FAR, &format!("{length_bytes} {digest}"));
         }
     }
@@ -312,10 +230,21 @@ impl<'a> Relay<'a> {
             return;
         }
         self.seen.output_after_end |= self.seen.end.is_some();
-        let received_bytes = self.seen.length_bytes.saturating_add(data.len() as u64);
+        let length_bytes = data.len() as u64;
+        let received_bytes = self.seen.tally.whole().length_bytes().saturating_add(length_bytes);
         if self.grant.output_bytes.is_some_and(|limit_bytes| received_bytes > limit_bytes) {
             self.seen.stop = Some(Stop::OutputLimit);
             return;
+        }
+        if let Some(left_bytes) = &mut self.read_on_bytes {
+            *left_bytes = left_bytes.saturating_sub(length_bytes);
+            if *left_bytes == 0 {
+                self.seen.stop = Some(Stop::ReadOnOver);
+                return;
+            }
+        }
+        if extended.is_none() {
+            self.keeper.replies(self.call, &data).await;
         }
         let [stdout, stderr] = &mut self.filters;
         let clean = if extended.is_none() { stdout.push(data) } else { stderr.push(data) };
@@ -329,31 +258,13 @@ impl<'a> Relay<'a> {
         if data.is_empty() {
             return;
         }
-        self.seen.hasher.update(&data);
-        self.seen.length_bytes = self.seen.length_bytes.saturating_add(data.len() as u64);
+        let stream = if extended.is_none() { Stream::Stdout } else { Stream::Stderr };
+        self.seen.tally.push(stream, &data);
         if extended.is_none() && self.grant.completion.is_some() {
             self.last_line.push(&data);
         }
-        let stream = if extended.is_none() { Stream::Stdout } else { Stream::Stderr };
-        self.keep(stream, &data).await;
+        self.keeper.output(self.call, stream, &data).await;
         self.downstream.send(extended, data).await;
-    }
-
-    async fn keep(&mut self, stream: Stream, data: &[u8]) {
-        if !self.keeping {
-            return;
-        }
-        self.kept_bytes = self.kept_bytes.saturating_add(data.len() as u64);
-        if self.kept_bytes > self.grant.keep_bytes {
-            self.keeping = false;
-            self.call.discard_result();
-            self.call.note("RESULT_NOT_KEPT", "the output is longer than the route keeps");
-        } else if let Err(error) = self.call.store(stream, data).await {
-            self.keeping = false;
-            self.call.discard_result();
-            self.call.note("RESULT_NOT_KEPT", &error.to_string());
-            tracing::error!(id = %self.call.id(), %error, "a result can't be stored");
-        }
     }
 
     /// What the filters held back is clear at the end.
@@ -364,13 +275,14 @@ impl<'a> Relay<'a> {
         self.pass(Some(1), err).await;
     }
 
-    fn heed(&mut self, news: Fed) {
+    async fn heed(&mut self, news: Fed) {
         match news {
             Fed::Complete(sent) => {
                 if let Err(error) = self.call.request_sent(sent) {
                     tracing::warn!(%error, "REQUEST_SENT is not on record");
                 }
             }
+            Fed::Resized(size) => self.keeper.resized(self.call, size).await,
             Fed::Stopped(stop) => self.seen.stop = Some(stop),
         }
     }
@@ -378,6 +290,7 @@ impl<'a> Relay<'a> {
     /// The client has gone: read on for the record, or end what was for it alone (contract D-4).
     fn leave(&mut self) {
         self.call.note("CALLER_GONE", "the client left before the end of the command");
+        self.read_on_bytes = Some(self.options.read_on_bytes);
         if self.grant.kill_on_cancel {
             // It was told to end: what it says to that is the result.
             self.read_on = Instant::now().checked_add(KILL_TIME);
@@ -416,61 +329,4 @@ async fn sleep_until(at: Option<Instant>) {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
-}
-
-/// Passes the client's input on, in order. Ends with the target, or with the client: then stdin
-/// ends, too.
-async fn feed(
-    mut spool: Spool,
-    write: Arc<ChannelWriteHalf<Msg>>,
-    mut lost: watch::Receiver<bool>,
-    limit_bytes: u64,
-    told: mpsc::UnboundedSender<Fed>,
-    progress: Arc<Mutex<Progress>>,
-) {
-    while let Some(input) = spool.next().await {
-        let passed = match input {
-            Input::Data(data) => {
-                if count(&progress, &data) > limit_bytes {
-                    drop(told.send(Fed::Stopped(Stop::InputLimit)));
-                    return;
-                }
-                // A writer that waits for window is not woken when its connection dies.
-                tokio::select! {
-                    passed = write.data_bytes(data) => passed,
-                    () = raised(&mut lost) => return,
-                }
-            }
-            Input::Eof => {
-                drop(told.send(Fed::Complete(end(&progress))));
-                write.eof().await
-            }
-            Input::WindowChange([columns, rows, width, height]) => {
-                write.window_change(columns, rows, width, height).await
-            }
-            Input::Signal(signal) => write.signal(signal).await,
-        };
-        if passed.is_err() {
-            return;
-        }
-    }
-    if !progress.lock().unwrap_or_else(PoisonError::into_inner).ended {
-        drop(write.eof().await);
-    }
-}
-
-/// Counts bytes of stdin; answers how many there are.
-fn count(progress: &Mutex<Progress>, data: &[u8]) -> u64 {
-    let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
-    progress.hasher.update(data);
-    progress.length_bytes = progress.length_bytes.saturating_add(data.len() as u64);
-    progress.length_bytes
-}
-
-/// Marks the end of stdin.
-fn end(progress: &Mutex<Progress>) -> RequestSent {
-    let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
-    progress.ended = true;
-    let digest = Digest(progress.hasher.clone().finalize().into());
-    RequestSent { length_bytes: progress.length_bytes, digest }
 }

@@ -53,6 +53,11 @@ pub(crate) async fn answer(
             return downstream.fail(&respond::lines(&invocation.envelope())).await;
         }
     };
+    if invocation.accepted().action != "exec" {
+        // What is kept of a shell or an sftp session is told to people, not to the client's program.
+        let text = "affiant: a session is not answered from the record; `inv result` shows it.\n";
+        return downstream.fail(&format!("{text}{}", respond::lines(&invocation.envelope()))).await;
+    }
     let is_empty = invocation.evidence().response_bytes == Some(0);
     let (mut stored, end) = match (stored, end) {
         (Ok(stored), Some(end)) => (Some(stored), end),

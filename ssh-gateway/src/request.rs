@@ -10,10 +10,18 @@ pub(crate) const INVOCATION_VARIABLE: &str = "AFFIANT_INVOCATION";
 /// Variables per channel at most.
 const MAX_VARIABLES: usize = 64;
 
+/// An agent, by one login.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Agent {
+    pub(crate) name: String,
+    /// When its token was set. A later one ends what was logged in before.
+    pub(crate) token_set_at_ms: u64,
+}
+
 /// Where a session leads: the inner connection of one agent.
 #[derive(Debug, Clone)]
 pub(crate) struct Destination {
-    pub(crate) agent: String,
+    pub(crate) agent: Agent,
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) user: String,
@@ -79,7 +87,7 @@ impl Request {
     /// The action as policy decides it.
     pub(crate) fn to_action<'a>(&'a self, destination: &'a Destination) -> SshAction<'a> {
         SshAction {
-            agent: &destination.agent,
+            agent: &destination.agent.name,
             host: &destination.host,
             port: destination.port,
             user: &destination.user,
@@ -108,7 +116,7 @@ impl Request {
         let port = destination.port.to_be_bytes();
         let parts: [&[u8]; 7] = [
             b"affiant ssh 1",
-            destination.agent.as_bytes(),
+            destination.agent.name.as_bytes(),
             destination.user.as_bytes(),
             destination.host.as_bytes(),
             &port,
@@ -158,7 +166,8 @@ mod tests {
     use super::*;
 
     fn destination() -> Destination {
-        Destination { agent: "a".into(), host: "h".into(), port: 22, user: "u".into() }
+        let agent = Agent { name: "a".into(), token_set_at_ms: 1 };
+        Destination { agent, host: "h".into(), port: 22, user: "u".into() }
     }
 
     /// K-10, K-11: every part counts, and none runs into the next.
@@ -173,7 +182,7 @@ mod tests {
             Request::Shell.fingerprint(&destination()),
         ];
         let changes: [fn(&mut Destination); 5] = [
-            |d| d.agent = "b".into(),
+            |d| d.agent.name = "b".into(),
             |d| d.user = "uh".into(),
             |d| d.host = "g".into(),
             |d| d.port = 23,

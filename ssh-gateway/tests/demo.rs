@@ -47,6 +47,7 @@ async fn d_3_s_1_a_command_is_recorded_dispatched_settled_and_delivered() {
             "SETUP_ATTEMPTED",
             "DISPATCH_STARTED",
             "REMOTE_RESPONSE_STARTED",
+            "NOTED",
             "REMOTE_RESPONSE_COMPLETE",
             "RESULT_COMMITTED",
             "RESULT_DELIVERED",

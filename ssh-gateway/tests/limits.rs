@@ -15,12 +15,13 @@ use russh::client::{AuthResult, Config, Handle, Handler};
 use russh::keys::{PrivateKey, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
 use ssh_gateway::Options;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
-struct Trusting;
+#[derive(Default)]
+struct Trusting(Arc<Mutex<Option<String>>>);
 
 impl Handler for Trusting {
     type Error = russh::Error;
@@ -28,11 +29,22 @@ impl Handler for Trusting {
     async fn check_server_key(&mut self, _: &PublicKeyOrCertificate) -> Result<bool, Self::Error> {
         Ok(true)
     }
+
+    async fn kex_done(
+        &mut self,
+        _secret: Option<&[u8]>,
+        names: &russh::Names,
+        _session: &mut russh::client::Session,
+    ) -> Result<(), Self::Error> {
+        *self.0.lock().unwrap() = Some(names.kex.as_ref().to_owned());
+        Ok(())
+    }
 }
 
 async fn connect(home: &Home) -> Handle<Trusting> {
     let stream = TcpStream::connect(home.address).await.unwrap();
-    let connecting = russh::client::connect_stream(Arc::new(Config::default()), stream, Trusting);
+    let connecting =
+        russh::client::connect_stream(Arc::new(Config::default()), stream, Trusting::default());
     within(connecting).await.unwrap()
 }
 
@@ -127,4 +139,34 @@ async fn a_registered_public_key_logs_in() {
     let line = std::fs::read_to_string(key.with_added_extension("pub")).unwrap();
     home.policy.add_agent_key(AGENT, line.trim()).unwrap();
     assert!(login_with_key(&home, AGENT, &key).await);
+}
+
+/// A client that can do the hybrid key exchange gets it.
+#[tokio::test]
+async fn the_hybrid_key_exchange_is_offered() {
+    let (home, _target) = demo_home_with("", Options::default()).await;
+    let stream = TcpStream::connect(home.address).await.unwrap();
+    let chosen = Arc::default();
+    let handler = Trusting(Arc::clone(&chosen));
+    let connecting = russh::client::connect_stream(Arc::new(Config::default()), stream, handler);
+    let mut session = within(connecting).await.unwrap();
+    // By then the exchange is over.
+    drop(within(session.authenticate_none("nobody")).await);
+    assert_eq!(chosen.lock().unwrap().as_deref(), Some("mlkem768x25519-sha256"));
+}
+
+/// Keepalives begin after the login: a client that takes its time before it is not disturbed.
+#[tokio::test]
+async fn keepalives_do_not_disturb_a_login() {
+    let options = Options {
+        keepalive_interval: Duration::from_millis(100),
+        keepalive_max: 50,
+        ..Options::default()
+    };
+    let (home, _target) = demo_home_with("", options).await;
+    let mut session = connect(&home).await;
+    // Longer than several keepalives: the time is the case.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let result = within(session.authenticate_password(AGENT, home.token.as_str())).await;
+    assert!(matches!(result, Ok(AuthResult::Success)), "{result:?}");
 }

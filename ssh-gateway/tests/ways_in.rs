@@ -99,3 +99,48 @@ async fn e_5_the_gateway_answers_for_itself() {
     // Nothing of it is an invocation.
     assert_eq!(bench.home.count(), 0);
 }
+
+/// One connection to the gateway serves every jump of a client that shares it (ControlMaster on the
+/// jump host), and each jump its own commands.
+#[tokio::test]
+async fn a_shared_connection_to_the_gateway_serves_every_jump() {
+    let Some(bench) = Bench::start("").await else { return };
+    let socket = bench.home.directory.path().join("jump");
+    let config = std::fs::read_to_string(&bench.config).unwrap();
+    let shared = format!(
+        "Host affiant-gateway\n    ControlMaster auto\n    ControlPath {}\n    \
+         ControlPersist 60\n\n{config}",
+        socket.display()
+    );
+    std::fs::write(&bench.config, shared).unwrap();
+    // The master that stays behind keeps the streams it was started with.
+    let mut first = bench.ssh(&["t", "exit 7"]);
+    first.stdout(Stdio::null()).stderr(Stdio::null());
+    assert_eq!(within(first.status()).await.unwrap().code(), Some(7));
+    assert!(socket.exists());
+    let lines: Vec<String> = (0..4).map(|n| format!("echo {n}")).collect();
+    let runs = lines.iter().map(|line| bench.run(line));
+    for (n, output) in futures::future::join_all(runs).await.into_iter().enumerate() {
+        assert_eq!(out(&output), format!("{n}\n"), "{}", err(&output));
+    }
+    let mut exit = bench.command("ssh");
+    exit.args(["-O", "exit", "affiant-gateway"]);
+    within(exit.output()).await.unwrap();
+}
+
+/// The gateway logs in with keys of every type that OpenSSH makes.
+#[tokio::test]
+async fn keys_of_every_type_log_in() {
+    let Some(bench) = Bench::start("").await else { return };
+    let root = bench.sshd.directory.path();
+    for kind in ["ed25519", "ecdsa", "rsa"] {
+        let key = root.join(format!("user_{kind}"));
+        let mut keygen = tokio::process::Command::new("ssh-keygen");
+        keygen.args(["-q", "-t", kind, "-N", "", "-f"]).arg(&key);
+        assert!(within(keygen.status()).await.unwrap().success());
+        std::fs::copy(key.with_added_extension("pub"), root.join("authorized_keys")).unwrap();
+        bench.home.policy.set_secret("target-key", &common::secret_file(&key)).unwrap();
+        let output = bench.run(&format!("echo {kind}")).await;
+        assert_eq!(out(&output), format!("{kind}\n"), "{}", err(&output));
+    }
+}

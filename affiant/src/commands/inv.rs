@@ -1,4 +1,4 @@
-//! `affiant inv`: list, show, events, result, decide, retry, reconcile, attest, waiting, ack.
+//! `affiant inv`: list, show, events, result, play, decide, retry, reconcile, attest, waiting, ack.
 
 use super::Context;
 use crate::cli::Inv;
@@ -43,16 +43,17 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
             }
             Ok(ExitCode::SUCCESS)
         }
-        Inv::Result { id, output } => result(&client, &id, output.as_deref()).await,
-        Inv::Decide { id } => {
-            let decision = client.json(&path(&id, "/decision")?).await?;
-            if context.json {
-                output::json(&decision)?;
-            } else {
-                output::line(text(&decision, "/decision"));
-            }
+        Inv::Result { id, output, from, stream } => {
+            let wanted = Wanted { id: &id, from, stream: stream.as_deref() };
+            result(&client, &wanted, output.as_deref()).await
+        }
+        Inv::Play { id, speed } => {
+            let recording =
+                client.expect(Method::GET, &path(&id, "/result")?, Bytes::new()).await?;
+            super::play::play(recording.body(), speed)?;
             Ok(ExitCode::SUCCESS)
         }
+        Inv::Decide { id } => decide(context, &client, &id).await,
         Inv::Retry { id } => {
             let body = client.act(&path(&id, "/retry")?, Bytes::new()).await?;
             print_attempt(context, &body)
@@ -76,6 +77,16 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+async fn decide(context: &Context, client: &Client, id: &str) -> anyhow::Result<ExitCode> {
+    let decision = client.json(&path(id, "/decision")?).await?;
+    if context.json {
+        output::json(&decision)?;
+    } else {
+        output::line(text(&decision, "/decision"));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The id is checked here, so that it can stand in a path.
@@ -236,13 +247,27 @@ fn print_events(events: &Value) {
     output::table(&rows);
 }
 
-/// Writes the stored content as it was received: to the file, or to stdout (and stderr, for SSH).
-async fn result(client: &Client, id: &str, file: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let response = client.call(Method::GET, &path(id, "/result")?, Bytes::new()).await?;
-    let Some(outcome) = response.headers().get("affiant-result") else {
+/// Which part of a stored result is wanted.
+struct Wanted<'a> {
+    id: &'a str,
+    from: Option<u64>,
+    stream: Option<&'a str>,
+}
+
+/// Writes the stored content as it was received: to the file, or to stdout (and stderr, for SSH,
+/// unless a part is asked for).
+async fn result(
+    client: &Client,
+    wanted: &Wanted<'_>,
+    file: Option<&Path>,
+) -> anyhow::Result<ExitCode> {
+    let query = wanted.stream.map(|stream| format!("?stream={stream}")).unwrap_or_default();
+    let whole = path(wanted.id, "/result")?;
+    let response = client.read_from(&format!("{whole}{query}"), wanted.from).await?;
+    let Some(kind) = response.headers().get("affiant-result") else {
         return Err(refusal(response.status(), response.body()));
     };
-    let over_ssh = outcome.as_bytes() == b"ssh";
+    let over_ssh = kind.as_bytes() == b"ssh";
     output::note(&match response.headers().get("affiant-exit") {
         Some(exit) if over_ssh => {
             format!("ended with {}", String::from_utf8_lossy(exit.as_bytes()))
@@ -250,9 +275,8 @@ async fn result(client: &Client, id: &str, file: Option<&Path>) -> anyhow::Resul
         _ => format!("status {}", response.status()),
     });
     write_content(response.body(), file)?;
-    if over_ssh {
-        let path = path(id, "/result?stream=stderr")?;
-        let stderr = client.expect(Method::GET, &path, Bytes::new()).await?;
+    if over_ssh && wanted.stream.is_none() && wanted.from.is_none() {
+        let stderr = client.read_from(&format!("{whole}?stream=stderr"), None).await?;
         std::io::Write::write_all(&mut std::io::stderr().lock(), stderr.body())?;
     }
     Ok(ExitCode::SUCCESS)

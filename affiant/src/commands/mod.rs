@@ -9,6 +9,7 @@ mod init;
 mod inv;
 mod journal;
 mod learn;
+mod play;
 mod policy;
 mod run;
 mod secret;

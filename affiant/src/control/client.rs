@@ -55,11 +55,30 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> anyhow::Result<Response<Bytes>> {
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(http::header::HOST, "affiant.internal")
-            .body(Full::new(body))?;
+        let request = Request::builder().method(method).uri(path);
+        self.send(request, body).await
+    }
+
+    /// Reads a stored result, from a byte on if one is given.
+    pub(crate) async fn read_from(
+        &self,
+        path: &str,
+        from: Option<u64>,
+    ) -> anyhow::Result<Response<Bytes>> {
+        let mut request = Request::builder().method(Method::GET).uri(path);
+        if let Some(from) = from {
+            request = request.header(http::header::RANGE, format!("bytes={from}-"));
+        }
+        self.send(request, Bytes::new()).await
+    }
+
+    async fn send(
+        &self,
+        request: http::request::Builder,
+        body: Bytes,
+    ) -> anyhow::Result<Response<Bytes>> {
+        let request =
+            request.header(http::header::HOST, "affiant.internal").body(Full::new(body))?;
         let response = match self {
             Self::Socket(socket) => call_socket(socket, request).await?,
             Self::Local(router) => {

@@ -251,7 +251,8 @@ struct StoredHead {
 }
 
 /// `GET /v1/invocations/{id}/result`: the stored response with its status, its selected headers and
-/// its content; `Range: bytes=N-` resumes. For SSH: stdout, or stderr with `?stream=stderr`.
+/// its content; `Range: bytes=N-` resumes. For SSH: stdout, or stderr with `?stream=stderr`; each has
+/// a range of its own.
 ///
 /// A read is a read: nothing is dispatched (contract R-3). A whole result that an agent's host
 /// acknowledged counts as handed over; a part of one, or an answer that was only sent, does not.
@@ -272,10 +273,6 @@ pub(super) async fn result(
     let over_ssh = invocation.accepted().gateway == Gateway::Ssh;
     let wanted = wanted.unwrap_or(if over_ssh { Stream::Stdout } else { Stream::Content });
     let offset = headers.get(http::header::RANGE).map(range_start).transpose()?;
-    if over_ssh && offset.is_some() {
-        return Err(invalid("Range", "only the content of an HTTP result can be resumed"));
-    }
-
     let journal = state.journal.clone();
     let id = invocation.id();
     let read = tokio::task::spawn_blocking(move || read_result(&journal, id, wanted, offset));
@@ -321,19 +318,33 @@ fn read_result(
     let mut stored = journal.result(id).map_err(refused)?;
     let head =
         stored.head().map(serde_json::from_slice).transpose().map_err(|error| internal(&error))?;
-    let length_bytes = stored.length_bytes();
-    if let Some(offset) = offset {
-        if offset >= length_bytes {
-            let detail = format!("the stored content has {length_bytes} bytes");
-            return Err(Problem::new(ProblemCode::RangeNotSatisfiable, detail));
-        }
-        stored.skip(offset).map_err(refused)?;
-    }
+    let start = offset.unwrap_or(0);
+    let unsatisfiable = |length_bytes: u64| {
+        let detail = format!("the stored content has {length_bytes} bytes");
+        Err(Problem::new(ProblemCode::RangeNotSatisfiable, detail))
+    };
     let mut content = Vec::new();
+    let mut length_bytes = 0;
+    if wanted == Stream::Content {
+        length_bytes = stored.length_bytes();
+        if offset.is_some() && start >= length_bytes {
+            return unsatisfiable(length_bytes);
+        }
+        stored.skip(start).map_err(refused)?;
+        content = stored.read_to_end().map_err(refused)?;
+        return Ok(Stored { head, content, length_bytes });
+    }
+    // The streams of a command lie in the order of arrival: its own part is found by reading.
     while let Some((stream, chunk)) = stored.next_chunk().map_err(refused)? {
         if stream == wanted {
-            content.extend_from_slice(&chunk);
+            let left_out = start.saturating_sub(length_bytes).min(chunk.len() as u64);
+            let left_out = usize::try_from(left_out).unwrap_or(usize::MAX);
+            content.extend_from_slice(chunk.get(left_out..).unwrap_or_default());
+            length_bytes += chunk.len() as u64;
         }
+    }
+    if offset.is_some() && start >= length_bytes {
+        return unsatisfiable(length_bytes);
     }
     Ok(Stored { head, content, length_bytes })
 }
@@ -378,9 +389,14 @@ fn render(
             }
         }
         None => {
+            let content_type = match invocation.accepted().action.as_str() {
+                "shell" => "application/x-asciicast",
+                "subsystem:sftp" => "application/jsonl",
+                _ => "application/octet-stream",
+            };
             builder = builder
                 .header("affiant-result", "ssh")
-                .header(http::header::CONTENT_TYPE, "application/octet-stream");
+                .header(http::header::CONTENT_TYPE, content_type);
             if let Some(end) = invocation.evidence().ssh_end {
                 builder = builder.header(
                     "affiant-exit",

@@ -5,6 +5,7 @@
 use crate::body::{Decoder, Step};
 use crate::format::{FrameView, Header, RecordView, reseal_frame};
 use crate::head::{self, Fields, Framing};
+use crate::sftp::{Sftp, Totals};
 use bytes::{Bytes, BytesMut};
 use journal::contract::Event;
 use policy::Policy;
@@ -48,6 +49,37 @@ pub fn response_head(data: &[u8]) {
     if head::response_framing(&ours, "GET").is_ok() {
         unambiguous(&ours.fields);
     }
+}
+
+/// An sftp session means the same in whatever pieces it comes, and every operation that is told has a
+/// name and an end.
+pub fn sftp(data: &[u8]) {
+    let (told, totals) = sftp_session(data, usize::MAX);
+    assert_eq!(sftp_session(data, 1), (told.clone(), totals), "the pieces decide");
+    assert_eq!(totals.operations, told.len() as u64);
+    for operation in told {
+        assert!(operation.get("op").is_some_and(serde_json::Value::is_string));
+        assert!(operation.get("status").is_some_and(serde_json::Value::is_string));
+        assert!(operation.to_string().len() < 32 << 10, "a record without bound");
+    }
+}
+
+/// Plays an input: each message begins with a byte that says who sends and how many bytes follow.
+fn sftp_session(data: &[u8], piece_bytes: usize) -> (Vec<serde_json::Value>, Totals) {
+    let (mut sftp, mut told, mut rest) = (Sftp::default(), Vec::new(), data);
+    while let Some((head, after)) = rest.split_first() {
+        let (message, later) = after.split_at(usize::from(head & 0x7f).min(after.len()));
+        for piece in message.chunks(piece_bytes.min(message.len().max(1))) {
+            if head & 0x80 == 0 {
+                told.extend(sftp.reply(piece));
+            } else {
+                sftp.request(piece);
+            }
+        }
+        rest = later;
+    }
+    told.extend(sftp.finish());
+    (told, sftp.totals())
 }
 
 /// Chunked content is complete, cut or malformed, whatever the pieces it comes in; and nothing

@@ -19,3 +19,7 @@ mod format;
 #[rustfmt::skip]
 #[path = "../../../proxy/src/head.rs"]
 mod head;
+#[cfg(not(test))]
+#[rustfmt::skip]
+#[path = "../../../ssh-gateway/src/sftp.rs"]
+mod sftp;

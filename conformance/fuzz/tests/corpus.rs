@@ -80,3 +80,9 @@ fn j_1_events() {
 fn v_2_policies() {
     replay("policy", checks::policy);
 }
+
+/// What an sftp session did is read from its packets, whatever the pieces.
+#[test]
+fn sftp_sessions() {
+    replay("sftp", checks::sftp);
+}

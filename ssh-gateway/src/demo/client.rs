@@ -156,6 +156,29 @@ impl Client {
         Ok(output)
     }
 
+    /// Runs a command, sends it a signal once its first output has come, and reads to the end.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn exec_and_signal(
+        &self,
+        command: &str,
+        signal: &str,
+    ) -> Result<Output, ClientError> {
+        let (mut read, write) = self.start(command, None).await?.split();
+        let mut output = Output::default();
+        let mut signal = Some(russh::Sig::Custom(signal.to_owned()));
+        while let Some(message) = read.wait().await {
+            output.take(message);
+            if let Some(signal) = signal.take_if(|_| !output.stdout.is_empty()) {
+                let step = "the signal";
+                let sent = bounded(step, write.signal(signal)).await?;
+                sent.map_err(|source| ClientError::Hop { step, source })?;
+            }
+        }
+        Ok(output)
+    }
+
     /// Runs a command and goes away, connection and all, once its first output has come or `after`
     /// has passed.
     ///

@@ -1,5 +1,6 @@
 //! A scripted SSH target: the command says how the target behaves, well or badly.
 
+use crate::downstream::signal_name;
 use crate::line::{Line, Stream};
 use policy::Secret;
 use russh::keys::ssh_key::{self, LineEnding};
@@ -38,11 +39,15 @@ pub enum TargetError {
 /// | `flood N` | N bytes on stdout, exit status 0 |
 /// | `sleep MS` | waits, then `done` on stdout, exit status 0 |
 /// | `linger MS` | `begun` on stdout, then like `sleep` |
+/// | `await` | `begun` on stdout, waits for a signal, ends by it |
 /// | `vanish` | accepts, has its effect, closes the channel without an exit status |
 /// | `drop` | accepts, has its effect, closes the connection |
 /// | `cut` | accepts, half of the output, exit status 0, then closes the connection |
 /// | `trail` | accepts, exit status 0, more output, then closes the channel without end-of-file |
 /// | `bare` | like `echo`, but closes the channel without end-of-file |
+/// | `late` | accepts, exit status 0, then all of the output, end-of-file and close |
+/// | `beyond` | accepts, end-of-file, then output all the same |
+/// | `silent` | never answers the request, nor does anything else |
 /// | `mute` | never answers the request; closes the connection after 300 ms |
 /// | `refuse` | refuses the request; no effect |
 /// | `twice` | sends two exit statuses |
@@ -193,7 +198,7 @@ impl Handler for Peer {
         session: &mut Session,
     ) -> Result<(), Self::Error> {
         match command {
-            b"mute" => Ok(()),
+            b"mute" | b"silent" => Ok(()),
             b"refuse" => session.channel_failure(channel),
             _ => session.channel_success(channel),
         }
@@ -250,6 +255,18 @@ impl Script {
                 self.write.data_bytes(&b"done\n"[..]).await?;
                 self.exit(0).await
             }
+            "await" => {
+                self.write.data_bytes(&b"begun\n"[..]).await?;
+                loop {
+                    match self.read.wait().await {
+                        Some(ChannelMsg::Signal { signal }) => {
+                            return self.signal(signal_name(&signal)).await;
+                        }
+                        Some(_) => {}
+                        None => return Ok(()),
+                    }
+                }
+            }
             _ => self.misbehave(verb, argument).await,
         }
     }
@@ -270,6 +287,21 @@ impl Script {
                 self.write.exit_status(0).await?;
                 self.write.data_bytes(&b"first half"[..]).await?;
                 self.write.close().await
+            }
+            "late" => {
+                self.write.exit_status(0).await?;
+                self.write.data_bytes(&b"all of it\n"[..]).await?;
+                self.write.eof().await?;
+                self.write.close().await
+            }
+            "beyond" => {
+                self.write.eof().await?;
+                self.write.data_bytes(&b"more"[..]).await?;
+                self.exit(0).await
+            }
+            "silent" => {
+                while self.read.wait().await.is_some() {}
+                Ok(())
             }
             "bare" => {
                 self.write.data_bytes(format!("{argument}\n").into_bytes()).await?;

@@ -37,7 +37,7 @@ pub(super) async fn ask(caller: Caller, call: Call, grant: SshGrant) {
     let Some(approval) = grant.approval else { return };
     let Caller { job, downstream, .. } = caller;
     let journal = &job.shared.journal;
-    if journal.holds_enough(Some(&job.destination.agent)) {
+    if journal.holds_enough(Some(&job.destination.agent.name)) {
         let verdict = Verdict::refused(Retry::Backoff, Code::BudgetSpent);
         let message = "As many calls as one agent may have wait for an approval already.";
         let refusal = Refusal::new(verdict, message, Some("approval"));
@@ -100,7 +100,7 @@ async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Appro
     let mut told = false;
     loop {
         let snapshot = shared.policy.snapshot();
-        let budget = snapshot.budget(&job.destination.agent);
+        let budget = snapshot.budget(&job.destination.agent.name);
         let now: Preflight = bound(&job, &grant, snapshot.version());
         let held = match shared.journal.resume(id, &now, budget.as_ref()).await {
             Ok(Resumed::Go(call)) => return go_on(job, downstream, spool, call, grant).await,

@@ -2,14 +2,17 @@
 
 use crate::delivery::Deliveries;
 use crate::downstream::{Downstream, End};
-use crate::relay::{Seen, Stop};
 use crate::respond;
+use crate::seen::{Seen, Stop};
 use journal::Call;
 use journal::contract::{
     Code, Completion, Ended, Envelope, Observation, Outcome, Phase, ResponseComplete, Retry,
     SshEnd, Verdict, after_unknown, settle_ssh,
 };
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The note on both streams and on what ended them.
+const STREAMS: &str = "SSH_STREAMS";
 
 /// What everything that was seen adds up to.
 enum Conclusion {
@@ -92,7 +95,7 @@ fn stopped(stop: Stop) -> Conclusion {
         Stop::ClientGone => (Code::CallerCancelled, "The client left, and the session was ended."),
         Stop::ReadOnOver => (
             Code::CallerCancelled,
-            "The client left, and the command did not end in the time to read on.",
+            "The client left, and the command did not end within what is read on, in time or output.",
         ),
     };
     Conclusion::Incomplete(code, message.to_owned())
@@ -106,6 +109,9 @@ pub(super) async fn settle(
     seen: Seen,
     cause: &str,
 ) {
+    if seen.accepted == Some(true) {
+        call.note(STREAMS, &seen.streams());
+    }
     let settled = match seen.conclude() {
         Conclusion::Complete(end) => {
             let record = end.to_record();
@@ -130,7 +136,7 @@ pub(super) async fn settle(
                 field: None,
                 not_before_ms: None,
                 observation: Some(Observation {
-                    length_bytes: seen.length_bytes,
+                    length_bytes: seen.tally.whole().length_bytes(),
                     cause: cause.to_owned(),
                 }),
             };
@@ -151,8 +157,8 @@ fn complete(seen: &Seen, end: Option<SshEnd>) -> ResponseComplete {
             Some(SshEnd::ExitSignal(_)) => Completion::ExitSignal,
             None => Completion::CloseDelimited,
         },
-        length_bytes: seen.length_bytes,
-        digest: seen.digest(),
+        length_bytes: seen.tally.whole().length_bytes(),
+        digest: seen.tally.whole().digest(),
         ssh_end: end,
         redacted: seen.redacted,
     }

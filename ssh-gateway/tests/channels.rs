@@ -1,0 +1,231 @@
+//! Many channels over one connection: what happens in one stays in it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "test code: a broken expectation ends the test"
+)]
+
+mod common;
+
+use common::openssh::{Bench, err, free_port, out};
+use common::within;
+use journal::contract::Outcome;
+use ssh_gateway::Options;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Child;
+
+/// One client connection that everything shares; `forward` is open to the target's own host.
+struct Shared {
+    bench: Bench,
+    socket: PathBuf,
+    _master: Child,
+}
+
+impl Shared {
+    async fn start(sshd: &str, options: &[&str]) -> Option<Self> {
+        let extra = "repeat_guard = \"off\"\nresult = { keep = \"digest\" }\n\
+                     limits = { connect_timeout = \"5s\" }";
+        let bench = Bench::start_with(extra, sshd, Options::default()).await?;
+        let text = common::policy_text(bench.sshd.address, &bench.sshd.host_key(), extra);
+        let text = text.replace("\"sftp\"]", "\"sftp\", \"forward\"]");
+        bench.home.policy.apply(&text, "policy.toml", "test").unwrap();
+        let socket = bench.home.directory.path().join("mux");
+        let mut master = bench.ssh(&["-M", "-N", "-S", socket.to_str().unwrap()]);
+        master.args(options).arg("t").stdout(Stdio::null()).stderr(Stdio::null());
+        let master = master.spawn().unwrap();
+        let there = async {
+            while !socket.exists() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        within(there).await;
+        Some(Self { bench, socket, _master: master })
+    }
+
+    fn command(&self, line: &str) -> tokio::process::Command {
+        self.bench.ssh(&["-S", self.socket.to_str().unwrap(), "t", line])
+    }
+
+    async fn run(&self, line: &str) -> Output {
+        tokio::time::timeout(Duration::from_secs(20), self.command(line).output())
+            .await
+            .expect("a channel waits for another one")
+            .unwrap()
+    }
+}
+
+/// A reader that stops stalls its own command, and nothing else of the connection; killed with its
+/// window used up, it leaves the connection in order.
+#[tokio::test]
+async fn a_stalled_reader_stalls_only_its_channel() {
+    let Some(shared) = Shared::start("", &[]).await else { return };
+    let mut stalled = shared.command("head -c 200000000 /dev/zero").spawn().unwrap();
+    let mut stdout = stalled.stdout.take().unwrap();
+    let mut first = [0; 1];
+    within(stdout.read_exact(&mut first)).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(out(&shared.run("echo alive").await), "alive\n");
+    }
+    // The same for stdin that nobody takes.
+    let mut sleeping = shared.command("sleep 60").stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = sleeping.stdin.take().unwrap();
+    let feeding = tokio::spawn(async move { drop(stdin.write_all(&vec![0; 4 << 20]).await) });
+    assert_eq!(out(&shared.run("echo alive").await), "alive\n");
+    stalled.kill().await.unwrap();
+    sleeping.kill().await.unwrap();
+    feeding.abort();
+    assert_eq!(out(&shared.run("echo alive").await), "alive\n");
+}
+
+/// A target that allows one session per connection allows any number of commands: each has a
+/// connection of its own.
+#[tokio::test]
+async fn max_sessions_of_the_target_is_no_limit() {
+    let Some(shared) = Shared::start("MaxSessions 1", &[]).await else { return };
+    let lines = ["sleep 0.5; echo 1", "sleep 0.5; echo 2", "sleep 0.5; echo 3"];
+    let outputs = futures::future::join_all(lines.map(|line| shared.run(line))).await;
+    let texts: Vec<String> = outputs.iter().map(out).collect();
+    assert_eq!(texts, ["1\n", "2\n", "3\n"], "{outputs:?}");
+}
+
+/// A destination that never answers blocks its own forwarding only.
+#[tokio::test]
+async fn a_dead_destination_blocks_nothing_else() {
+    // A listener whose queue is full: further connections get no answer.
+    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = dead.local_addr().unwrap();
+    let mut fillers = Vec::new();
+    let full = async {
+        let quick = Duration::from_millis(300);
+        while let Ok(stream) = tokio::time::timeout(quick, TcpStream::connect(place)).await {
+            fillers.push(stream.unwrap());
+        }
+    };
+    within(full).await;
+    let near = free_port();
+    let forward = format!("127.0.0.1:{near}:{place}");
+    let Some(shared) = Shared::start("", &["-L", &forward]).await else { return };
+    let mut waiting = TcpStream::connect(("127.0.0.1", near)).await.unwrap();
+    waiting.write_all(b"x").await.unwrap();
+    assert_eq!(out(&shared.run("echo alive").await), "alive\n");
+}
+
+/// A forwarding whose service resets it ends alone.
+#[tokio::test]
+async fn a_broken_forwarding_stays_in_its_channel() {
+    let service = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = service.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = service.accept().await {
+            let mut byte = [0; 1];
+            drop(stream.read(&mut byte).await);
+            // Closed with unread bytes: a reset.
+            stream.set_zero_linger().unwrap();
+        }
+    });
+    let near = free_port();
+    let forward = format!("127.0.0.1:{near}:{place}");
+    let Some(shared) = Shared::start("", &["-L", &forward]).await else { return };
+    let mut running = shared.command("sleep 1.5; echo done").spawn().unwrap();
+    for _ in 0..5 {
+        let mut stream = TcpStream::connect(("127.0.0.1", near)).await.unwrap();
+        stream.write_all(b"abc").await.unwrap();
+        let mut rest = Vec::new();
+        drop(within(stream.read_to_end(&mut rest)).await);
+    }
+    let mut done = String::new();
+    within(running.stdout.take().unwrap().read_to_string(&mut done)).await.unwrap();
+    assert_eq!((done.as_str(), within(running.wait()).await.unwrap().code()), ("done\n", Some(0)));
+}
+
+/// A service that speaks first is heard from its first byte on, eight times.
+#[tokio::test]
+async fn the_first_bytes_of_a_forwarding_arrive() {
+    let Some(shared) = Shared::start("", &[]).await else { return };
+    for _ in 0..8 {
+        let place = shared.bench.sshd.address.to_string();
+        let mut child =
+            shared.bench.ssh(&["-W", &place, "t"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut banner = [0; 8];
+        within(child.stdout.as_mut().unwrap().read_exact(&mut banner)).await.unwrap();
+        assert_eq!(&banner, b"SSH-2.0-");
+        child.kill().await.unwrap();
+    }
+}
+
+/// `-D` beside a script over stdin, as editors start their servers; and policy's refusal of a
+/// forwarding leaves the script alone.
+#[tokio::test]
+async fn a_socks_port_beside_a_script_works() {
+    let Some(shared) = Shared::start("", &[]).await else { return };
+    let port = free_port();
+    let mut script = shared.bench.ssh(&["-T", "-D", &port.to_string(), "t", "bash"]);
+    let mut script = script.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = script.stdin.take().unwrap();
+    stdin.write_all(b"echo ready\n").await.unwrap();
+    let mut ready = [0; 6];
+    within(script.stdout.as_mut().unwrap().read_exact(&mut ready)).await.unwrap();
+    let mut socks = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let target = shared.bench.sshd.address.port().to_be_bytes();
+    socks.write_all(&[5, 1, 0]).await.unwrap();
+    let mut chosen = [0; 2];
+    within(socks.read_exact(&mut chosen)).await.unwrap();
+    socks.write_all(&[&[5, 1, 0, 1, 127, 0, 0, 1][..], &target].concat()).await.unwrap();
+    let mut answer = [0; 10];
+    within(socks.read_exact(&mut answer)).await.unwrap();
+    assert_eq!((chosen[1], answer[1]), (0, 0));
+    let mut banner = [0; 8];
+    within(socks.read_exact(&mut banner)).await.unwrap();
+    assert_eq!(&banner, b"SSH-2.0-");
+    drop(socks);
+    stdin.write_all(b"exit 4\n").await.unwrap();
+    let output = within(script.wait_with_output()).await.unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+}
+
+/// The agent of the client is not forwarded, whatever the client asks for.
+#[tokio::test]
+async fn agent_forwarding_is_refused() {
+    let Some(shared) = Shared::start("", &[]).await else { return };
+    let socket = shared.bench.home.directory.path().join("agent");
+    let mut agent = tokio::process::Command::new("ssh-agent");
+    let mut agent = agent
+        .args(["-D", "-a"])
+        .arg(&socket)
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let there = async {
+        while !socket.exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within(there).await;
+    let mut command = shared.bench.ssh(&["-A", "t", "echo [$SSH_AUTH_SOCK]"]);
+    let output = within(command.env("SSH_AUTH_SOCK", &socket).output()).await.unwrap();
+    assert_eq!((out(&output).as_str(), output.status.code()), ("[]\n", Some(0)));
+    agent.kill().await.unwrap();
+}
+
+/// Known limit of the engine: a variable that is not text ends the inner connection, before anything
+/// was sent.
+#[tokio::test]
+async fn a_variable_that_is_not_text_ends_the_connection() {
+    let Some(bench) = Bench::start("").await else { return };
+    let mut command = bench.ssh(&["-o", "SendEnv=LC_ODD", "t", "echo in"]);
+    command.env("LC_ODD", <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"\xff"));
+    let output = within(command.output()).await.unwrap();
+    assert_eq!((out(&output).as_str(), output.status.code()), ("", Some(255)));
+    assert_eq!(bench.home.count(), 0);
+    assert_eq!(out(&bench.run("echo in").await), "in\n");
+    assert_eq!(bench.home.newest().await.verdict().outcome(), Outcome::Committed);
+}
