@@ -12,7 +12,7 @@
 )]
 #![cfg(target_os = "linux")]
 
-use conformance::kill::{Blow, Point, STAGES, Scene, Stage};
+use conformance::kill::{Blow, Point, STAGES, Scene, Stage, Threads};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -24,15 +24,15 @@ fn stage(scene: Scene) -> Stage {
 }
 
 /// Strikes at the 1st, 2nd, ... of the calls until the call outlives them; gives how many hit.
-fn every(scene: Scene, thread: &'static str, calls: &'static str, blow: Blow) -> u32 {
+fn every(scene: Scene, threads: Threads, calls: &'static str, blow: Blow) -> u32 {
     let mut stage = stage(scene);
     let mut outcomes: BTreeMap<String, u32> = BTreeMap::new();
     for nth in 1..=MOST {
-        let strike = stage.strike(Point { thread, calls, nth, blow }).unwrap();
+        let strike = stage.strike(Point { threads, calls, nth, blow }).unwrap();
         assert_eq!(strike.findings, Vec::<String>::new(), "{scene:?} {calls} {nth} {blow:?}");
         if !strike.hit {
             let hits = nth - 1;
-            eprintln!("{scene:?} {thread} {calls} {blow:?}: {hits} points, {outcomes:?}");
+            eprintln!("{scene:?} {threads:?} {calls} {blow:?}: {hits} points, {outcomes:?}");
             return hits;
         }
         *outcomes.entry(format!("{:?}", strike.outcome)).or_default() += 1;
@@ -123,8 +123,8 @@ fn x_2_j_7_ended_between_all_transitions_of_a_command_in_parts() {
 #[test]
 fn x_2_j_7_killed_at_every_sync_and_write_of_a_held_call() {
     for scene in [HELD, TLS] {
-        let syncs = every(scene, "journal-writer", "fdatasync", Blow::Kill);
-        let writes = every(scene, "journal-writer", "pwrite64", Blow::Kill);
+        let syncs = every(scene, Threads::Writer, "fdatasync", Blow::Kill);
+        let writes = every(scene, Threads::Writer, "pwrite64", Blow::Kill);
         assert!(syncs >= 2 && writes >= 2, "{syncs} {writes}");
     }
 }
@@ -132,16 +132,25 @@ fn x_2_j_7_killed_at_every_sync_and_write_of_a_held_call() {
 /// X-2, J-7: a streamed response.
 #[test]
 fn x_2_j_7_killed_at_every_sync_and_write_of_a_streamed_call() {
-    let syncs = every(STREAMED, "journal-writer", "fdatasync", Blow::Kill);
-    let writes = every(STREAMED, "journal-writer", "pwrite64", Blow::Kill);
+    let syncs = every(STREAMED, Threads::Writer, "fdatasync", Blow::Kill);
+    let writes = every(STREAMED, Threads::Writer, "pwrite64", Blow::Kill);
     assert!(syncs >= 2 && writes >= 2, "{syncs} {writes}");
+}
+
+/// X-2, J-7: the same where callers write frames themselves, each on its own thread.
+#[test]
+fn x_2_j_7_killed_where_a_caller_writes() {
+    for (scene, calls) in [(HELD, "fdatasync"), (HELD, "pwrite64"), (STREAMED, "fdatasync")] {
+        let hits = every(scene, Threads::Segments, calls, Blow::Kill);
+        assert!(hits >= 1, "{calls}: {hits}");
+    }
 }
 
 /// X-2, J-7: a command.
 #[test]
 fn x_2_j_7_killed_at_every_sync_and_write_of_a_command() {
-    let syncs = every(COMMAND, "journal-writer", "fdatasync", Blow::Kill);
-    let writes = every(COMMAND, "journal-writer", "pwrite64", Blow::Kill);
+    let syncs = every(COMMAND, Threads::Writer, "fdatasync", Blow::Kill);
+    let writes = every(COMMAND, Threads::Writer, "pwrite64", Blow::Kill);
     assert!(syncs >= 2 && writes >= 2, "{syncs} {writes}");
 }
 
@@ -149,7 +158,12 @@ fn x_2_j_7_killed_at_every_sync_and_write_of_a_command() {
 #[test]
 fn x_2_killed_at_every_socket_call() {
     for scene in [HELD, STREAMED] {
-        let hits = every(scene, "tokio-rt-worker", "sendto,recvfrom,write,writev", Blow::Kill);
+        let hits = every(
+            scene,
+            Threads::Named("tokio-rt-worker"),
+            "sendto,recvfrom,write,writev",
+            Blow::Kill,
+        );
         assert!(hits >= 1, "{hits}");
     }
 }
@@ -157,7 +171,7 @@ fn x_2_killed_at_every_socket_call() {
 /// X-2, J-7: the index is derived. Killed at its writes and syncs, nothing that the log holds is lost.
 #[test]
 fn x_2_j_7_killed_while_the_index_is_written() {
-    every(HELD, "journal-index", "fdatasync,pwrite64", Blow::Kill);
+    every(HELD, Threads::Named("journal-index"), "fdatasync,pwrite64", Blow::Kill);
 }
 
 /// R-6, D-1: a disk that fails once, is full once, or is read-only once. What is not durable is not
@@ -171,7 +185,7 @@ fn r_6_d_1_a_disk_error_at_every_sync_and_write() {
         ("fdatasync", Blow::Erofs),
         ("pwrite64", Blow::Erofs),
     ] {
-        let hits = every(HELD, "journal-writer", calls, blow);
+        let hits = every(HELD, Threads::Writer, calls, blow);
         assert!(hits >= 2, "{calls} {blow:?}: {hits}");
     }
 }
@@ -180,7 +194,9 @@ fn r_6_d_1_a_disk_error_at_every_sync_and_write() {
 #[test]
 fn r_6_d_1_a_disk_error_at_every_sync_and_write_of_a_command() {
     for calls in ["fdatasync", "pwrite64"] {
-        let hits = every(COMMAND, "journal-writer", calls, Blow::Eio);
+        let hits = every(COMMAND, Threads::Writer, calls, Blow::Eio);
         assert!(hits >= 2, "{calls}: {hits}");
+        let hits = every(HELD, Threads::Segments, calls, Blow::Eio);
+        assert!(hits >= 1, "{calls}: {hits}");
     }
 }

@@ -147,3 +147,51 @@ fn v_1_content_decides_before_dispatch() {
     std::fs::write(&tests, expect).unwrap();
     assert!(home.ok(&["policy", "test", tests.to_str().unwrap()]).contains("2 of 2"));
 }
+
+/// V-1: what an agent may not override: refused or stripped by rule, over HTTP/1.1 and HTTP/2, and in
+/// no spelling; `Host` is the target's.
+#[test]
+fn v_1_headers_are_refused_or_stripped_by_rule() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "ok")]);
+    home.secret("pay-token", SECRET);
+    let rules = "refuse_headers = [\"cookie\"]\nstrip_headers = [\"x-debug-*\"]\n";
+    let by_header = "inject = \"header\"\nname = \"X-Key\"";
+    home.policy(&origin.policy(rules).replace("inject = \"bearer\"", by_header));
+    let server = home.serve();
+    let url = origin.url("/x");
+    for version in ["--http1.1", "--http2"] {
+        let call = |fields: &[&str]| {
+            let fields: Vec<_> = fields.iter().flat_map(|field| ["-H", field]).collect();
+            server.curl(&[&[version][..], &fields, &[&url]].concat())
+        };
+        let before = origin.origin.seen().len();
+        for (field, name) in [
+            ("COOKIE: a=b", "cookie"),
+            ("authorization: Bearer mine", "authorization"),
+            ("x-KEY: mine", "x-key"),
+        ] {
+            let refused = call(&[field]);
+            assert_eq!((refused.status, refused.outcome()), (403, "not_attempted"), "{refused:?}");
+            let error = &refused.json()["error"];
+            let expected = format!("request.headers.{name}");
+            assert_eq!(
+                (&error["code"], &error["field"]),
+                (&"HEADER_FORBIDDEN".into(), &expected.into())
+            );
+        }
+        assert_eq!(origin.origin.seen().len(), before);
+        let passed = call(&["X-Debug-Level: 9", "x-DEBUG-: y", "X-Debug: stays", "Accept: a/b"]);
+        assert_eq!(passed.status, 200, "{passed:?}");
+        let seen = origin.origin.seen().pop().unwrap();
+        assert_eq!(seen.field("x-key"), Some(SECRET.to_owned()));
+        assert_eq!((seen.field("x-debug-level"), seen.field("x-debug-")), (None, None));
+        assert_eq!(seen.field("x-debug"), Some("stays".to_owned()));
+        assert_eq!(
+            seen.field("host"),
+            Some(format!("localhost:{}", origin.origin.address().port()))
+        );
+    }
+    let other = server.curl(&["-H", "Host: other.test", &url]);
+    assert_eq!((other.status, other.outcome()), (421, "not_attempted"), "{other:?}");
+}

@@ -22,8 +22,16 @@ struct Row {
     raw: f64,
     took: f64,
     cpu: f64,
-    calls: u64,
+    done: Done,
     stats: Stats,
+}
+
+/// What callers have done.
+#[derive(Default)]
+struct Done {
+    calls: u64,
+    /// Time in the two appends of a call that it waits for: dispatch and result.
+    waited: Duration,
 }
 
 /// Runs all rows, each beside a raw one.
@@ -32,12 +40,13 @@ pub(crate) fn run(seconds: f64) -> anyhow::Result<()> {
     let home = tempfile::tempdir_in(std::env::var_os("BENCH_DIR").unwrap_or_else(|| ".".into()))?;
     println!("2 KB results, {ROUNDS} rounds of {seconds} s, the medians by the rate against raw");
     println!(
-        "{:>9} {:>9} {:>10} {:>8} {:>8} {:>10} {:>10} {:>10} {:>8}",
+        "{:>9} {:>9} {:>10} {:>8} {:>8} {:>8} {:>10} {:>10} {:>10} {:>8}",
         "in flight",
         "raw/s",
         "appends/s",
         "waited/s",
         "of raw",
+        "in waits",
         "app./sync",
         "CPU us/app",
         "B/call",
@@ -50,24 +59,72 @@ pub(crate) fn run(seconds: f64) -> anyhow::Result<()> {
             rows.push(row(&path, in_flight, length)?);
         }
         // Two records of a call are waited for.
-        let waited = |row: &Row| 2.0 * row.calls as f64 / row.took;
+        let waited = |row: &Row| 2.0 * row.done.calls as f64 / row.took;
         rows.sort_by(|a, b| (waited(a) / a.raw).total_cmp(&(waited(b) / b.raw)));
         let Some(row) = rows.get(ROUNDS / 2) else { continue };
         ensure!(row.stats.frames == row.stats.syncs, "one sync per batch");
         ensure!(row.stats.written_bytes.is_multiple_of(4096), "whole blocks");
         println!(
-            "{in_flight:>9} {:>9.0} {:>10.0} {:>8.0} {:>8.2} {:>10.1} {:>10.1} {:>10} {:>8.2}",
+            "{in_flight:>9} {:>9.0} {:>10.0} {:>8.0} {:>8.2} {:>8.2} {:>10.1} {:>10.1} {:>10} {:>8.2}",
             row.raw,
             row.stats.appends as f64 / row.took,
             waited(row),
             waited(row) / row.raw,
+            2.0 * row.done.calls as f64 / row.done.waited.as_secs_f64() * in_flight as f64
+                / row.raw,
             row.stats.appends as f64 / row.stats.syncs as f64,
             row.cpu * 1e6 / row.stats.appends as f64,
-            row.stats.written_bytes / row.calls,
+            row.stats.written_bytes / row.done.calls,
             row.stats.written_bytes as f64 / row.stats.payload_bytes as f64,
         );
     }
+    memory(home.path())?;
     scan(&home.path().join("64-0"))
+}
+
+/// What the journal takes at most while 256 calls are under way, on top of the process before it.
+fn memory(home: &Path) -> anyhow::Result<()> {
+    const CALLS: usize = 256;
+    for (name, pieces, rounds) in [("2 KB", 0, 20), ("8 MB", 128, 1)] {
+        let directory = home.join(format!("memory-{pieces}"));
+        // Forgets the peak so far (proc(5), clear_refs).
+        std::fs::write("/proc/self/clear_refs", "5").context("reset the peak")?;
+        let before = status("VmRSS")?;
+        let (journal, _) = Journal::open(Options::new(&directory), Some(key()))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
+        runtime.block_on(async {
+            let mut tasks = tokio::task::JoinSet::new();
+            for n in 0..CALLS {
+                let journal = journal.clone();
+                tasks.spawn(async move {
+                    for round in 0..rounds {
+                        call(&journal, &format!("{n} {round}"), pieces).await?;
+                    }
+                    anyhow::Ok(())
+                });
+            }
+            while let Some(done) = tasks.join_next().await {
+                done??;
+            }
+            anyhow::Ok(())
+        })?;
+        let stats = journal.stats();
+        runtime.block_on(journal.close());
+        println!(
+            "{CALLS} in flight, {name} results: at most {:.0} MB more memory, {:.1} MB of them queued",
+            (status("VmHWM")?.saturating_sub(before)) as f64 / 1e3,
+            stats.peak_queued_bytes as f64 / 1e6,
+        );
+        std::fs::remove_dir_all(directory)?;
+    }
+    Ok(())
+}
+
+/// A size of this process, in KB.
+fn status(name: &str) -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find(|line| line.starts_with(name)).context("no such line")?;
+    Ok(line.split_whitespace().nth(1).context("no number")?.parse()?)
 }
 
 fn row(path: &Path, in_flight: usize, length: Duration) -> anyhow::Result<Row> {
@@ -76,13 +133,13 @@ fn row(path: &Path, in_flight: usize, length: Duration) -> anyhow::Result<Row> {
     let (journal, _) = Journal::open(Options::new(path.join("journal")), Some(key()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
     let (begun, used) = (Instant::now(), cpu()?);
-    let calls = runtime.block_on(load(&journal, in_flight, begun + length))?;
+    let done = runtime.block_on(load(&journal, in_flight, begun + length))?;
     let (took, used) = (begun.elapsed().as_secs_f64(), cpu()? - used);
     let stats = journal.stats();
     runtime.block_on(journal.close());
     let after = raw(path, length / 4)?;
     let raw = f64::midpoint(before, after);
-    Ok(Row { raw, took, cpu: used, calls, stats })
+    Ok(Row { raw, took, cpu: used, done, stats })
 }
 
 /// Syncs per second of 4 KiB writes to a file of zeros.
@@ -113,27 +170,30 @@ fn cpu() -> anyhow::Result<f64> {
     Ok(ticks.sum::<Result<u64, _>>()? as f64 / 100.0)
 }
 
-async fn load(journal: &Journal, in_flight: usize, until: Instant) -> anyhow::Result<u64> {
+async fn load(journal: &Journal, in_flight: usize, until: Instant) -> anyhow::Result<Done> {
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..in_flight {
         let journal = journal.clone();
         tasks.spawn(async move {
-            let mut calls = 0;
+            let mut done = Done::default();
             while Instant::now() < until {
-                call(&journal, &format!("{n} {calls}")).await?;
-                calls += 1;
+                done.waited += call(&journal, &format!("{n} {}", done.calls), 0).await?;
+                done.calls += 1;
             }
-            anyhow::Ok(calls)
+            anyhow::Ok(done)
         });
     }
-    let mut calls = 0;
+    let mut all = Done::default();
     while let Some(done) = tasks.join_next().await {
-        calls += done??;
+        let done = done??;
+        all.calls += done.calls;
+        all.waited += done.waited;
     }
-    Ok(calls)
+    Ok(all)
 }
 
-async fn call(journal: &Journal, text: &str) -> anyhow::Result<()> {
+/// One call, with a result of so many pieces of 64 KiB, or of 2 KB. Gives how long it waited.
+async fn call(journal: &Journal, text: &str, pieces: usize) -> anyhow::Result<Duration> {
     let fingerprint = Digest::of(text.as_bytes());
     let admission = journal.admit(journal.new_id(), accepted(fingerprint), Guard::default())?;
     let Admission::New(mut call) = admission else { anyhow::bail!("an id is known") };
@@ -142,23 +202,35 @@ async fn call(journal: &Journal, text: &str) -> anyhow::Result<()> {
     let (stage, code) = (SetupStage::TlsHandshake, "ok".to_owned());
     let address = Some("192.0.2.7:443".to_owned());
     call.setup_attempted(SetupAttempt { n: 1, stage, code, address })?;
-    drop(call.dispatch(dispatch(fingerprint)).await?);
+    let dispatch = dispatch(fingerprint);
+    let begun = Instant::now();
+    drop(call.dispatch(dispatch).await?);
+    let mut waited = begun.elapsed();
     call.request_sent(RequestSent { length_bytes: 0, digest: Digest::of(b"") })?;
     call.response_started(ResponseStarted { status: Some(200), remote_request_id: None })?;
     call.store(Stream::Head, br#"{"status":200,"headers":[["content-type","application/json"]]}"#)
         .await?;
+    static PIECE: [u8; 64 << 10] = [5; 64 << 10];
     let content = [3; RESULT];
-    call.store(Stream::Content, &content).await?;
+    for _ in 0..pieces {
+        call.store(Stream::Content, &PIECE).await?;
+    }
+    if pieces == 0 {
+        call.store(Stream::Content, &content).await?;
+    }
+    let length = if pieces == 0 { RESULT } else { pieces * PIECE.len() };
     let complete = ResponseComplete {
         completion: Completion::ContentLength,
-        length_bytes: RESULT as u64,
+        length_bytes: length as u64,
         digest: Digest::of(&content),
         ssh_end: None,
         redacted: false,
     };
+    let begun = Instant::now();
     drop(call.commit(complete, Verdict::committed(Retry::Never, Code::Ok), None).await?);
+    waited += begun.elapsed();
     call.delivered(Confirmation::Protocol);
-    Ok(())
+    Ok(waited)
 }
 
 fn key() -> ResultKey {
@@ -193,6 +265,7 @@ fn preflight() -> Preflight {
         idempotency: None,
         keep: KeepResult::Full,
         keep_seconds: 604_800,
+        keep_total_bytes: None,
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod load;
 mod log;
+mod policy;
 mod server;
 mod ssh;
 
@@ -22,9 +23,14 @@ fn main() -> anyhow::Result<()> {
         return ssh::run();
     }
     let alone = arguments.next_if(|argument| argument == "journal").is_some();
+    // `policy [SECONDS]`: decisions alone.
+    let decisions = arguments.next_if(|argument| argument == "policy").is_some();
     let seconds: f64 = arguments.next().map_or(Ok(3.0), |text| text.parse())?;
     if alone {
         return log::run(seconds);
+    }
+    if decisions {
+        return policy::run(seconds);
     }
     let length = Duration::from_secs_f64(seconds);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

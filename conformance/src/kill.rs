@@ -16,10 +16,10 @@ use crate::ssh::{self, Target};
 use crate::subject::{Error, Home, Serving, end, io};
 use journal::contract::{InvocationId, Outcome};
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Lines};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A caller's patience; a kill ends calls at once.
@@ -54,11 +54,23 @@ impl Blow {
     }
 }
 
+/// Which threads are struck; each counts on its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threads {
+    /// The writer of the journal, in a process where it writes every frame: one with a single
+    /// worker. So each write and each sync of a call is a point.
+    Writer,
+    /// Those of that name.
+    Named(&'static str),
+    /// All, where they touch the journal's segments: callers write frames themselves.
+    Segments,
+}
+
 /// Where the process is struck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
-    /// The thread's name; several threads of one name count each on its own.
-    pub thread: &'static str,
+    /// The threads that are struck.
+    pub threads: Threads,
     /// The system calls that are counted, as strace names them.
     pub calls: &'static str,
     /// Which of them, from 1.
@@ -219,10 +231,14 @@ impl Stage {
         self.strikes += 1;
         let path = format!("/struck/{}", self.strikes);
         let id = new_id(self.strikes);
-        let mut serving = self.home.serve(&[])?;
+        let by: &[&str] = match point.threads {
+            Threads::Writer => &["env", "TOKIO_WORKER_THREADS=1"],
+            Threads::Named(_) | Threads::Segments => &[],
+        };
+        let mut serving = self.home.serve(by)?;
         let warm = format!("/warm/{}", self.strikes);
         self.call(&serving, &warm, new_id(1_000_000 + self.strikes))?;
-        let tracer = Tracer::attach(serving.id(), point)?;
+        let tracer = Tracer::attach(serving.id(), &self.home.path().join("journal"), point)?;
         let got = self.call(&serving, &path, id)?;
         let mut findings = Vec::new();
         let hit = match point.blow {
@@ -445,11 +461,13 @@ pub(crate) fn new_id(number: u32) -> InvocationId {
 /// strace on the threads of one name.
 struct Tracer {
     child: Child,
+    /// It tells of new threads, so somebody has to listen.
+    _said: Option<Lines<BufReader<ChildStderr>>>,
     log: tempfile::NamedTempFile,
 }
 
 impl Tracer {
-    fn attach(process: u32, point: Point) -> Result<Self, Error> {
+    fn attach(process: u32, journal: &Path, point: Point) -> Result<Self, Error> {
         let log = tempfile::NamedTempFile::new().map_err(io("make a file for strace"))?;
         let Point { calls, nth, .. } = point;
         let blow = point.blow.injection();
@@ -457,9 +475,22 @@ impl Tracer {
         command.arg("-o").arg(log.path());
         command.args(["-e", &format!("trace={calls}")]);
         command.args(["-e", &format!("inject={calls}:{blow}:when={nth}")]);
-        let threads = threads(process, point.thread)?;
+        let threads = match point.threads {
+            Threads::Writer => threads(process, "journal-writer")?,
+            Threads::Named(name) => threads(process, name)?,
+            Threads::Segments => {
+                command.arg("-f");
+                for file in std::fs::read_dir(journal).map_err(io("list the segments"))? {
+                    let path = file.map_err(io("list the segments"))?.path();
+                    if path.extension().is_some_and(|extension| extension == "seg") {
+                        command.arg("-P").arg(path);
+                    }
+                }
+                vec![process.to_string()]
+            }
+        };
         if threads.is_empty() {
-            return Err(Error::Unexpected(format!("no thread {}", point.thread)));
+            return Err(Error::Unexpected(format!("no thread for {:?}", point.threads)));
         }
         for thread in &threads {
             command.args(["-p", thread]);
@@ -476,7 +507,7 @@ impl Tracer {
                 }
             }
         }
-        Ok(Self { child, log })
+        Ok(Self { child, _said: lines, log })
     }
 
     /// Detaches; whether it injected anything.

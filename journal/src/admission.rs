@@ -3,7 +3,8 @@
 use crate::append::{self, Reason};
 use crate::call::{Call, EVENT_RESERVE};
 use crate::contract::{Accepted, Body, Event, InvocationId, Source};
-use crate::core::{Core, event_draft, now_ms};
+use crate::core::{Core, now_ms};
+use crate::enqueue::event_draft;
 use crate::entry::Entry;
 use crate::failpoint::{self, Stage};
 use crate::guard::{self, Admission, Guard};
@@ -101,12 +102,12 @@ fn enqueue_first(
         entry: Some(Arc::clone(&entry)),
         waiter: None,
         settles: false,
+        urgent: false,
         queued: Instant::now(),
     };
     core.queue.push(&mut queue, item);
     let epoch = queue.epoch;
-    drop(queue);
-    core.queue.wake();
+    core.queue.wake(queue);
     Ok((entry, epoch))
 }
 

@@ -6,7 +6,8 @@ use crate::contract::{
     InvocationId, Noted, Outcome, Preflight, RequestSent, ResponseComplete, ResponseStarted,
     ResultCommitted, ResultRef, Sequence, SetupAttempt, Source, Verdict,
 };
-use crate::core::{Core, Part, now_ms};
+use crate::core::{Core, now_ms};
+use crate::enqueue::{Part, Wait};
 use crate::entry::Entry;
 use crate::failpoint::{self, Stage};
 use crate::ledger::Counted;
@@ -165,7 +166,7 @@ impl Call {
         let name = body.name();
         failpoint::event(Stage::Queue, self.entry.id, name);
         let parts = vec![Part::Event(source, body)];
-        self.core.append(&self.entry, Some(self.epoch), parts, false)?;
+        self.core.append(&self.entry, Some(self.epoch), parts, Wait::No)?;
         failpoint::event(Stage::Act, self.entry.id, name);
         Ok(())
     }
@@ -190,7 +191,7 @@ impl Call {
     async fn append_durable(&self, parts: Vec<Part>) -> Result<Sequence, append::Error> {
         let name = parts.last().and_then(Part::name).unwrap_or_default();
         failpoint::event(Stage::Queue, self.entry.id, name);
-        let queued = self.core.append(&self.entry, Some(self.epoch), parts, true)?;
+        let queued = self.core.append(&self.entry, Some(self.epoch), parts, Wait::Now)?;
         let sequence = durable(queued.receiver).await?;
         failpoint::event(Stage::Act, self.entry.id, name);
         Ok(sequence)
@@ -301,7 +302,9 @@ impl Call {
         }
         self.take_room(&draft)?;
         let parts = vec![Part::Chunk(draft)];
-        let queued = self.core.append(&self.entry, Some(self.epoch), parts, true)?;
+        // The first one, mostly the head, rides with the result when that is short.
+        let wait = if self.outstanding.len() + 1 < WINDOW { Wait::Ride } else { Wait::Later };
+        let queued = self.core.append(&self.entry, Some(self.epoch), parts, wait)?;
         self.outstanding.extend(queued.receiver);
         Ok(())
     }

@@ -2,35 +2,34 @@
 
 use crate::append::{Error, Reason};
 use crate::checkpoint::Signer;
-use crate::contract::{Body, Event, InvocationId, Sequence, Source};
-use crate::entry::{Entry, settles};
+use crate::contract::{InvocationId, Sequence};
+use crate::entry::Entry;
 use crate::guard::Recent;
 use crate::held::Parked;
 use crate::index::Index;
 use crate::lease;
 use crate::ledger::Ledger;
 use crate::log::disk::Disk;
-use crate::log::format::MAX_PART;
 use crate::log::read::Segments;
 use crate::log::recover::Watermark;
 use crate::log::spares::Spares;
-use crate::log::{Draft, Kind};
 use crate::options::Retention;
 use crate::projection::Invocation;
-use crate::queue::{self, Item, Outcome, Queue};
+use crate::queue::{self, Queue};
 use crate::read;
 use crate::result::ResultKey;
+use crate::writer::Writer;
 use dashmap::DashMap;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{oneshot, watch};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
 
 /// Entries in memory above which no call is admitted: the index lags too far behind.
-const OVERLAY_LIMIT: usize = 200_000;
+const OVERLAY_LIMIT: usize = 100_000;
 
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
@@ -43,6 +42,7 @@ pub(crate) fn now_ms() -> u64 {
 pub(crate) struct Counters {
     pub(crate) appends: AtomicU64,
     pub(crate) frames: AtomicU64,
+    pub(crate) led: AtomicU64,
     pub(crate) written_bytes: AtomicU64,
     pub(crate) payload_bytes: AtomicU64,
     pub(crate) queue_wait_us: AtomicU64,
@@ -59,30 +59,9 @@ pub(crate) struct Feed {
     pub(crate) closing: bool,
 }
 
-/// One record of an append.
-pub(crate) enum Part {
-    Event(Source, Body),
-    Chunk(Draft),
-}
-
-impl Part {
-    /// The name of the event.
-    pub(crate) const fn name(&self) -> Option<&'static str> {
-        match self {
-            Self::Event(_, body) => Some(body.name()),
-            Self::Chunk(_) => None,
-        }
-    }
-}
-
-/// An append that is queued.
-pub(crate) struct Queued {
-    pub(crate) sequence: Sequence,
-    pub(crate) receiver: Option<oneshot::Receiver<Outcome>>,
-}
-
-/// The shared state. Locks are taken in this order: leases, recent, overlay, entry, queue. Of two
-/// entries the one of a lease comes first: its invocation is settled, and a call's is not.
+/// The shared state. Locks are taken in this order: files, writer, leases, recent, overlay, entry,
+/// queue. Of two entries the one of a lease comes first: its invocation is settled, and a call's is
+/// not. Who appends only tries the writer, and holds nothing then.
 pub(crate) struct Core {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) segments: Segments,
@@ -91,6 +70,8 @@ pub(crate) struct Core {
     pub(crate) spares: Arc<Spares>,
     pub(crate) room: Arc<AtomicU64>,
     pub(crate) queue: Queue,
+    /// Whoever holds it is the one writer.
+    pub(crate) writer: Mutex<Writer>,
     pub(crate) durable: AtomicU64,
     pub(crate) overlay: DashMap<InvocationId, Arc<Entry>>,
     pub(crate) recent: Mutex<Recent>,
@@ -176,133 +157,6 @@ impl Core {
         Ok(())
     }
 
-    /// Queues the parts as neighbours, with one sequence each, and applies them to the entry. All
-    /// or none. With `wait`, the last one tells when it is durable.
-    pub(crate) fn append(
-        &self,
-        entry: &Arc<Entry>,
-        epoch: Option<u64>,
-        parts: Vec<Part>,
-        wait: bool,
-    ) -> Result<Queued, Error> {
-        let at_ms = now_ms();
-        let prepared = prepare(entry.id, at_ms, parts)?;
-        let mut state = entry.state.lock();
-        let mut queue = self.queue.lock();
-        queue.check(epoch)?;
-        check_all(&state.live, queue.next(), &prepared)?;
-        let last = prepared.len().saturating_sub(1);
-        let queued = Instant::now();
-        let mut result = Queued { sequence: queue.next(), receiver: None };
-        for (n, (draft, event)) in prepared.into_iter().enumerate() {
-            let sequence = queue.next();
-            let mut settling = false;
-            if let Some(event) = event {
-                state.live.apply(sequence, &event)?;
-                settling = settles(&event.body);
-                if settling {
-                    self.tally.settled(&state.live, event.source);
-                }
-                state.events.push_back((sequence, Arc::new(event)));
-            }
-            let waiter = (wait && n == last).then(|| {
-                let (sender, receiver) = oneshot::channel();
-                result.receiver = Some(receiver);
-                sender
-            });
-            result.sequence = sequence;
-            let item = Item {
-                draft,
-                sequence,
-                entry: Some(Arc::clone(entry)),
-                waiter,
-                settles: settling,
-                queued,
-            };
-            self.queue.push(&mut queue, item);
-        }
-        drop(queue);
-        drop(state);
-        self.queue.wake();
-        Ok(result)
-    }
-
-    /// Queues the use of a lease and the dispatch under it as neighbours: both or none.
-    pub(crate) fn append_under(
-        &self,
-        subject: &Arc<Entry>,
-        used: Body,
-        call: &Arc<Entry>,
-        epoch: u64,
-        dispatch: Body,
-    ) -> Result<Queued, Error> {
-        let at_ms = now_ms();
-        let source = Source::TransportObserved;
-        let used = Event { invocation: subject.id, at_ms, source, body: used };
-        let dispatch = Event { invocation: call.id, at_ms, source, body: dispatch };
-        let (used_draft, dispatch_draft) = (event_draft(&used)?, event_draft(&dispatch)?);
-        if Arc::ptr_eq(subject, call) {
-            return Err(Error::NotFound);
-        }
-        let mut held = subject.state.lock();
-        let mut calling = call.state.lock();
-        let mut queue = self.queue.lock();
-        queue.check(Some(epoch))?;
-        held.live.check(&used.body, source)?;
-        calling.live.check(&dispatch.body, source)?;
-        let queued = Instant::now();
-        let first = queue.next();
-        held.live.apply(first, &used)?;
-        held.events.push_back((first, Arc::new(used)));
-        let entry = Some(Arc::clone(subject));
-        let (waiter, settles) = (None, false);
-        let item = Item { draft: used_draft, sequence: first, entry, waiter, settles, queued };
-        self.queue.push(&mut queue, item);
-        let sequence = queue.next();
-        calling.live.apply(sequence, &dispatch)?;
-        calling.events.push_back((sequence, Arc::new(dispatch)));
-        let (sender, receiver) = oneshot::channel();
-        let (entry, waiter) = (Some(Arc::clone(call)), Some(sender));
-        let item = Item { draft: dispatch_draft, sequence, entry, waiter, settles, queued };
-        self.queue.push(&mut queue, item);
-        drop((queue, calling, held));
-        self.queue.wake();
-        Ok(Queued { sequence, receiver: Some(receiver) })
-    }
-
-    /// Queues a record of the whole state of an invocation, for when its earlier ones leave.
-    pub(crate) fn carry_forward(&self, entry: &Arc<Entry>) -> Result<Queued, Error> {
-        let state = entry.state.lock();
-        let payload = serde_json::to_vec(&state.live)
-            .ok()
-            .filter(|payload| payload.len() <= MAX_PART)
-            .ok_or(Error::TooLarge { length_bytes: 0, limit_bytes: MAX_PART })?;
-        let draft = Draft {
-            kind: Kind::CarriedForward,
-            invocation: entry.id.to_bytes(),
-            at_ms: now_ms(),
-            payload,
-            attachment: None,
-        };
-        let mut queue = self.queue.lock();
-        queue.check(None)?;
-        let (sender, receiver) = oneshot::channel();
-        let sequence = queue.next();
-        let item = Item {
-            draft,
-            sequence,
-            entry: Some(Arc::clone(entry)),
-            waiter: Some(sender),
-            settles: false,
-            queued: Instant::now(),
-        };
-        self.queue.push(&mut queue, item);
-        drop(queue);
-        drop(state);
-        self.queue.wake();
-        Ok(Queued { sequence, receiver: Some(receiver) })
-    }
-
     /// Finds an invocation in memory, or takes it from the index into memory. It counts as used;
     /// see [`Core::release_entry`].
     pub(crate) fn entry(&self, id: InvocationId) -> Result<Option<Arc<Entry>>, read::Error> {
@@ -360,59 +214,4 @@ impl Core {
 /// The index is gone because the journal was closed.
 pub(crate) fn closed() -> read::Error {
     read::Error::Index("the journal is closed".into())
-}
-
-/// Checks that all events may follow one another, before any of them is applied.
-fn check_all(
-    live: &Invocation,
-    next: Sequence,
-    prepared: &[(Draft, Option<Event>)],
-) -> Result<(), Error> {
-    let mut events = prepared.iter().filter_map(|(_, event)| event.as_ref());
-    match (events.next(), events.next()) {
-        (None, _) => Ok(()),
-        (Some(only), None) => Ok(live.check(&only.body, only.source)?),
-        (Some(first), Some(second)) => {
-            let mut trial = live.clone();
-            let mut sequence = next;
-            for event in [first, second].into_iter().chain(events) {
-                trial.apply(sequence, event)?;
-                sequence.0 += 1;
-            }
-            Ok(())
-        }
-    }
-}
-
-/// Encodes the parts, outside of every lock.
-fn prepare(
-    id: InvocationId,
-    at_ms: u64,
-    parts: Vec<Part>,
-) -> Result<Vec<(Draft, Option<Event>)>, Error> {
-    let encode = |part| match part {
-        Part::Chunk(draft) => Ok((draft, None)),
-        Part::Event(source, body) => {
-            let event = Event { invocation: id, at_ms, source, body };
-            Ok((event_draft(&event)?, Some(event)))
-        }
-    };
-    parts.into_iter().map(encode).collect()
-}
-
-/// The record of an event.
-pub(crate) fn event_draft(event: &Event) -> Result<Draft, Error> {
-    let mut payload = Vec::with_capacity(512);
-    serde_json::to_writer(&mut payload, event)
-        .map_err(|_| Error::TooLarge { length_bytes: 0, limit_bytes: MAX_PART })?;
-    if payload.len() > MAX_PART {
-        return Err(Error::TooLarge { length_bytes: payload.len(), limit_bytes: MAX_PART });
-    }
-    Ok(Draft {
-        kind: Kind::Event,
-        invocation: event.invocation.to_bytes(),
-        at_ms: event.at_ms,
-        payload,
-        attachment: None,
-    })
 }

@@ -37,6 +37,8 @@ pub(crate) struct EntryState {
     pub(crate) users: u32,
     /// Whether a call goes on with it after an approval.
     pub(crate) is_taken: bool,
+    /// Whether recovery found its dispatch on the disk although no proof of it was handed out.
+    pub(crate) unproven: bool,
 }
 
 impl Entry {
@@ -60,6 +62,7 @@ impl Entry {
                 records: Vec::new(),
                 users: 1,
                 is_taken: false,
+                unproven: false,
             }),
         }
     }
@@ -78,6 +81,7 @@ impl Entry {
                 records: Vec::new(),
                 users: 0,
                 is_taken: false,
+                unproven: false,
             }),
         }
     }
@@ -142,7 +146,10 @@ impl EntryState {
 /// Whether somebody may wait for an event without having appended it: outcomes and decisions.
 pub(crate) const fn settles(body: &Body) -> bool {
     match body {
-        Body::ResultCommitted(_) | Body::InvocationEnded(_) | Body::ApprovalDecided(_) => true,
+        Body::ResultCommitted(_)
+        | Body::InvocationEnded(_)
+        | Body::DispatchWithdrawn(_)
+        | Body::ApprovalDecided(_) => true,
         Body::ActionAccepted(_)
         | Body::PreflightValidated(_)
         | Body::ApprovalRequested(_)
@@ -155,6 +162,7 @@ pub(crate) const fn settles(body: &Body) -> bool {
         | Body::RemoteResponseComplete(_)
         | Body::ResultDelivered(_)
         | Body::DeliveryFailed(_)
+        | Body::ResultExpired(_)
         | Body::RepeatAnswered(_)
         | Body::Noted(_)
         | Body::LeaseAcquired(_)

@@ -1,7 +1,7 @@
 //! What makes an earlier invocation answer instead of a new one (contract K-3, K-10, K-11).
 
 use crate::call::Call;
-use crate::contract::{Accepted, Budget, Fingerprint, Outcome, Spent};
+use crate::contract::{Accepted, Budget, Fingerprint, Gateway, Outcome, Spent};
 use crate::entry::Entry;
 use crate::projection::{Delivery, Invocation, State};
 use sha2::{Digest as _, Sha256};
@@ -87,6 +87,11 @@ pub(crate) fn request_hash(accepted: &Accepted) -> Option<[u8; 16]> {
 /// An idempotency key in its scope.
 pub(crate) fn key_hash(scope: &str, key: &str) -> [u8; 16] {
     hash(&[b"key", scope.as_bytes(), key.as_bytes()])
+}
+
+/// A route of a gateway.
+pub(crate) fn route_hash(gateway: Gateway, route: Option<&str>) -> [u8; 16] {
+    hash(&[b"route", gateway.as_str().as_bytes(), route.unwrap_or_default().as_bytes()])
 }
 
 /// Whether two submissions are the same request of the same agent.

@@ -18,7 +18,8 @@ use crate::contract::{
     Accepted, ApprovalDecided, ApprovalRequested, ApprovalState, Body, Budget, Code, Digest, Ended,
     InvocationId, Preflight, Retry, Ruling, Source, Spent, Verdict, is_bound_alike,
 };
-use crate::core::{Core, Part, Queued, now_ms};
+use crate::core::{Core, now_ms};
+use crate::enqueue::{Part, Queued, Wait};
 use crate::entry::Entry;
 use crate::live::Journal;
 use crate::projection::Invocation;
@@ -298,7 +299,7 @@ impl Journal {
             None => take_up(core, &entry, budget),
             Some(body) => {
                 let part = Part::Event(Source::TransportObserved, body);
-                durable(core.append(&entry, None, vec![part], true)?.receiver).await?;
+                durable(core.append(&entry, None, vec![part], Wait::Later)?.receiver).await?;
                 unpin_if_over(core, &entry);
                 let view = entry.state.lock().view(core.durable());
                 Ok(Resumed::Over(Box::new(view)))
@@ -323,7 +324,7 @@ impl Journal {
             };
             if is_over {
                 let part = Part::Event(Source::TransportObserved, expired());
-                core.append(&entry, None, vec![part], false).map(drop)?;
+                core.append(&entry, None, vec![part], Wait::No).map(drop)?;
             }
             unpin_if_over(core, &entry);
         }
@@ -362,7 +363,7 @@ fn queue_decision(
         let body = ended(verdict, "A person refused the call; nothing was sent.");
         parts.push(Part::Event(Source::OperatorAttested, body));
     }
-    core.append(entry, None, parts, true).map_err(|error| match error {
+    core.append(entry, None, parts, Wait::Later).map_err(|error| match error {
         // Of two decisions at once, the log has the first.
         Error::Illegal(_) => DecideError::Decided("another decision at the same time".to_owned()),
         other @ (Error::Unavailable(_)

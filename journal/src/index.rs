@@ -12,6 +12,7 @@
 //! g  agent and fingerprint, sequence invocation id (may guard an equal request, K-11)
 //! k  scope and key, sequence         invocation id (binds an idempotency key, K-3)
 //! x  end of its retention, id        nothing (holds chunks of a result)
+//! t  route, first sequence           invocation id, bytes of its result, end of its retention
 //! d  first sequence                  invocation id (in doubt: settled as unknown)
 //! ```
 
@@ -28,6 +29,10 @@ use std::path::Path;
 const SCHEMA: u32 = 5;
 /// Address space that the index may grow into.
 const MAP_BYTES: usize = 1 << 36;
+
+mod totals;
+
+pub(crate) use totals::Surplus;
 
 type Table = Database<'static, Bytes, Bytes>;
 type Reader<'a> = RoTxn<'a, WithoutTls>;
@@ -208,6 +213,7 @@ impl Index {
             value.extend_from_slice(agent.as_bytes());
             self.table.put(writer, &key(b'b', first.0.to_be_bytes(), None), &value)?;
         }
+        self.put_total(writer, invocation)?;
         if let Some(hash) = guard::request_hash(invocation.accepted()) {
             let idempotent = invocation.preflight().is_some_and(|bound| bound.idempotent);
             let guards = !idempotent && guard::may_guard(invocation);
@@ -364,6 +370,7 @@ impl Index {
                 keys.push(entry?.0.to_vec());
             }
             keys.extend(invocation.result_expires_ms().map(|expiry| expiry_key(expiry, id)));
+            keys.extend(totals::total_key(invocation));
             let guard = guard::request_hash(invocation.accepted());
             keys.extend(guard.map(|hash| key(b'g', hash, Some(first))));
             let bound = invocation.preflight().and_then(|bound| bound.idempotency.as_ref());
@@ -401,6 +408,11 @@ impl Index {
         let mut writer = self.env.write_txn()?;
         for (expiry, id) in results {
             self.table.delete(&mut writer, &expiry_key(*expiry, id.to_bytes()))?;
+            let stored = self.table.get(&writer, &key(b'i', id.to_bytes(), None))?;
+            let invocation = stored.map(serde_json::from_slice::<Invocation>).transpose()?;
+            if let Some(key) = invocation.as_ref().and_then(totals::total_key) {
+                self.table.delete(&mut writer, &key)?;
+            }
         }
         writer.commit()?;
         Ok(())

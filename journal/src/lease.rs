@@ -15,7 +15,8 @@ use crate::append;
 use crate::contract::{
     Body, InvocationId, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed, Source,
 };
-use crate::core::{Core, Part, Queued};
+use crate::core::Core;
+use crate::enqueue::{Part, Queued, Wait};
 use crate::entry::Entry;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -158,7 +159,7 @@ impl Lease {
 
     fn append(&self, body: Body) -> Result<Queued, append::Error> {
         let parts = vec![Part::Event(Source::TransportObserved, body)];
-        self.core.append(&self.entry, None, parts, true)
+        self.core.append(&self.entry, None, parts, Wait::Later)
     }
 
     /// Holds it for that long from now.

@@ -3,7 +3,8 @@
 use crate::append::Reason;
 use crate::call::{EVENT_RESERVE, durable};
 use crate::contract::{Accepted, Body, Event, InvocationId, Outcome, ResultRef, Sequence, Source};
-use crate::core::{Core, Part, closed, now_ms};
+use crate::core::{Core, closed, now_ms};
+use crate::enqueue::{Part, Wait};
 use crate::guard::{Admission, Guard};
 use crate::log::{Kind, Position, random};
 use crate::options::{Filter, Maintained, Options, Page, Recovery, Stats};
@@ -273,7 +274,7 @@ impl Journal {
             .entry(id)
             .map_err(|_| admission::index_failed())?
             .ok_or(append::Error::NotFound)?;
-        let queued = core.append(&entry, None, vec![Part::Event(source, body)], true);
+        let queued = core.append(&entry, None, vec![Part::Event(source, body)], Wait::Later);
         core.release_entry(&entry);
         Ok(Ticket { receiver: queued?.receiver })
     }
@@ -348,12 +349,15 @@ impl Journal {
         Stats {
             appends: load(&counters.appends),
             frames: load(&counters.frames),
+            led: load(&counters.led),
             syncs: load(&counters.frames),
             written_bytes: load(&counters.written_bytes),
             payload_bytes: load(&counters.payload_bytes),
             queue_wait_us: load(&counters.queue_wait_us),
             sync_us: load(&counters.sync_us),
             queued_bytes: core.queue.bytes(),
+            peak_queued_bytes: core.queue.peak(),
+            held_invocations: core.overlay.len() as u64,
             reserved_bytes: load(&core.reserved),
             available_bytes: core.available(),
             healthy: core.queue.lock().check(None).is_ok(),
@@ -393,6 +397,7 @@ fn check_late(source: Source, body: &Body) -> Result<(), IllegalEvent> {
         | Body::RequestStored(_)
         | Body::SetupAttempted(_)
         | Body::DispatchStarted(_)
+        | Body::DispatchWithdrawn(_)
         | Body::RequestSent(_)
         | Body::RemoteResponseStarted(_)
         | Body::RemoteResponseComplete(_)
@@ -400,6 +405,7 @@ fn check_late(source: Source, body: &Body) -> Result<(), IllegalEvent> {
         Body::ApprovalRequested(_) | Body::ApprovalDecided(_) => {
             illegal("a call is held by its gateway and decided by an operator")
         }
+        Body::ResultExpired(_) => illegal("only retention appends it"),
         Body::LeaseAcquired(_)
         | Body::LeaseRenewed(_)
         | Body::LeaseUsed(_)

@@ -9,9 +9,11 @@
 //! is in it. Single records never leave. The youngest segment is never touched.
 
 use crate::append::{self, Reason};
-use crate::contract::{InvocationId, Sequence};
+use crate::contract::{Body, InvocationId, ResultExpired, Sequence, Source};
 use crate::core::{Core, closed};
+use crate::enqueue::{Part, Wait};
 use crate::guard;
+use crate::index::Surplus;
 use crate::log::disk::replace;
 use crate::log::file_name;
 use crate::log::recover::{ANCHOR_FILE, Survey, survey};
@@ -19,10 +21,12 @@ use crate::log::rewrite::remove_attachments;
 use crate::log::{Header, Kind, Position, RecordView};
 use crate::options::Maintained;
 use crate::projection::Invocation;
+use crate::queue::Outcome;
 use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::sync::oneshot;
 
 /// Room for re-statements that must be there before a segment leaves.
 const CARRY_RESERVE: u64 = 1 << 20;
@@ -68,6 +72,7 @@ pub(crate) fn pass(core: &Arc<Core>, now_ms: u64) -> Result<Maintained, Error> {
     let _files = core.files.lock();
     let mut done = Maintained::default();
     while remove_oldest(core, now_ms, &mut done)? {}
+    expire_surplus(core, now_ms, &mut done)?;
     drop_expired(core, now_ms, &mut done)?;
     let index = core.index.read();
     let index = index.as_ref().ok_or_else(closed)?;
@@ -167,10 +172,7 @@ fn carry_forward(
             }
         }
     }
-    // The last one is durable after all others.
-    if let Some(receiver) = waiting {
-        receiver.blocking_recv().unwrap_or(Err(append::Error::Closed))?;
-    }
+    await_last(waiting)?;
     Ok(leaving)
 }
 
@@ -206,6 +208,38 @@ fn fate(
     let guards = recent
         && (!idempotent && guard::may_guard(invocation) || keyed && guard::may_bind(invocation));
     if held || more || guards || !invocation.is_settled() { Fate::Stays } else { Fate::Leaves }
+}
+
+/// Says of the oldest results of a route that keeps too many bytes that they are over. Their chunks
+/// go with those of others that expired, once that is in the index.
+fn expire_surplus(core: &Arc<Core>, now_ms: u64, done: &mut Maintained) -> Result<(), Error> {
+    let surplus = {
+        let index = core.index.read();
+        index.as_ref().ok_or_else(closed)?.surplus(now_ms)?
+    };
+    let mut waiting = None;
+    for Surplus { id, total_bytes, limit_bytes } in surplus {
+        let Some(entry) = core.entry(id)? else { continue };
+        // The index may not have seen it yet.
+        let known = entry.state.lock().live.is_result_evicted();
+        let expired = Body::ResultExpired(ResultExpired { total_bytes, limit_bytes });
+        let part = Part::Event(Source::TransportObserved, expired);
+        let appended = (!known).then(|| core.append(&entry, None, vec![part], Wait::Later));
+        core.release_entry(&entry);
+        if let Some(queued) = appended.transpose()? {
+            waiting = queued.receiver;
+            done.expired_results += 1;
+        }
+    }
+    await_last(waiting)
+}
+
+/// Waits for the last of several appends, which is durable after all others.
+fn await_last(waiting: Option<oneshot::Receiver<Outcome>>) -> Result<(), Error> {
+    if let Some(receiver) = waiting {
+        receiver.blocking_recv().unwrap_or(Err(append::Error::Closed))?;
+    }
+    Ok(())
 }
 
 /// Drops the chunks of expired results from sealed segments.

@@ -38,6 +38,8 @@ pub struct Maintained {
     pub removed_invocations: u64,
     /// Invocations that were re-stated in the newest segment first.
     pub carried_forward: u64,
+    /// Results that are over because their route keeps no more bytes.
+    pub expired_results: u64,
     /// Segments that were rewritten without expired results.
     pub rewritten_segments: u64,
     /// Chunks of results that were dropped.
@@ -115,6 +117,8 @@ pub struct Stats {
     pub appends: u64,
     /// Frames written; one batch each.
     pub frames: u64,
+    /// Frames that a caller wrote itself, because it was alone.
+    pub led: u64,
     /// Syncs of frames.
     pub syncs: u64,
     /// Bytes of frames, padding included.
@@ -127,6 +131,10 @@ pub struct Stats {
     pub sync_us: u64,
     /// Bytes queued now.
     pub queued_bytes: u64,
+    /// The most bytes that were ever queued.
+    pub peak_queued_bytes: u64,
+    /// Invocations in memory: under way, or not in the index yet.
+    pub held_invocations: u64,
     /// Bytes reserved by calls under way.
     pub reserved_bytes: u64,
     /// Bytes that can still be reserved.

@@ -6,13 +6,14 @@
 //! ```text
 //!  Accepted ─► Validated ─► Authorized ─► Dispatched ─► Committed(rejected | committed)
 //!      │           │            │             │              ▲
-//!      └───────────┴────────────┤             │              │ late evidence (J-3)
-//!                               ▼             ▼              │
+//!      └───────────┴────────────┤ withdrawn   │              │ late evidence (J-3)
+//!                               ▼◄────────────▼              │
 //!                 Ended(not_attempted)   Ended(unknown) ─────┘
 //! ```
 //!
-//! Invariant: no path leads from `Dispatched` to `not_attempted`, and none out of
-//! `Ended(not_attempted)` (contract D-1, J-3).
+//! Invariant: none but one path leads from `Dispatched` to `not_attempted`: `DISPATCH_WITHDRAWN`, of
+//! a dispatch whose flush was never acknowledged, so that no proof of it exists and nothing can follow
+//! it. None leads out of `Ended(not_attempted)` (contract D-1, J-3).
 
 use crate::contract::{
     Accepted, Approval, Body, Confirmation, Dispatch, Event, InvocationId, Preflight, RequestSent,
@@ -128,6 +129,7 @@ pub struct Invocation {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     source: Option<Source>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    expired_at_ms: Option<u64>,
     note: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     observed_by: Option<InvocationId>,
@@ -190,6 +192,7 @@ impl Invocation {
             not_before_ms: None,
             ended_at_ms: None,
             source: None,
+            expired_at_ms: None,
             note: None,
             observed_by: None,
             request: None,
@@ -228,6 +231,13 @@ impl Invocation {
                 self.dispatched_at_ms = Some(event.at_ms);
                 self.state = State::Dispatched;
             }
+            Body::DispatchWithdrawn(withdrawn) => {
+                self.dispatch = None;
+                self.state = State::Ended(withdrawn.verdict);
+                self.message = Some(withdrawn.message.clone());
+                self.ended_at_ms = Some(event.at_ms);
+                self.source = Some(event.source);
+            }
             Body::RequestSent(sent) => self.sent = Some(sent.clone()),
             Body::RemoteResponseStarted(started) => self.started = Some(started.clone()),
             Body::RemoteResponseComplete(complete) => self.complete = Some(complete.clone()),
@@ -245,6 +255,7 @@ impl Invocation {
                 self.delivery = Delivery::Delivered(delivered.confirmation);
             }
             Body::DeliveryFailed(_) => self.delivery = Delivery::Failed,
+            Body::ResultExpired(_) => self.expired_at_ms = Some(event.at_ms),
             Body::LeaseAcquired(acquired) => {
                 let generation = acquired.generation;
                 self.lease = Some(LeaseState { generation, retry: None, is_released: false });

@@ -29,6 +29,8 @@ pub(crate) struct Item {
     pub(crate) waiter: Option<oneshot::Sender<Outcome>>,
     /// Whether it may settle its invocation.
     pub(crate) settles: bool,
+    /// Whether it is written without waiting for others.
+    pub(crate) urgent: bool,
     pub(crate) queued: Instant,
 }
 
@@ -45,8 +47,12 @@ pub(crate) struct Inner {
     items: VecDeque<Item>,
     next: u64,
     pub(crate) mode: Mode,
-    /// Whether somebody waits for one of the items.
-    urgent: bool,
+    /// How many of the items are urgent.
+    urgent: usize,
+    /// Whether the batch before had at most one such item.
+    calm: bool,
+    /// Whether the writer thread waits for the oldest item to have lingered.
+    lingers: bool,
     /// Counts recoveries: a call of an earlier one can't append any more.
     pub(crate) epoch: u64,
     reopen: bool,
@@ -68,6 +74,12 @@ impl Inner {
     pub(crate) const fn next(&self) -> Sequence {
         Sequence(self.next)
     }
+
+    /// Whether whoever has just queued an item is alone with it: then it loses nothing by writing
+    /// the batch itself. With others about, a batch gathers while the writer thread syncs.
+    pub(crate) const fn is_calm(&self) -> bool {
+        self.calm && self.urgent <= 1
+    }
 }
 
 /// The queue.
@@ -75,13 +87,19 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     work: Condvar,
     bytes: AtomicU64,
+    peak: AtomicU64,
     /// Woken when the writer took something.
     pub(crate) drained: Notify,
 }
 
-/// What the writer does next.
+/// What the writer thread does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
+    /// Something waits that is due.
     Batch,
+    /// A write failed before, and somebody asks for service.
+    Recover,
+    /// The journal is closing, and nothing waits.
     End,
 }
 
@@ -92,13 +110,16 @@ impl Queue {
                 items: VecDeque::new(),
                 next,
                 mode: Mode::Open,
-                urgent: false,
+                urgent: 0,
+                calm: true,
+                lingers: false,
                 epoch: 1,
                 reopen: false,
                 tried: None,
             }),
             work: Condvar::new(),
             bytes: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
             drained: Notify::new(),
         }
     }
@@ -112,38 +133,72 @@ impl Queue {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// The most bytes that ever waited.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
     /// Puts a record at the end; its sequence must be [`Inner::next`].
     pub(crate) fn push(&self, inner: &mut Inner, item: Item) {
-        self.bytes.fetch_add(item.draft.length() as u64, Ordering::Relaxed);
+        let length = item.draft.length() as u64;
+        let waiting = self.bytes.fetch_add(length, Ordering::Relaxed) + length;
+        self.peak.fetch_max(waiting, Ordering::Relaxed);
         inner.next = item.sequence.0 + 1;
-        inner.urgent |= item.waiter.is_some() || item.settles;
+        inner.urgent += usize::from(item.urgent);
         inner.items.push_back(item);
     }
 
-    /// Tells the writer that there is work.
-    pub(crate) fn wake(&self) {
-        self.work.notify_one();
+    /// Ends a push: wakes the writer thread if it must know.
+    pub(crate) fn wake(&self, inner: MutexGuard<'_, Inner>) {
+        // What nobody waits for is found when the oldest item has lingered.
+        let needed = inner.urgent > 0 || !inner.lingers;
+        drop(inner);
+        if needed {
+            self.work.notify_one();
+        }
     }
 
-    /// Waits for records and takes up to `limit` bytes of them, at least one.
-    pub(crate) fn take(&self, limit: u64, batch: &mut Vec<Item>) -> Work {
-        batch.clear();
+    /// Wakes the writer thread if somebody waits for what is queued.
+    pub(crate) fn hand_over(&self) {
+        let urgent = self.inner.lock().urgent > 0;
+        if urgent {
+            self.work.notify_one();
+        }
+    }
+
+    /// Waits until the writer thread has something to do.
+    pub(crate) fn wait(&self) -> Work {
         let mut inner = self.inner.lock();
         loop {
-            let closing = inner.mode == Mode::Closing;
-            let first = inner.items.front().map(|item| item.queued);
-            match first {
-                None if closing => return Work::End,
-                None => self.work.wait(&mut inner),
-                Some(_) if closing || inner.urgent => break,
-                // A call's first events ride with its dispatch, its last with the next call.
-                Some(first) => {
-                    if self.work.wait_until(&mut inner, first + LINGER).timed_out() {
-                        break;
-                    }
+            match inner.mode {
+                Mode::Closing if inner.items.is_empty() => return Work::End,
+                Mode::Closing => return Work::Batch,
+                Mode::Failed if inner.reopen => {
+                    inner.reopen = false;
+                    inner.tried = Some(Instant::now());
+                    return Work::Recover;
                 }
+                Mode::Failed => self.work.wait(&mut inner),
+                Mode::Open if inner.urgent > 0 => return Work::Batch,
+                Mode::Open => match inner.items.front().map(|item| item.queued + LINGER) {
+                    None => self.work.wait(&mut inner),
+                    // A call's first events ride with its dispatch, its last with the next call.
+                    Some(due) if Instant::now() < due => {
+                        inner.lingers = true;
+                        self.work.wait_until(&mut inner, due);
+                        inner.lingers = false;
+                    }
+                    Some(_) => return Work::Batch,
+                },
             }
         }
+    }
+
+    /// Takes up to `limit` bytes of what is queued, at least one item if there is one. Only for the
+    /// one writer.
+    pub(crate) fn take(&self, limit: u64, batch: &mut Vec<Item>) {
+        batch.clear();
+        let mut inner = self.inner.lock();
         let mut bytes = 0;
         while let Some(item) = inner.items.front() {
             let length = item.draft.length() as u64;
@@ -153,11 +208,12 @@ impl Queue {
             bytes += length;
             batch.extend(inner.items.pop_front());
         }
-        inner.urgent &= !inner.items.is_empty();
+        let urgent = batch.iter().filter(|item| item.urgent).count();
+        inner.urgent = inner.urgent.saturating_sub(urgent);
+        inner.calm = urgent <= 1;
         drop(inner);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.drained.notify_waiters();
-        Work::Batch
     }
 
     /// Takes no more records and gives back those that wait.
@@ -167,7 +223,7 @@ impl Queue {
             inner.mode = Mode::Failed;
         }
         inner.reopen = false;
-        inner.urgent = false;
+        inner.urgent = 0;
         self.bytes.store(0, Ordering::Relaxed);
         self.drained.notify_waiters();
         std::mem::take(&mut inner.items)
@@ -180,22 +236,6 @@ impl Queue {
         if inner.mode == Mode::Failed && due && !inner.reopen {
             inner.reopen = true;
             self.work.notify_one();
-        }
-    }
-
-    /// Waits until recovery is asked for. False at the end.
-    pub(crate) fn wait_reopen(&self) -> bool {
-        let mut inner = self.inner.lock();
-        loop {
-            if inner.mode == Mode::Closing {
-                return false;
-            }
-            if inner.reopen {
-                inner.reopen = false;
-                inner.tried = Some(Instant::now());
-                return true;
-            }
-            self.work.wait(&mut inner);
         }
     }
 

@@ -4,7 +4,8 @@ use crate::admission::index_failed;
 use crate::append;
 use crate::call::{Call, EVENT_RESERVE};
 use crate::contract::{Body, InvocationId, RequestStored, ResultCommitted, Source};
-use crate::core::{Part, closed, now_ms};
+use crate::core::{closed, now_ms};
+use crate::enqueue::{Part, Wait};
 use crate::live::Journal;
 use crate::projection::{Invocation, Standing};
 use crate::read;
@@ -59,7 +60,7 @@ impl Call {
         let mut parts: Vec<Part> = drafts.into_iter().map(Part::Chunk).collect();
         let body = Body::RequestStored(RequestStored { request, max_attempts });
         parts.push(Part::Event(Source::TransportObserved, body));
-        self.core.append(&self.entry, Some(self.epoch), parts, false).map(drop)
+        self.core.append(&self.entry, Some(self.epoch), parts, Wait::No).map(drop)
     }
 }
 

@@ -3,14 +3,15 @@
 use crate::append;
 use crate::checkpoint::Signer;
 use crate::contract::{Body, DeliveryFailed, InvocationId, Outcome, Sequence, Source};
-use crate::core::{Core, Counters, Feed, Part, now_ms};
+use crate::core::{Core, Counters, Feed, now_ms};
+use crate::enqueue::{Part, Wait};
 use crate::guard::Recent;
 use crate::index::{self, Index};
 use crate::ledger::{self, Ledger};
 use crate::log::BLOCK;
 use crate::log::disk::{Directory, Disk};
 use crate::log::read::Segments;
-use crate::log::recover::{Found, Survey, Watermark, recover, survey};
+use crate::log::recover::{Found, Survey, recover, survey};
 use crate::log::spares::Spares;
 use crate::log::tail::{Tail, frame_limit};
 use crate::open::Error;
@@ -19,13 +20,14 @@ use crate::projection::State;
 use crate::queue::{Mode, Queue};
 use crate::replay::Replay;
 use crate::result::ResultKey;
-use crate::{projector, writer};
+use crate::writer::{Log, Writer};
+use crate::{projector, reopen, writer};
 use dashmap::DashMap;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -79,6 +81,7 @@ pub(crate) fn open_on(
         room: Arc::new(AtomicU64::new(0)),
         queue: Queue::new(found.start.last_sequence + 1),
         durable: AtomicU64::new(found.start.last_sequence),
+        writer: Mutex::new(Writer::new(found.end())),
         overlay: DashMap::new(),
         recent: Mutex::new(Recent::default()),
         index: RwLock::new(Some(index)),
@@ -128,16 +131,17 @@ fn start_threads(core: &Arc<Core>, survey: &Survey, found: &Found) -> Result<(),
 }
 
 fn begin(core: &Arc<Core>, survey: &Survey, found: &Found) -> Result<(), Error> {
-    let tail: Tail = writer::start(core, &survey.unused, found)?;
-    let (store, next) = (found.start.store, tail.last_sequence() + 1);
-    core.durable.store(tail.last_sequence(), std::sync::atomic::Ordering::Release);
-    core.queue.begin(next);
+    let tail: Tail = reopen::start(core, &survey.unused, found)?;
+    let last = tail.last_sequence();
+    core.durable.store(last, Ordering::Release);
+    core.queue.begin(last + 1);
     // A recovery note needs no place in the index.
-    core.counters.indexed.store(tail.last_sequence(), std::sync::atomic::Ordering::Release);
+    core.counters.indexed.store(last, Ordering::Release);
+    core.writer.lock().log = Log::Live { tail: Box::new(tail), store: found.start.store };
     let shared = Arc::clone(core);
     spawn("journal-index", move || projector::run(&shared))?;
     let shared = Arc::clone(core);
-    spawn("journal-writer", move || writer::run(&shared, tail, store))
+    spawn("journal-writer", move || writer::run(&shared))
 }
 
 /// Opens the index and brings it up to date from the log; rebuilds it when it can't be used.
@@ -193,11 +197,7 @@ fn bring_up(
     let found = recover(disk, survey, watermark.as_ref(), &mut |position, record| {
         replay.take(position, record)
     })?;
-    replay.finish(&Watermark {
-        store: found.start.store,
-        sequence: found.start.last_sequence,
-        chain: found.start.chain,
-    })?;
+    replay.finish(&found.end())?;
     let recovery = Recovery {
         last_sequence: Sequence(found.start.last_sequence),
         discarded_bytes: found.start.discarded,
@@ -234,14 +234,15 @@ fn end_open(core: &Arc<Core>, open: &[InvocationId], recovery: &mut Recovery) ->
                         recovery.unknown.push(*id);
                     }
                 }
-                Body::InvocationEnded(Box::new(writer::interrupted(verdict)))
+                Body::InvocationEnded(Box::new(reopen::interrupted(verdict)))
             }
             (_, None) => {
                 core.release_entry(&entry);
                 continue;
             }
         };
-        let appended = core.append(&entry, None, vec![Part::Event(Source::Recovered, body)], true);
+        let part = Part::Event(Source::Recovered, body);
+        let appended = core.append(&entry, None, vec![part], Wait::Later);
         core.release_entry(&entry);
         last = appended?.sequence;
     }

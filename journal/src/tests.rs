@@ -1,5 +1,6 @@
 //! The whole journal on the simulated disk: crashes, failures, a full disk.
 
+mod capacity;
 #[path = "../tests/common/mod.rs"]
 mod common;
 
@@ -33,6 +34,19 @@ struct Promises {
     ended: Vec<(InvocationId, Verdict)>,
     /// Held, and whether approved.
     held: Vec<(InvocationId, bool)>,
+    /// The call whose dispatch was refused its proof: nothing was sent.
+    unsent: Option<InvocationId>,
+}
+
+impl Promises {
+    /// Dispatches, and notes what came of it.
+    async fn dispatch(&mut self, call: &mut crate::Call) -> Result<(), append::Error> {
+        self.unsent = Some(call.id());
+        drop(call.dispatch(dispatch()).await?);
+        self.unsent = None;
+        self.dispatched.push(call.id());
+        Ok(())
+    }
 }
 
 fn ended(verdict: Verdict) -> Ended {
@@ -51,8 +65,7 @@ async fn work(journal: &Journal, promises: &mut Promises) -> Result<(), append::
         // Committed, with a result of several chunks.
         let mut call = admit_or(journal, round)?;
         start(&mut call)?;
-        drop(call.dispatch(dispatch()).await?);
-        promises.dispatched.push(call.id());
+        promises.dispatch(&mut call).await?;
         let body = vec![round; 70_000];
         call.response_started(crate::contract::ResponseStarted {
             status: Some(200),
@@ -73,8 +86,7 @@ async fn work(journal: &Journal, promises: &mut Promises) -> Result<(), append::
         // Dispatched, and unknown.
         let mut call = admit_or(journal, round)?;
         start(&mut call)?;
-        drop(call.dispatch(dispatch()).await?);
-        promises.dispatched.push(call.id());
+        promises.dispatch(&mut call).await?;
         let verdict = Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown);
         drop(call.end(ended(verdict)).await?);
         promises.ended.push((call.id(), verdict));
@@ -97,8 +109,7 @@ async fn work(journal: &Journal, promises: &mut Promises) -> Result<(), append::
         // Dispatched, and still under way when the crash comes, or given up.
         let mut call = admit_or(journal, round)?;
         start(&mut call)?;
-        drop(call.dispatch(dispatch()).await?);
-        promises.dispatched.push(call.id());
+        promises.dispatch(&mut call).await?;
     }
     Ok(())
 }
@@ -151,12 +162,23 @@ async fn bounded<T>(future: impl Future<Output = T>) -> T {
 /// or lost.
 #[tokio::test]
 async fn j_7_a_crash_at_every_call_of_the_disk_keeps_every_promise() {
+    crash_at_every_call(false).await;
+}
+
+/// The same where each caller writes its frames itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn j_7_a_crash_at_every_call_of_a_leader_keeps_every_promise() {
+    crash_at_every_call(true).await;
+}
+
+async fn crash_at_every_call(leads: bool) {
     let whole = Sim::new();
     let home = tempfile::tempdir().unwrap();
     let (journal, _) = open_sim(&whole, home.path(), true).unwrap();
     let mut promises = Promises::default();
     bounded(work(&journal, &mut promises)).await.unwrap();
     bounded(journal.close()).await;
+    assert_eq!(journal.stats().led > 0, leads);
     let mut points = 0;
     for call in 1..=whole.calls() {
         for variant in 0..2 {
@@ -191,18 +213,31 @@ async fn j_7_a_crash_at_every_call_of_the_disk_keeps_every_promise() {
 /// log was recovered, and then service resumes in the same process.
 #[tokio::test]
 async fn a_failure_poisons_and_service_resumes_without_a_restart() {
+    fail_at_every_call().await;
+}
+
+/// The same where each caller writes its frames itself: the writer thread recovers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leaders_failure_poisons_and_service_resumes_without_a_restart() {
+    fail_at_every_call().await;
+}
+
+async fn fail_at_every_call() {
     let whole = Sim::new();
     let home = tempfile::tempdir().unwrap();
     let (journal, _) = open_sim(&whole, home.path(), true).unwrap();
     let opened = whole.calls();
     bounded(work(&journal, &mut Promises::default())).await.unwrap();
     bounded(journal.close()).await;
-    for call in opened + 1..=whole.calls() {
-        let what = format!("call {call} fails");
+    let mut turned_up = 0;
+    for (call, fault) in
+        (opened + 1..=whole.calls()).flat_map(|call| [(call, Fault::Fail), (call, Fault::FailLate)])
+    {
+        let what = format!("call {call}: {fault:?}");
         let home = tempfile::tempdir().unwrap();
         let sim = Sim::new();
         let (journal, _) = open_sim(&sim, home.path(), true).unwrap();
-        sim.fault_at(call, Fault::Fail);
+        sim.fault_at(call, fault);
         let mut promises = Promises::default();
         if bounded(work(&journal, &mut promises)).await.is_ok() {
             bounded(journal.close()).await;
@@ -224,15 +259,31 @@ async fn a_failure_poisons_and_service_resumes_without_a_restart() {
         })
         .await;
         check(&journal, &promises, &what);
+        turned_up += u32::from(check_unsent(&journal, promises.unsent, &what).await);
         assert_eq!(journal.stats().reopened, 1, "{what}");
         drop(call);
         bounded(journal.close()).await;
         verify_on(&sim).unwrap_or_else(|error| panic!("{what}: {error}"));
         let (journal, _) = open_sim(&sim, home.path(), true).unwrap();
         check(&journal, &promises, &what);
+        check_unsent(&journal, promises.unsent, &what).await;
         assert_eq!(content(&journal, id), b"after");
         bounded(journal.close()).await;
     }
+    // A disk can have what it said it failed to take.
+    assert!(turned_up > 0);
+}
+
+/// D-1: whoever was refused the proof of a dispatch sent nothing, and the record says so, also where the
+/// dispatch turns up on the disk. Gives whether it did.
+async fn check_unsent(journal: &Journal, unsent: Option<InvocationId>, what: &str) -> bool {
+    let Some(id) = unsent else { return false };
+    bounded(journal.changed(id)).await;
+    let Some(found) = journal.invocation(id).unwrap() else { return false };
+    assert_eq!(found.verdict().outcome(), Outcome::NotAttempted, "{what}");
+    assert!(!found.evidence().dispatch_started, "{what}");
+    let events = journal.events(id).unwrap();
+    events.iter().any(|(_, event)| event.body.name() == "DISPATCH_WITHDRAWN")
 }
 
 /// D-1, R-6: a call from before the failure can't append any more, and recovery has ended it.
@@ -270,73 +321,6 @@ async fn a_call_from_before_a_failure_is_superseded() {
     assert_eq!(outcome, Outcome::NotAttempted);
     drop((call, fresh, other));
     bounded(journal.close()).await;
-}
-
-/// on a full disk calls are refused before dispatch, every dispatched one can still be
-/// settled with its result, and service resumes when there is room.
-#[tokio::test]
-async fn r_6_a_full_disk_refuses_before_dispatch_and_settles_what_is_dispatched() {
-    let home = tempfile::tempdir().unwrap();
-    let sim = Sim::new();
-    let (journal, _) = open_sim(&sim, home.path(), false).unwrap();
-    bounded(async {
-        // Two spares are there before the disk is full.
-        while sim.names().len() < 3 || journal.stats().available_bytes < 1 << 30 {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
-    sim.set_free(0);
-    let mut under_way = Vec::new();
-    let refused = bounded(async {
-        loop {
-            // A call that is over uses up space and makes the journal notice.
-            let admission = journal.admit(
-                journal.new_id(),
-                common::accepted("coder", "x"),
-                crate::Guard::default(),
-            );
-            let mut call = match admission {
-                Ok(crate::Admission::New(call)) => call,
-                Ok(other) => panic!("{}", common::name(&other)),
-                Err(error) => return error,
-            };
-            start(&mut call).unwrap();
-            if call.reserve(2_000).is_err() {
-                drop(call);
-                continue;
-            }
-            assert_eq!(call.dispatch(dispatch()).await.unwrap().id(), call.id());
-            if under_way.len() < 3 {
-                under_way.push(call);
-            } else {
-                assert_eq!(respond(&mut call, 200, &[5; 2_000]).await.id(), call.id());
-            }
-        }
-    })
-    .await;
-    assert_eq!(refused, append::Error::Unavailable(append::Reason::NoCapacity));
-    assert!(journal.stats().healthy, "nothing failed");
-    let mut ids = Vec::new();
-    for mut call in under_way {
-        ids.push(respond(&mut call, 200, &[6; 2_000]).await.id());
-    }
-    for id in ids {
-        assert_eq!(content(&journal, id), [6; 2_000]);
-    }
-    sim.set_free(1 << 30);
-    bounded(async {
-        while journal.ready().is_err() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
-    let mut call = dispatched(&journal, "coder", "after").await;
-    assert_eq!(respond(&mut call, 200, b"after").await.id(), call.id());
-    assert_eq!(journal.stats().reopened, 0);
-    drop(call);
-    bounded(journal.close()).await;
-    verify_on(&sim).unwrap();
 }
 
 /// J-7, X-2: a crash at every write, sync, rename and removal of retention; what stays is whole, what

@@ -1,59 +1,119 @@
-//! The writer: one thread, one write and one sync per batch of whatever has queued up.
+//! The writer: one batch at a time, one write and one sync per batch of whatever has queued up.
 //!
-//! There is no timer: a batch is what arrived during the sync before. After a failure the log
-//! handle is never used again; the writer waits until somebody asks for service and then takes the
-//! same way as a restart, through recovery.
+//! Whoever holds [`Core::writer`] is the writer. That is a thread of its own while several callers
+//! wait: what arrives during one sync is the next batch. A caller that waits alone writes its batch
+//! itself and saves two changes of threads. There is no timer. After a failure the log handle is never
+//! used again; the thread waits until somebody asks for service and then takes the same way as a
+//! restart, through recovery ([`crate::reopen`]).
 
 use crate::append::{Error, Reason};
-use crate::contract::{Body, Code, Ended, InvocationId, Sequence, Source};
-use crate::core::{Core, Part, now_ms};
+use crate::core::{Core, now_ms};
 use crate::failpoint::{self, Stage};
-use crate::log::recover::{Watermark, recover, survey};
+use crate::log::recover::Watermark;
 use crate::log::tail::Tail;
-use crate::log::{Draft, Kind, Position};
-use crate::open;
+use crate::log::{Draft, Position};
 use crate::queue::{Item, Work};
+use crate::reopen;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// A sync that takes longer is reported.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The thread's body.
-pub(crate) fn run(core: &Arc<Core>, mut tail: Tail, store: [u8; 16]) {
-    let mut batch = Vec::new();
-    let mut positions = Vec::new();
-    while let Work::Batch = core.queue.take(core.frame_limit, &mut batch) {
-        let begun = Instant::now();
-        failpoint::batch(Stage::Write, &batch);
-        let drafts = batch.iter().map(|item| &item.draft);
-        match tail.append(drafts, now_ms(), &mut positions) {
-            Ok(written) => {
-                failpoint::batch(Stage::Tell, &batch);
-                count(core, &batch, begun, written);
-                let mark = watermark(store, &tail);
-                publish(core, &mut batch, &positions, mark);
-            }
-            Err(error) => {
-                tracing::error!(%error, segment = tail.segment(), "the log failed");
-                let durable = watermark(store, &tail);
-                fail(core, &mut batch);
-                match wait_for_recovery(core, &durable) {
-                    Some(recovered) => tail = recovered,
-                    None => break,
-                }
-            }
+/// The end of the log.
+pub(crate) enum Log {
+    /// It takes frames.
+    Live { tail: Box<Tail>, store: [u8; 16] },
+    /// Nothing was begun yet, or a write failed; up to where it is durable.
+    Dead(Watermark),
+}
+
+/// What only the writer touches.
+pub(crate) struct Writer {
+    pub(crate) log: Log,
+    batch: Vec<Item>,
+    positions: Vec<Position>,
+}
+
+impl Writer {
+    /// A writer of a log that is not begun.
+    pub(crate) const fn new(durable: Watermark) -> Self {
+        Self { log: Log::Dead(durable), batch: Vec::new(), positions: Vec::new() }
+    }
+}
+
+/// The body of the writer thread.
+pub(crate) fn run(core: &Arc<Core>) {
+    loop {
+        match core.queue.wait() {
+            Work::Batch => write(core, &mut core.writer.lock()),
+            Work::Recover => reopen::recover(core),
+            Work::End => break,
         }
     }
+    // A caller may still be writing the last batch.
+    drop(core.writer.lock());
     core.spares.stop();
     let mut feed = core.feed.lock();
     feed.closing = true;
     core.feed_work.notify_all();
 }
 
-fn watermark(store: [u8; 16], tail: &Tail) -> Watermark {
-    Watermark { store, sequence: tail.last_sequence(), chain: *tail.chain() }
+/// Writes the caller's batch on the caller's thread, where nobody else is writing and the thread may
+/// block; otherwise wakes the writer thread. The caller holds no lock.
+pub(crate) fn lead(core: &Core) {
+    let led = may_block()
+        && core.writer.try_lock().is_some_and(|mut writer| {
+            tokio::task::block_in_place(|| write(core, &mut writer));
+            true
+        });
+    if led {
+        core.counters.led.fetch_add(1, Ordering::Relaxed);
+    }
+    core.queue.hand_over();
+}
+
+/// Whether the runtime gives this thread's other tasks to another thread meanwhile. With a single
+/// worker that change of threads costs what the one to the writer thread does.
+fn may_block() -> bool {
+    Handle::try_current().is_ok_and(|runtime| {
+        matches!(runtime.runtime_flavor(), RuntimeFlavor::MultiThread)
+            && runtime.metrics().num_workers() > 1
+    })
+}
+
+/// One batch: written, synced, made known.
+fn write(core: &Core, writer: &mut Writer) {
+    let Writer { log, batch, positions } = writer;
+    core.queue.take(core.frame_limit, batch);
+    if batch.is_empty() {
+        return;
+    }
+    let begun = Instant::now();
+    let failed = match log {
+        Log::Live { tail, store } => {
+            failpoint::batch(Stage::Write, batch);
+            let drafts = batch.iter().map(|item| &item.draft);
+            match tail.append(drafts, now_ms(), positions) {
+                Ok(written) => {
+                    failpoint::batch(Stage::Tell, batch);
+                    count(core, batch, begun, written);
+                    return publish(core, batch, positions, tail.watermark(*store));
+                }
+                Err(error) => {
+                    tracing::error!(%error, segment = tail.segment(), "the log failed");
+                    Some(tail.watermark(*store))
+                }
+            }
+        }
+        Log::Dead(_) => None,
+    };
+    if let Some(durable) = failed {
+        *log = Log::Dead(durable);
+    }
+    fail(core, batch);
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -122,157 +182,5 @@ fn fail(core: &Core, batch: &mut Vec<Item>) {
         if let Some(waiter) = item.waiter {
             drop(waiter.send(Err(Error::Unavailable(Reason::Recovering))));
         }
-    }
-}
-
-/// Recovers when somebody asks for service. `None` at the end.
-fn wait_for_recovery(core: &Arc<Core>, durable: &Watermark) -> Option<Tail> {
-    while core.queue.wait_reopen() {
-        match reopen(core, durable) {
-            Ok(tail) => return Some(tail),
-            Err(error) => {
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::error!(%error, cause, "the log could not be recovered yet");
-                core.spares.pause();
-            }
-        }
-    }
-    None
-}
-
-/// The way of a restart, within the process: what is on disk holds, the rest is forgotten, calls
-/// under way are ended.
-fn reopen(core: &Arc<Core>, durable: &Watermark) -> Result<Tail, open::Error> {
-    let _files = core.files.lock();
-    core.spares.pause();
-    let survey = survey(&*core.disk)?;
-    let mut found_records = Vec::new();
-    let found = recover(&*core.disk, &survey, Some(durable), &mut |position, record| {
-        let id = InvocationId::from_bytes(record.invocation);
-        found_records.push((id, Sequence(record.sequence), record.kind, position));
-        Ok(())
-    })?;
-    let tail = start(core, &survey.unused, &found)?;
-    let last = Sequence(found.start.last_sequence);
-    forget(core, last, found_records);
-    core.durable.store(last.0, Ordering::Release);
-    core.queue.reopen(tail.last_sequence() + 1);
-    core.counters.reopened.fetch_add(1, Ordering::Relaxed);
-    let mark = watermark(found.start.store, &tail);
-    let dirty: Vec<_> = core.overlay.iter().map(|entry| Arc::clone(&entry)).collect();
-    let open: Vec<_> =
-        dirty.iter().filter(|entry| !entry.state.lock().live.is_settled()).cloned().collect();
-    let mut feed = core.feed.lock();
-    feed.dirty.extend(dirty);
-    feed.watermark = Some(mark);
-    drop(feed);
-    for entry in open {
-        if !crate::held::keep(core, &entry) {
-            end_interrupted(core, &entry, Code::JournalUnavailable, Code::ResultNotStored);
-        }
-    }
-    tracing::warn!(sequence = last.0, "the log was recovered; service resumes");
-    Ok(tail)
-}
-
-/// Removes files that hold nothing and begins the next segment, with a note of what was cut off.
-pub(crate) fn start(
-    core: &Core,
-    unused: &[String],
-    found: &crate::log::recover::Found,
-) -> Result<Tail, open::Error> {
-    let io = |step| move |source| open::Error::Io { step, source };
-    for name in unused {
-        core.disk.remove(name).map_err(io("remove an unused segment"))?;
-    }
-    core.disk.sync_directory().map_err(io("sync the directory"))?;
-    core.spares.resume(found.next_segment);
-    let mut tail = Tail::begin(
-        Arc::clone(&core.disk),
-        Arc::clone(&core.spares),
-        core.segment_bytes,
-        &found.start,
-        now_ms(),
-        Arc::clone(&core.room),
-    )
-    .map_err(io("begin a segment"))?;
-    if found.start.discarded > 0 {
-        let note = format!(
-            r#"{{"segment":{},"length":{},"last_sequence":{},"discarded_bytes":{}}}"#,
-            found.start.previous,
-            found.start.previous_length,
-            found.start.last_sequence,
-            found.start.discarded
-        );
-        let draft = Draft {
-            kind: Kind::RecoveryNote,
-            invocation: [0; 16],
-            at_ms: now_ms(),
-            payload: note.into_bytes(),
-            attachment: None,
-        };
-        let mut positions = Vec::new();
-        tail.append(std::iter::once(&draft), now_ms(), &mut positions)
-            .map_err(io("write the recovery note"))?;
-    }
-    Ok(tail)
-}
-
-/// Takes back, in memory, what the disk does not hold.
-fn forget(core: &Core, last: Sequence, found: Vec<(InvocationId, Sequence, Kind, Position)>) {
-    for (id, sequence, kind, position) in found {
-        if let Some(entry) = core.overlay.get(&id) {
-            let mut state = entry.state.lock();
-            if !state.records.iter().any(|(known, _, _)| *known == sequence) {
-                state.records.push((sequence, kind, position));
-            }
-        }
-    }
-    let mut recent = core.recent.lock();
-    core.overlay.retain(|_, entry| {
-        let kept = entry.state.lock().roll_back(last);
-        if !kept {
-            recent.remove(entry);
-            entry.settled.notify_waiters();
-        }
-        kept
-    });
-}
-
-/// Ends a call whose course was interrupted.
-pub(crate) fn end_interrupted(
-    core: &Core,
-    entry: &Arc<crate::entry::Entry>,
-    before: Code,
-    after: Code,
-) {
-    let verdict = entry.state.lock().live.conclude(now_ms(), before, after);
-    let Some(verdict) = verdict else { return };
-    let ended = interrupted(verdict);
-    let part = Part::Event(Source::Recovered, Body::InvocationEnded(Box::new(ended)));
-    if let Err(error) = core.append(entry, None, vec![part], false) {
-        tracing::error!(%error, id = %entry.id, "an interrupted call could not be ended");
-    }
-}
-
-/// The words for a call that the broker did not see to its end.
-pub(crate) fn interrupted(verdict: crate::contract::Verdict) -> Ended {
-    let message = match verdict.outcome() {
-        crate::contract::Outcome::NotAttempted => {
-            "The broker stopped before the request was dispatched; nothing was sent."
-        }
-        crate::contract::Outcome::Unknown
-        | crate::contract::Outcome::Rejected
-        | crate::contract::Outcome::Committed => {
-            "The broker stopped after the request was dispatched and before a result was \
-             recorded; find out the remote state first."
-        }
-    };
-    Ended {
-        verdict,
-        message: message.to_owned(),
-        field: None,
-        not_before_ms: None,
-        observation: None,
     }
 }

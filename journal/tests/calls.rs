@@ -331,6 +331,10 @@ async fn lists_are_filtered_and_paged() {
         let agent = if n % 2 == 0 { "even" } else { "odd" };
         let mut call = admit(&journal, agent, &n.to_string());
         ids.push(call.id());
+        // Times are in milliseconds, and are to differ.
+        if n == 2 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
         let verdict = match n {
             0..3 => Verdict::refused(Retry::Never, Code::TargetNotAllowed),
             _ => Verdict::not_connected(Retry::Backoff, Code::ConnectionRefused),
@@ -356,6 +360,14 @@ async fn lists_are_filtered_and_paged() {
         assert_eq!(list(Filter { gateway, ..Filter::default() }).0, []);
         let since_ms = Some(u64::MAX);
         assert_eq!(list(Filter { since_ms, ..Filter::default() }).0, []);
+        let at = |id: &journal::contract::InvocationId| {
+            journal.invocation(*id).unwrap().unwrap().accepted_at_ms()
+        };
+        let since = at(&ids[2]);
+        let recent: Vec<_> = ids.iter().copied().filter(|id| at(id) >= since).collect();
+        assert!((3..7).contains(&recent.len()));
+        let since_ms = Some(since);
+        assert_eq!(list(Filter { since_ms, ..Filter::default() }).0, recent);
         let mut cursor = None;
         let mut paged = Vec::new();
         loop {

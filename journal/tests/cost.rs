@@ -80,27 +80,34 @@ fn cost_of_a_call() {
 fn a_call_costs_two_frames_and_no_metadata() {
     use std::os::unix::fs::MetadataExt as _;
     const CALLS: u64 = 20;
-    let home = tempfile::tempdir().unwrap();
-    let (journal, _) = open(home.path());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let file = home.path().join("00000001.seg");
-    let shape = || {
-        let metadata = std::fs::metadata(&file).unwrap();
-        (metadata.len(), metadata.blocks())
-    };
-    let before = shape();
-    runtime.block_on(async {
-        for round in 0..CALLS {
-            let mut call = dispatched(&journal, "coder", &round.to_string()).await;
-            drop(respond(&mut call, 200, &[3; 2_000]).await);
-            call.delivered(Confirmation::Protocol);
-        }
-    });
-    let stats = journal.stats();
-    assert_eq!(shape(), before);
-    assert_eq!(stats.frames, stats.syncs);
-    assert!(stats.written_bytes.is_multiple_of(4096));
-    // A busy machine can make a delivery wait longer than it may, and then it goes alone.
-    assert!((2 * CALLS..=3 * CALLS + 1).contains(&stats.frames), "{} frames", stats.frames);
-    runtime.block_on(journal.close());
+    let current = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let several = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let single = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    for (runtime, leads) in [(current, false), (single, false), (several, true)] {
+        let home = tempfile::tempdir().unwrap();
+        let (journal, _) = open(home.path());
+        let file = home.path().join("00000001.seg");
+        let shape = || {
+            let metadata = std::fs::metadata(&file).unwrap();
+            (metadata.len(), metadata.blocks())
+        };
+        let before = shape();
+        runtime.block_on(async {
+            for round in 0..CALLS {
+                let mut call = dispatched(&journal, "coder", &round.to_string()).await;
+                drop(respond(&mut call, 200, &[3; 2_000]).await);
+                call.delivered(Confirmation::Protocol);
+            }
+        });
+        let stats = journal.stats();
+        assert_eq!(shape(), before);
+        assert_eq!(stats.frames, stats.syncs);
+        assert!(stats.written_bytes.is_multiple_of(4096));
+        // A busy machine can make a delivery wait longer than it may, and then it goes alone.
+        assert!((2 * CALLS..=3 * CALLS + 1).contains(&stats.frames), "{} frames", stats.frames);
+        // Who waits alone changes no thread, where its thread may block.
+        let led = if leads { CALLS..=2 * CALLS } else { 0..=0 };
+        assert!(led.contains(&stats.led), "{} of {}", stats.led, stats.frames);
+        runtime.block_on(journal.close());
+    }
 }

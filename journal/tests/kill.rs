@@ -1,6 +1,6 @@
 //! A real process under load is killed again and again (J-7, X-2).
 //!
-//! `AFFIANT_KILL_ROUNDS` sets the number of rounds; 5,000 is the long mode.
+//! `./dev long j_7_a_process_killed_5000_times` is the long mode.
 
 #![allow(
     clippy::unwrap_used,
@@ -55,9 +55,17 @@ async fn calls(journal: Journal, worker: u8) {
 /// J-7: whatever moment the kill hits, every promise holds after recovery.
 #[test]
 fn j_7_a_killed_process_keeps_every_promise() {
-    let rounds: u64 =
-        std::env::var("AFFIANT_KILL_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
-    let home = tempfile::tempdir().unwrap();
+    killed(200);
+}
+
+#[test]
+#[ignore = "long: 5,000 kills, half an hour"]
+fn j_7_a_process_killed_5000_times_keeps_every_promise() {
+    killed(5_000);
+}
+
+fn killed(rounds: u64) {
+    let mut home = tempfile::tempdir().unwrap();
     let mut promised: HashMap<InvocationId, bool> = HashMap::new();
     let mut total = 0;
     for round in 0..rounds {
@@ -109,6 +117,10 @@ fn j_7_a_killed_process_keeps_every_promise() {
             total += promised.len();
             assert!(promised.values().any(|committed| *committed));
             promised.clear();
+        }
+        // A new home before the old one fills the disk.
+        if (round + 1) % 200 == 0 {
+            home = tempfile::tempdir().unwrap();
         }
     }
     println!("{} promises over {rounds} rounds", total + promised.len());

@@ -11,7 +11,9 @@
 mod common;
 
 use common::*;
-use journal::contract::{Confirmation, InvocationId, Outcome, Sequence};
+use journal::contract::{
+    Body, Confirmation, InvocationId, Outcome, Preflight, ResultExpired, Sequence,
+};
 use journal::export::{Exported, Fact, export};
 use journal::{
     Against, Journal, Maintained, Options, Retention, State, open, result, verify, verify_against,
@@ -194,6 +196,66 @@ async fn an_expired_result_is_dropped_and_its_evidence_stays() {
     let journal = keeping(home.path(), Retention::default());
     assert!(matches!(journal.result(short), Err(result::Error::Expired)));
     assert_eq!(content(&journal, ids[2]), vec![2; 40_000]);
+    journal.close().await;
+}
+
+/// A route with a bound on the bytes of its results: the oldest go first, at once for readers and then
+/// from the disk; evidence stays and says so, also with a new index; other routes keep theirs.
+#[tokio::test]
+async fn a_route_keeps_no_more_bytes_than_it_may_and_the_oldest_go_first() {
+    let home = tempfile::tempdir().unwrap();
+    let journal = keeping(home.path(), Retention::default());
+    let free = calls(&journal, 2).await;
+    let mut bounded = Vec::new();
+    for n in 0..5_u8 {
+        let mut call = admit(&journal, "coder", &format!("bounded {n}"));
+        let route = Some("bounded".to_owned());
+        let keep_total_bytes = Some(100_000);
+        call.preflight(Preflight { route, keep_total_bytes, ..preflight() }).unwrap();
+        call.authorize(None).unwrap();
+        drop(call.dispatch(dispatch()).await.unwrap());
+        drop(respond(&mut call, 200, &[n; 40_000]).await);
+        bounded.push(call.id());
+    }
+    let done = maintain(&journal).await;
+    assert_eq!((done.expired_results, done.dropped_chunks), (3, 0), "{done:?}");
+    let check = |journal: &Journal| {
+        for (n, id) in bounded.iter().enumerate() {
+            if n < 3 {
+                assert!(matches!(journal.result(*id), Err(result::Error::Expired)), "{n}");
+                let found = journal.invocation(*id).unwrap().unwrap();
+                assert!(found.is_result_evicted() && found.result().is_some());
+                let events = journal.events(*id).unwrap();
+                let told = events.iter().find_map(|(_, event)| match &event.body {
+                    Body::ResultExpired(expired) => Some(expired.clone()),
+                    _ => None,
+                });
+                let total_bytes = 200_000 - 40_000 * n as u64;
+                assert_eq!(told, Some(ResultExpired { total_bytes, limit_bytes: 100_000 }));
+            } else {
+                assert_eq!(content(journal, *id), vec![n as u8; 40_000]);
+            }
+        }
+        for (n, id) in free.iter().enumerate() {
+            assert_eq!(content(journal, *id), vec![n as u8; 40_000]);
+        }
+    };
+    indexed(&journal).await;
+    check(&journal);
+    journal.close().await;
+    // The segment is sealed now, so the chunks go: three heads and three contents.
+    let journal = keeping(home.path(), Retention::default());
+    let done = maintain(&journal).await;
+    assert_eq!((done.expired_results, done.dropped_chunks), (0, 6), "{done:?}");
+    check(&journal);
+    assert_eq!(maintain(&journal).await, Maintained::default());
+    journal.close().await;
+    let against = Against { key: Some(key()), ..Against::default() };
+    assert_eq!(verify_against(home.path(), against).unwrap().results, 4);
+    std::fs::remove_dir_all(home.path().join("index")).unwrap();
+    let journal = keeping(home.path(), Retention::default());
+    check(&journal);
+    assert_eq!(maintain(&journal).await.expired_results, 0);
     journal.close().await;
 }
 

@@ -5,6 +5,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm,
     reason = "a test that can't go on fails"
 )]
 
@@ -195,10 +196,7 @@ fn forbidden(history: &History, made: usize) -> Option<&'static str> {
     let dispatched: Vec<End> =
         history.first.ok().into_iter().chain(history.retries[..made].iter().copied()).collect();
     let complete = |end: &End| match end {
-        End::Status(status, _) => match status {
-            429 | 503 | 400..=499 => false,
-            _ => true,
-        },
+        End::Status(status, _) => !matches!(status, 429 | 503 | 400..=499),
         End::Unknown | End::Open | End::NotProcessed => false,
     };
     if dispatched.iter().any(complete) {

@@ -149,6 +149,7 @@ fn http(route: &HttpRoute) -> Keys {
     put("preset", grant.preset.map(str::to_owned));
     put("credential", grant.credential.as_ref().map(credential));
     put("forbidden headers", some(joined(grant.forbidden_headers.iter().cloned())));
+    put("stripped headers", some(joined(grant.stripped_headers.iter().cloned())));
     put("idempotent", grant.idempotent.map(|truth| truth.to_string()));
     put("idempotency", grant.idempotency.as_ref().map(idempotency));
     put("intercept", Some(grant.intercept.to_string()));
@@ -158,6 +159,7 @@ fn http(route: &HttpRoute) -> Keys {
     put("repeat_guard", Some(window(grant.repeat_window)));
     put("result.keep", Some(grant.keep.to_string()));
     put("result.max_bytes", Some(grant.keep_bytes.to_string()));
+    put("result.max_bytes_total", grant.keep_total_bytes.map(|bytes| bytes.to_string()));
     put("result.ttl", Some(time(grant.keep_for)));
     put("limits", Some(limits(&grant.limits)));
     keys
@@ -195,6 +197,7 @@ fn ssh(route: &SshRoute) -> Keys {
     put("repeat_guard", Some(window(grant.repeat_window)));
     put("result.keep", Some(grant.keep.to_string()));
     put("result.max_bytes", Some(grant.keep_bytes.to_string()));
+    put("result.max_bytes_total", grant.keep_total_bytes.map(|bytes| bytes.to_string()));
     put("result.ttl", Some(time(grant.keep_for)));
     put("limits", Some(limits(&grant.limits)));
     put("limits.output_bytes", grant.output_bytes.map(|bytes| bytes.to_string()));

@@ -24,6 +24,8 @@ pub struct HttpGrant {
     pub keep: KeepResult,
     /// Content bytes kept at most.
     pub keep_bytes: u64,
+    /// Bytes of results that the route keeps in total; none: no bound.
+    pub keep_total_bytes: Option<u64>,
     /// How long it is kept.
     pub keep_for: Duration,
     /// Bounds on size and time.
@@ -32,8 +34,10 @@ pub struct HttpGrant {
     pub private_addresses: bool,
     /// The window of the guard against hidden repeats (contract K-11); none: the guard is off.
     pub repeat_window: Option<Duration>,
-    /// Lower-case names of header fields that the agent may not send.
+    /// Patterns over lower-case names of header fields that the agent may not send.
     pub forbidden_headers: Vec<String>,
+    /// Patterns over lower-case names of header fields of the agent's that do not go on.
+    pub stripped_headers: Vec<String>,
     /// The preset that the route names, whose contract is already part of this grant.
     pub preset: Option<&'static str>,
     /// Whether tunnels of the route are looked into; false: bytes pass as they are.
@@ -77,6 +81,8 @@ pub struct SshGrant {
     pub keep: KeepResult,
     /// Output bytes kept at most.
     pub keep_bytes: u64,
+    /// Bytes of results that the route keeps in total; none: no bound.
+    pub keep_total_bytes: Option<u64>,
     /// How long it is kept.
     pub keep_for: Duration,
     /// Bounds on size and time.
@@ -209,27 +215,34 @@ impl HttpGrant {
             .unwrap_or(matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"))
     }
 
-    /// Refuses a header that the agent may not send because the route sets it (contract V-1).
+    /// Whether a field of the agent's goes no further. What frames or routes the message always does.
+    #[must_use]
+    pub fn strips(&self, name: &str) -> bool {
+        names(&self.stripped_headers, name).is_some()
+    }
+
+    /// Whether a field of a trailer section goes no further: nobody can be told any more that it was
+    /// refused.
+    #[must_use]
+    pub fn drops_trailer(&self, name: &str) -> bool {
+        self.strips(name) || names(&self.forbidden_headers, name).is_some()
+    }
+
+    /// Refuses a header that the agent may not send on the route (contract V-1).
     ///
-    /// `names` are the field names of the request, in any case.
+    /// `sent` are the field names of the request, in any case.
     ///
     /// # Errors
     /// [`Denial`] with `HEADER_FORBIDDEN` and the field `request.headers.<name>`.
-    pub fn check_headers<'a>(
-        &self,
-        names: impl IntoIterator<Item = &'a str>,
-    ) -> Result<(), Denial> {
-        for name in names {
-            let Some(known) = self.forbidden_headers.iter().find(|h| h.eq_ignore_ascii_case(name))
-            else {
-                continue;
-            };
+    pub fn check_headers<'a>(&self, sent: impl IntoIterator<Item = &'a str>) -> Result<(), Denial> {
+        for name in sent {
+            let Some(known) = names(&self.forbidden_headers, name) else { continue };
             let rule = self.route.clone().unwrap_or_default();
             return Err(Denial {
                 code: Code::HeaderForbidden,
                 field: format!("request.headers.{known}"),
                 message: format!(
-                    "Route {rule:?} sets the header {known} itself; send the request without it."
+                    "Route {rule:?} takes no header {known} of an agent; send the request without it."
                 ),
                 rule,
             });
@@ -237,6 +250,31 @@ impl HttpGrant {
         Ok(())
     }
 }
+
+/// The name in lower case, if a pattern names it. What frames or routes a message has rules of its own.
+fn names(patterns: &[String], name: &str) -> Option<String> {
+    if patterns.is_empty() {
+        return None;
+    }
+    let name = name.to_ascii_lowercase();
+    let matches = |pattern: &String| glob::matches(pattern.as_bytes(), name.as_bytes(), |_| true);
+    (!FRAMING.contains(&name.as_str()) && patterns.iter().any(matches)).then_some(name)
+}
+
+/// Fields that frame or route the message; a secret in one of them would break it.
+pub(crate) const FRAMING: [&str; 11] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "keep-alive",
+    "te",
+    "trailer",
+    "upgrade",
+    "expect",
+    "proxy-authorization",
+    "proxy-connection",
+];
 
 /// A refusal by policy. Holds no secret and no reference to one (contract V-3).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -172,7 +172,7 @@ fn routes_override_presets() {
     let host = "match = { host = \"gitlab.example.com\" }\nagent_header = \"refuse\"";
     let grant = decide(&policy("gitlab", host), "POST", "gitlab.example.com", "/api/v4/projects");
     assert_eq!((grant.idempotent, grant.preset), (Some(false), Some("gitlab")));
-    assert_eq!(grant.forbidden_headers, ["private-token"]);
+    assert_eq!(grant.forbidden_headers, ["private-token", "authorization"]);
 }
 
 /// A preset opens its own hosts and paths, and nothing else.

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Inject, Scheme, SshRequest};
 use journal::contract::{KeepResult, RemoteContract};
 use proptest::prelude::*;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn compile(text: &str) -> Snapshot {
     Snapshot::compile(text, "p.toml", 7).unwrap_or_else(|found| panic!("{found:#?}"))
@@ -107,6 +107,45 @@ fn v_1_forbidden_headers_are_refused() {
         include_str!("example.toml").replace("idempotent = false", "agent_header = \"replace\"");
     let grant = compile(&text).http(&action("POST", "api.pay.example", "/v1/charges")).unwrap();
     assert!(grant.check_headers(["authorization"]).is_ok());
+}
+
+/// V-1: rules on headers: what a credential sets, `Authorization` beside it, names with stars.
+#[test]
+fn v_1_header_rules_refuse_and_strip() {
+    let credential = |keys: &str| format!("[[credential]]\nid = \"c\"\nsecret = \"s\"\n{keys}\n");
+    let grant = |keys: &str, rules: &str| {
+        let rules = format!("credential = \"c\"\n{rules}");
+        let text = credential(keys) + &route("r", "host = \"a.test\"", &rules);
+        compile(&text).http(&action("GET", "a.test", "/")).unwrap()
+    };
+    let refused = |grant: &HttpGrant, name: &str| grant.check_headers([name]).is_err();
+    let key = "inject = \"header\"\nname = \"X-Key\"";
+    let by_default = grant(key, "");
+    assert!(refused(&by_default, "x-KEY") && refused(&by_default, "Authorization"));
+    assert!(!refused(&by_default, "cookie") && !by_default.strips("authorization"));
+    let replaced = grant(key, "agent_header = \"replace\"");
+    assert!(!refused(&replaced, "x-key") && replaced.strips("AUTHORIZATION"));
+    assert!(!replaced.strips("x-key"), "the credential takes its place");
+    let passed = grant(key, "agent_header = \"pass\"");
+    assert!(refused(&passed, "x-key") && !refused(&passed, "authorization"));
+    assert!(!passed.strips("authorization"));
+    let placeholder = grant("inject = \"placeholder\"", "");
+    assert!(!refused(&placeholder, "authorization"));
+    let rules = "refuse_headers = [\"Cookie\"]\nstrip_headers = [\"x-*\", \"h*\"]";
+    let ruled = grant("inject = \"bearer\"", rules);
+    assert!(refused(&ruled, "cookie") && refused(&ruled, "authorization"));
+    assert!(ruled.strips("X-Debug") && !ruled.strips("accept") && !ruled.strips("Host"));
+    assert!(ruled.drops_trailer("cookie") && ruled.drops_trailer("x-a"));
+    for (keys, rules) in [
+        ("inject = \"bearer\"", "agent_header = \"pass\""),
+        (key, "strip_headers = [\"Host\"]"),
+        (key, "refuse_headers = [\"*\"]"),
+        (key, "refuse_headers = [\"a b\"]"),
+    ] {
+        let rules = format!("credential = \"c\"\n{rules}");
+        let text = credential(keys) + &route("r", "host = \"a.test\"", &rules);
+        assert!(Snapshot::compile(&text, "p", 1).is_err(), "{text}");
+    }
 }
 
 /// S-4: the route's word goes before the method's meaning, in both directions.
@@ -498,9 +537,10 @@ fn explanations_tell_rule_injection_and_others() {
     assert_eq!(denied.considered[0].reason, "is for other users");
 }
 
-/// Ten thousand routes, by host and by agent: compiled and decided without a walk over all.
+/// Ten thousand routes, by host and by agent, are compiled and decide; `./dev bench policy` says how
+/// fast.
 #[test]
-fn ten_thousand_routes_decide_fast() {
+fn ten_thousand_routes_decide() {
     use std::fmt::Write as _;
     let mut text = String::new();
     for i in 0..5_000 {
@@ -510,7 +550,6 @@ fn ten_thousand_routes_decide_fast() {
         write!(text, "{}", route(&format!("agent-{i}"), "host = \"api.test\"", &rest)).unwrap();
     }
     let snapshot = compile(&text);
-    let begun = Instant::now();
     for i in 0..2_000 {
         let host = format!("h{i}.test");
         assert!(snapshot.http(&action("GET", &host, "/v1/x/y")).is_ok());
@@ -518,9 +557,6 @@ fn ten_thousand_routes_decide_fast() {
         let shared = HttpAction { agent: &agent, ..action("GET", "api.test", "/") };
         assert!(snapshot.http(&shared).is_ok());
     }
-    // An unoptimised build on a busy machine stays far below; a walk over all routes would not.
-    let per_decision = begun.elapsed() / 4_000;
-    assert!(per_decision < Duration::from_micros(250), "{per_decision:?}");
 }
 
 /// Host, path, methods, agents.

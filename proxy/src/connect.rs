@@ -33,6 +33,7 @@ impl Job<'_> {
             idempotency: prepared.operation.idempotency.clone(),
             keep: grant.keep,
             keep_seconds: grant.keep_for.as_secs(),
+            keep_total_bytes: grant.keep_total_bytes,
         }
     }
 

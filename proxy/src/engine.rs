@@ -180,7 +180,7 @@ impl Job<'_> {
         let mut redactor = ready.redactor;
         let bounds = relay::Bounds {
             limit_bytes: prepared.grant.limits.request_bytes,
-            injected: prepared.grant.credential.as_ref().and_then(|c| c.inject.header_name()),
+            grant: &prepared.grant,
         };
         let content = relay::Content { framing: ready.framing, ahead, chunks: ready.chunks };
         let progress = AtomicU64::new(0);

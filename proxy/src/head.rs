@@ -97,6 +97,12 @@ impl Fields {
         })
     }
 
+    /// Takes fields away.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&[u8]) -> bool) {
+        let buffer = self.buffer.clone();
+        self.spans.retain(|(name, _)| buffer.get(name.clone()).is_some_and(&keep));
+    }
+
     /// The values of every field of the name.
     pub(crate) fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         self.iter().filter_map(move |(n, v)| n.eq_ignore_ascii_case(name.as_bytes()).then_some(v))

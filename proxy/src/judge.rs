@@ -36,6 +36,8 @@ impl Job<'_> {
         let grant = grant.map_err(Refusal::Denied)?;
         let names = self.head.fields.iter().filter_map(|(name, _)| std::str::from_utf8(name).ok());
         grant.check_headers(names).map_err(Refusal::Denied)?;
+        let strips = |name: &[u8]| std::str::from_utf8(name).is_ok_and(|name| grant.strips(name));
+        self.head.fields.retain(|name| !strips(name));
         let limit_bytes = grant.limits.request_bytes;
         let declared = self.incoming.declared().unwrap_or_default();
         if declared.max(self.incoming.length()) > limit_bytes {

@@ -3,8 +3,8 @@
 use crate::head::{Fields, Framing, Request};
 use crate::request::is_upgrade;
 use crate::target::Target;
-use policy::Secret;
 use policy::recipe::{Edits, is_stray};
+use policy::{HttpGrant, Secret};
 use zeroize::Zeroizing;
 
 /// Room behind the head, so that small content leaves in the same write.
@@ -110,14 +110,19 @@ pub(crate) fn head(
 }
 
 /// The caller's trailer section as it goes to the origin: what frames, routes or authenticates a
-/// message has no place there (RFC 9110 section 6.5.1), nor has the field that injection sets.
-pub(crate) fn trailers(trailers: &Fields, injected: Option<&str>) -> Fields {
+/// message has no place there (RFC 9110 section 6.5.1), nor have the field that injection sets and
+/// those that the route refuses or strips.
+pub(crate) fn trailers(trailers: &Fields, grant: &HttpGrant) -> Fields {
     const NEVER: &[&str] = &["authorization", "content-length", "expect", "host", "trailer"];
+    let injected = grant.credential.as_ref().and_then(|c| c.inject.header_name());
+    let dropped = |name: &[u8]| std::str::from_utf8(name).is_ok_and(|n| grant.drops_trailer(n));
     let passes = |(name, value): &(&[u8], &[u8])| {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         // What was read ahead was looked through; trailers come behind that.
-        let never =
-            NEVER.iter().any(|known| is(known)) || injected.is_some_and(is) || is_stray(value);
+        let never = NEVER.iter().any(|known| is(known))
+            || injected.is_some_and(is)
+            || dropped(name)
+            || is_stray(value);
         !never && !stays(name, trailers)
     };
     trailers.iter().filter(passes).map(|(name, value)| (name.to_vec(), value.to_vec())).collect()

@@ -141,6 +141,7 @@ impl Job<'_> {
             idempotency: None,
             keep: KeepResult::None,
             keep_seconds: 0,
+            keep_total_bytes: None,
         })
         .map_err(Refusal::Journal)?;
         call.authorize(None).map_err(Refusal::Journal)?;

@@ -54,8 +54,8 @@ pub(crate) enum Unsent {
 pub(crate) struct Bounds<'a> {
     /// Content bytes at most.
     pub(crate) limit_bytes: u64,
-    /// The name of the field that injection sets.
-    pub(crate) injected: Option<&'a str>,
+    /// What of trailers does not go on, beside what never does.
+    pub(crate) grant: &'a HttpGrant,
 }
 
 /// The content of a request on its way.
@@ -96,7 +96,7 @@ pub(crate) async fn upload(
     if chunks.is_some_and(|chunks| chunks.finish().is_err()) {
         return Err(Unsent::Caller(incoming::Error::Malformed));
     }
-    let trailers = outgoing::trailers(incoming.trailers(), bounds.injected);
+    let trailers = outgoing::trailers(incoming.trailers(), bounds.grant);
     sender.finish(&trailers).await.map_err(Unsent::Origin)?;
     let (length_bytes, digest) = incoming.so_far();
     Ok(RequestSent { length_bytes, digest })

@@ -415,6 +415,7 @@ fn bound(job: &Job, grant: &SshGrant, policy_version: u64) -> Preflight {
         idempotency: None,
         keep: grant.keep,
         keep_seconds: grant.keep_for.as_secs(),
+        keep_total_bytes: grant.keep_total_bytes,
     }
 }
 

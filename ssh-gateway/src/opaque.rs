@@ -101,6 +101,7 @@ async fn begin(
         idempotency: None,
         keep: KeepResult::None,
         keep_seconds: 0,
+        keep_total_bytes: None,
     };
     call.preflight(preflight).map_err(|error| not_recorded(&error))?;
     call.authorize(None).map_err(|error| not_recorded(&error))?;

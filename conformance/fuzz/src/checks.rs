@@ -8,7 +8,8 @@ use crate::head::{self, Fields, Framing};
 use crate::sftp::{Sftp, Totals};
 use bytes::{Bytes, BytesMut};
 use journal::contract::Event;
-use policy::Policy;
+use policy::call::{Call, Rest};
+use policy::{Body, Details, HttpAction, Policy};
 
 /// More than our limit, so that ours is what decides.
 const FIELDS: usize = 128;
@@ -172,6 +173,53 @@ pub fn policy(data: &[u8]) {
                 let inside = (1..=lines).contains(&diagnostic.line) && diagnostic.column >= 1;
                 assert!(inside, "a place outside of the text: {diagnostic}");
             }
+        }
+    }
+}
+
+/// An action is decided every time alike, as it is explained, and however its policy is ordered. The
+/// first line is the action: agent, call, and JSON content behind the URL; the rest is the policy.
+///
+/// # Panics
+/// When that does not hold.
+pub fn decision(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Some((action, text)) = text.split_once('\n') else { return };
+    let Some((agent, action)) = action.split_once(' ') else { return };
+    let (call, body) = match action.split_once(" {") {
+        Some((call, rest)) => (call, Some(format!("{{{rest}"))),
+        None => (action, None),
+    };
+    let Ok(call) = Call::parse(call) else { return };
+    let Ok(snapshot) = Policy::check(text, "fuzz.toml") else { return };
+    let rest = Rest { headers: Vec::new(), body };
+    let told = call.explain(&snapshot, agent, &rest);
+    assert_eq!(told.allowed, told.code.is_none(), "allowed with a code, or denied without");
+    if let Call::Http { method, scheme, host, port, path, query } = &call {
+        let content = rest.body.as_deref().map_or(Body::Absent, |b| Body::Whole(b.as_bytes()));
+        let fields = [(&b"content-type"[..], &b"application/json"[..])];
+        let headers = if rest.body.is_some() { &fields[..] } else { &[] };
+        let details = Details { query: query.as_deref(), headers, body: content };
+        let action = HttpAction { agent, scheme: *scheme, host, port: *port, method, path };
+        let decided = snapshot.http_with(&action, &details);
+        assert_eq!(decided.is_ok(), told.allowed, "explained another way than decided");
+        let injects = decided.ok().and_then(|grant| grant.credential).map(|c| c.id);
+        assert_eq!(injects, told.credential, "another credential");
+        let unread = Details { body: Body::default(), ..details };
+        if !snapshot.looks_at_body(&action, &unread) {
+            let blind = snapshot.http_with(&action, &unread);
+            assert_eq!(blind.is_ok(), told.allowed, "content counts that was not asked for");
+        }
+    }
+    // Tables that are turned around are the same policy.
+    let parts: Vec<_> = text.split("\n[[route]]").collect();
+    if let Some((first, routes)) = parts.split_first() {
+        let turned: Vec<_> = std::iter::once(*first).chain(routes.iter().rev().copied()).collect();
+        let turned = turned.join("\n[[route]]");
+        if let Ok(turned) = Policy::check(&turned, "fuzz.toml") {
+            let again = call.explain(&turned, agent, &rest);
+            let both = (told.allowed, &told.rule);
+            assert_eq!((again.allowed, &again.rule), both, "the order of rules decides");
         }
     }
 }

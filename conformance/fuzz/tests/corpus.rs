@@ -75,6 +75,12 @@ fn j_1_events() {
     replay("event", checks::event);
 }
 
+/// V-1: decisions are told as they are made, whatever the order of rules.
+#[test]
+fn v_1_decisions() {
+    replay("decision", checks::decision);
+}
+
 /// V-2: every refusal of a policy text has its place.
 #[test]
 fn v_2_policies() {

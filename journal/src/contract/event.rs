@@ -15,9 +15,11 @@
 //!                               DELIVERY_FAILED, RESULT_DELIVERED, REPEAT_ANSWERED
 //! ```
 
+use super::lease::{LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed};
 use super::wire::wire_enum;
 use super::{
-    ApprovalDecided, ApprovalRequested, Digest, Fingerprint, Idempotency, InvocationId, Verdict,
+    ApprovalDecided, ApprovalRequested, Digest, Fingerprint, Idempotency, InvocationId, Sequence,
+    Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -162,6 +164,9 @@ pub enum Body {
     /// From here on bytes may reach the remote (contract D-1). Durable before the first of them.
     #[serde(rename = "DISPATCH_STARTED")]
     DispatchStarted(Box<Dispatch>),
+    /// The dispatch on record was never acknowledged, and nothing was sent.
+    #[serde(rename = "DISPATCH_WITHDRAWN")]
+    DispatchWithdrawn(Box<DispatchWithdrawn>),
     /// The request left in full.
     #[serde(rename = "REQUEST_SENT")]
     RequestSent(RequestSent),
@@ -183,6 +188,9 @@ pub enum Body {
     /// The caller did not get the whole result (contract R-2).
     #[serde(rename = "DELIVERY_FAILED")]
     DeliveryFailed(DeliveryFailed),
+    /// The stored result is over before its time: its route keeps no more bytes.
+    #[serde(rename = "RESULT_EXPIRED")]
+    ResultExpired(ResultExpired),
     /// A repeat of the call was answered from the record (contract K-10, K-11).
     #[serde(rename = "REPEAT_ANSWERED")]
     RepeatAnswered(RepeatAnswered),
@@ -216,6 +224,7 @@ impl Body {
             Self::RequestStored(_) => "REQUEST_STORED",
             Self::SetupAttempted(_) => "SETUP_ATTEMPTED",
             Self::DispatchStarted(_) => "DISPATCH_STARTED",
+            Self::DispatchWithdrawn(_) => "DISPATCH_WITHDRAWN",
             Self::RequestSent(_) => "REQUEST_SENT",
             Self::RemoteResponseStarted(_) => "REMOTE_RESPONSE_STARTED",
             Self::RemoteResponseComplete(_) => "REMOTE_RESPONSE_COMPLETE",
@@ -223,6 +232,7 @@ impl Body {
             Self::InvocationEnded(_) => "INVOCATION_ENDED",
             Self::ResultDelivered(_) => "RESULT_DELIVERED",
             Self::DeliveryFailed(_) => "DELIVERY_FAILED",
+            Self::ResultExpired(_) => "RESULT_EXPIRED",
             Self::RepeatAnswered(_) => "REPEAT_ANSWERED",
             Self::Noted(_) => "NOTED",
             Self::LeaseAcquired(_) => "LEASE_ACQUIRED",
@@ -288,6 +298,9 @@ pub struct Preflight {
     pub keep: KeepResult,
     /// How long the result is kept, in seconds.
     pub keep_seconds: u64,
+    /// How many bytes of results the route keeps in total; the oldest go first. None: no bound.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub keep_total_bytes: Option<u64>,
 }
 
 /// Which credential is used and how; never the credential (contract I-2).
@@ -448,6 +461,18 @@ pub struct RequestStored {
     pub max_attempts: u32,
 }
 
+/// A dispatch is taken back: its flush failed, so no proof of it was handed out, and the same process
+/// found it on record afterwards (contract D-1). Ends the invocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DispatchWithdrawn {
+    /// The sequence of the `DISPATCH_STARTED`.
+    pub dispatch: Sequence,
+    /// `not_attempted`.
+    pub verdict: Verdict,
+    /// One sentence for people.
+    pub message: String,
+}
+
 /// The end of an attempt without a deciding result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
@@ -473,6 +498,15 @@ pub struct Observation {
     pub length_bytes: u64,
     /// The transport's own words, reduced to a kind (`ECONNRESET`, `EOF`); internal (E-3).
     pub cause: String,
+}
+
+/// A stored result is over before its time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultExpired {
+    /// Bytes of results that the route kept.
+    pub total_bytes: u64,
+    /// Bytes that it keeps at most.
+    pub limit_bytes: u64,
 }
 
 /// The hand-over was confirmed.
@@ -503,40 +537,4 @@ pub struct Noted {
     pub name: String,
     /// Free of secrets.
     pub detail: String,
-}
-
-/// A worker took a lease on an invocation, to retry it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseAcquired {
-    /// 1 for the first lease of the invocation; one more for each that follows.
-    pub generation: u64,
-    /// Who holds it.
-    pub holder: String,
-    /// How long it holds, from when it was appended, on the monotonic clock of the process.
-    pub ttl_ms: u64,
-}
-
-/// A lease holds for longer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseRenewed {
-    /// Of the lease.
-    pub generation: u64,
-    /// From now.
-    pub ttl_ms: u64,
-}
-
-/// A retry was dispatched under a lease.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseUsed {
-    /// Of the lease.
-    pub generation: u64,
-    /// The retry.
-    pub retry: InvocationId,
-}
-
-/// A lease was given back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseReleased {
-    /// Of the lease.
-    pub generation: u64,
 }

@@ -13,6 +13,7 @@ mod event;
 mod evidence;
 mod id;
 mod instruction;
+mod lease;
 mod verdict;
 mod wire;
 
@@ -25,13 +26,13 @@ pub use decision::{Decision, decide};
 pub use envelope::{Envelope, Problem};
 pub use event::{
     Accepted, Body, Completion, Confirmation, CredentialUse, Delivered, DeliveryFailed, Dispatch,
-    Ended, Event, Gateway, KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed,
-    Noted, Observation, PeerIdentity, Preflight, RepeatAnswered, RequestSent, RequestStored,
-    ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, SetupAttempt, SetupStage,
-    Source, SshEnd,
+    DispatchWithdrawn, Ended, Event, Gateway, KeepResult, Noted, Observation, PeerIdentity,
+    Preflight, RepeatAnswered, RequestSent, RequestStored, ResponseComplete, ResponseStarted,
+    ResultCommitted, ResultExpired, ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
 };
 pub use evidence::{Evidence, Idempotency, RemoteContract};
 pub use id::{Digest, Fingerprint, InvocationId, ParseIdError, Sequence};
 pub use instruction::{Operation, RetryAfter, after_unknown, settle_http, settle_ssh};
+pub use lease::{LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed};
 pub use verdict::{IllegalVerdict, Outcome, Phase, Retry, Verdict};
 pub use wire::UnknownName;

@@ -2,17 +2,21 @@
 //!
 //! `AFFIANT_GOLDEN=write` writes a file that is missing; an existing one is never overwritten.
 
-use super::format::{Attachment, BLOCK, FrameHead, begin_frame, finish_frame, genesis, padded};
+use super::format::{
+    Attachment, BLOCK, FrameHead, begin_frame, finish_frame, genesis, padded, remove_attachment,
+    reseal_frame,
+};
 use super::walk::walk;
 use super::{Draft, Header, Kind};
 use crate::contract::{
     Accepted, ApprovalDecided, ApprovalRequested, Body, Code, Completion, Confirmation,
-    CredentialUse, Delivered, DeliveryFailed, Digest, Dispatch, Ended, Event, Gateway, Idempotency,
-    InvocationId, KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed, Noted,
-    Observation, PeerIdentity, Preflight, RemoteContract, RepeatAnswered, RequestSent,
-    RequestStored, ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, Retry, Ruling,
-    SetupAttempt, SetupStage, Source, SshEnd, Verdict,
+    CredentialUse, Delivered, DeliveryFailed, Digest, Dispatch, DispatchWithdrawn, Ended, Event,
+    Gateway, Idempotency, InvocationId, KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed,
+    LeaseUsed, Noted, Observation, PeerIdentity, Preflight, RemoteContract, RepeatAnswered,
+    RequestSent, RequestStored, ResponseComplete, ResponseStarted, ResultCommitted, ResultExpired,
+    ResultRef, Retry, Ruling, Sequence, SetupAttempt, SetupStage, Source, SshEnd, Verdict,
 };
+use crate::projection::Invocation;
 use crate::verify::Damage;
 use std::path::PathBuf;
 
@@ -59,6 +63,7 @@ fn bodies() -> Vec<Body> {
             }),
             keep: KeepResult::Full,
             keep_seconds: 604_800,
+            keep_total_bytes: None,
         })),
         Body::CredentialAuthorized(Some(credential())),
         Body::CredentialAuthorized(None),
@@ -138,18 +143,55 @@ fn golden_events_of_version_1_are_read_and_written_the_same() {
 /// The events that leases added to version 1.
 #[test]
 fn golden_leases_of_version_1_are_read_and_written_the_same() {
-    let events: Vec<Event> = [
+    let bodies = vec![
         Body::LeaseAcquired(LeaseAcquired { generation: 1, holder: "w".into(), ttl_ms: 30_000 }),
         Body::LeaseRenewed(LeaseRenewed { generation: 1, ttl_ms: 30_000 }),
         Body::LeaseUsed(LeaseUsed { generation: 1, retry: InvocationId::from_parts(3, 4) }),
         Body::LeaseReleased(LeaseReleased { generation: 1 }),
-    ]
-    .into_iter()
-    .map(|body| Event { invocation: id(), at_ms: 1, source: Source::TransportObserved, body })
-    .collect();
+    ];
+    check_events("leases-v1.jsonl", bodies);
+}
+
+/// The withdrawal of a dispatch, added to version 1.
+#[test]
+fn golden_withdrawals_of_version_1_are_read_and_written_the_same() {
+    let withdrawn = DispatchWithdrawn {
+        dispatch: Sequence(7),
+        verdict: Verdict::not_connected(Retry::Backoff, Code::JournalUnavailable),
+        message: "Nothing was sent.".into(),
+    };
+    check_events("withdrawn-v1.jsonl", vec![Body::DispatchWithdrawn(Box::new(withdrawn))]);
+}
+
+/// Retention by size of a route's results, added to version 1.
+#[test]
+fn golden_expiries_of_version_1_are_read_and_written_the_same() {
+    let bound = Preflight {
+        policy_version: 3,
+        would_deny: None,
+        route: Some("payments.create".into()),
+        credential: None,
+        idempotent: true,
+        idempotency: None,
+        keep: KeepResult::Full,
+        keep_seconds: 604_800,
+        keep_total_bytes: Some(1 << 30),
+    };
+    let expired = ResultExpired { total_bytes: 1_073_741_900, limit_bytes: 1 << 30 };
+    let bodies = vec![Body::PreflightValidated(Box::new(bound)), Body::ResultExpired(expired)];
+    check_events("expired-v1.jsonl", bodies);
+}
+
+fn check_events(name: &str, bodies: Vec<Body>) {
+    let event =
+        |body| Event { invocation: id(), at_ms: 1, source: Source::TransportObserved, body };
+    check_lines(name, &bodies.into_iter().map(event).collect::<Vec<_>>());
+}
+
+fn check_lines(name: &str, events: &[Event]) {
     let lines: Vec<String> =
         events.iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect();
-    let stored = String::from_utf8(golden("leases-v1.jsonl", lines.concat().as_bytes())).unwrap();
+    let stored = String::from_utf8(golden(name, lines.concat().as_bytes())).unwrap();
     let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(read, events);
     assert_eq!(lines.concat(), stored);
@@ -193,22 +235,48 @@ fn golden_retries_of_version_1_are_read_and_written_the_same() {
         note: Some("seen in the ledger".into()),
         ..ResultCommitted::of(Verdict::committed(Retry::Never, Code::Ok))
     };
-    let events: Vec<Event> = [
+    let events = [
         (
-            Body::RequestStored(RequestStored { request, max_attempts: 3 }),
             Source::TransportObserved,
+            Body::RequestStored(RequestStored { request, max_attempts: 3 }),
         ),
-        (Body::ResultCommitted(Box::new(late)), Source::RemoteQuery),
-    ]
-    .into_iter()
-    .map(|(body, source)| Event { invocation: id(), at_ms: 1, source, body })
-    .collect();
+        (Source::RemoteQuery, Body::ResultCommitted(Box::new(late))),
+    ];
+    let event = |(source, body)| Event { invocation: id(), at_ms: 1, source, body };
+    check_lines("retries-v1.jsonl", &events.map(event));
+}
+
+/// The payloads of re-statements, version 1: invocations as they are after each of their events.
+#[test]
+fn golden_re_statements_of_version_1_are_read_and_written_the_same() {
+    let course = |count: usize| {
+        let mut invocation: Option<Invocation> = None;
+        let mut sequence = 0;
+        for event in events() {
+            sequence += 1;
+            match &mut invocation {
+                None => invocation = Invocation::start(Sequence(sequence), &event).ok(),
+                // What can't follow is left out, as the log would.
+                Some(invocation) => drop(invocation.apply(Sequence(sequence), &event)),
+            }
+            if sequence as usize == count {
+                break;
+            }
+        }
+        invocation.unwrap()
+    };
+    let mut stated: Vec<Invocation> = (1..=events().len()).map(course).collect();
+    stated.dedup();
+    assert!(stated.len() > 6, "{} states", stated.len());
     let lines: Vec<String> =
-        events.iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect();
-    let stored = String::from_utf8(golden("retries-v1.jsonl", lines.concat().as_bytes())).unwrap();
-    let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(read, events);
-    assert_eq!(lines.concat(), stored);
+        stated.iter().map(|state| serde_json::to_string(state).unwrap() + "\n").collect();
+    let stored = String::from_utf8(golden("carried-v1.jsonl", lines.concat().as_bytes())).unwrap();
+    let read: Vec<Invocation> =
+        stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(read, stated);
+    // The order of members may change.
+    let value = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+    assert!(lines.iter().map(|line| value(line)).eq(stored.lines().map(value)));
 }
 
 fn draft(kind: Kind, payload: &[u8], attachment: Option<&[u8]>) -> Draft {
@@ -291,6 +359,33 @@ fn golden_segment_of_version_1_is_read_and_written_the_same() {
     assert_eq!((seen, end.frames, end.last_sequence, end.torn_bytes), (3, 2, 43, 0));
     let chain = Digest(end.chain).to_string();
     assert_eq!(chain, "sha256:e1c3b797bbe953b3da2f417f8aab5db58d356275b020b2e4d08021a893084387");
+}
+
+/// A segment whose attachment was removed, version 1: the attachment is gone, the chain is the same.
+#[test]
+fn golden_segment_without_its_attachment_of_version_1_is_read_and_written_the_same() {
+    let (header, _, mut made) = segment();
+    let mut chunk = None;
+    let whole = walk(&header, &made, &mut |position, record| {
+        chunk = record.attachment.is_some().then_some(position).or(chunk);
+        Ok::<_, Damage>(())
+    });
+    let position = chunk.unwrap();
+    let start = position.frame as usize + position.offset as usize;
+    remove_attachment(&mut made[start..start + position.length as usize]);
+    let frame = position.frame as usize;
+    let length = position.frame_length as usize;
+    let resealed = &mut made[frame..frame + length];
+    reseal_frame(resealed, &header.salt, header.segment, position.frame);
+    let stored = golden("removed-v1.seg", &made);
+    assert_eq!(stored, made);
+    let mut attachments = Vec::new();
+    let end = walk(&header, &stored, &mut |_, record| {
+        attachments.push((record.kind, record.sound_attachment().map(<[u8]>::to_vec)));
+        Ok::<_, Damage>(())
+    });
+    assert_eq!(end.unwrap().chain, whole.unwrap().chain);
+    assert_eq!(attachments, [(Kind::RecoveryNote, None), (Kind::Event, None), (Kind::Chunk, None)]);
 }
 
 /// A small fuzz: whatever happens to the bytes, the walk does not panic, and what it shows was

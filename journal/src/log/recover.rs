@@ -201,6 +201,14 @@ pub(crate) struct Found {
     pub(crate) replayed: u64,
 }
 
+impl Found {
+    /// The end of the log.
+    pub(crate) const fn end(&self) -> Watermark {
+        let Start { store, last_sequence: sequence, chain, .. } = self.start;
+        Watermark { store, sequence, chain }
+    }
+}
+
 /// Verifies the log from the watermark on and calls `visit` for every record above it, in order.
 ///
 /// Without segments it gives the beginning of a new store.

@@ -56,6 +56,8 @@ pub(crate) enum Fault {
     Crash,
     /// The call fails with EIO; the disk goes on.
     Fail,
+    /// The call has its effect, and fails with EIO all the same; the disk goes on.
+    FailLate,
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +66,9 @@ struct State {
     calls: u64,
     faults: BTreeMap<u64, Fault>,
     crashed: bool,
+    /// Whether every change is refused, and how many were.
+    read_only: bool,
+    refused: u64,
     free: u64,
     /// Whether reads at recovery see the cache although the device has something else.
     cached_reads: bool,
@@ -102,6 +107,16 @@ impl Sim {
 
     pub(crate) fn set_free(&self, free: u64) {
         self.0.lock().free = free;
+    }
+
+    /// Refuses every change from here on, as a file system that was remounted after an error does.
+    pub(crate) fn set_read_only(&self, read_only: bool) {
+        self.0.lock().read_only = read_only;
+    }
+
+    /// Changes that were refused so.
+    pub(crate) fn refused(&self) -> u64 {
+        self.0.lock().refused
     }
 
     pub(crate) fn set_cached_reads(&self, cached: bool) {
@@ -178,6 +193,10 @@ impl Sim {
         if state.crashed {
             return Err(eio());
         }
+        if state.read_only {
+            state.refused += 1;
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
         state.calls += 1;
         let call = state.calls;
         match state.faults.get(&call).copied() {
@@ -190,6 +209,10 @@ impl Sim {
             }
             Some(Fault::Fail) => {
                 on_fault(&mut state);
+                Err(eio())
+            }
+            Some(Fault::FailLate) => {
+                act(&mut state)?;
                 Err(eio())
             }
         }

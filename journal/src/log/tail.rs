@@ -5,6 +5,7 @@
 
 use super::disk::{Disk, File};
 use super::format::{BLOCK, Draft, FrameHead, Header, Position, padded};
+use super::recover::Watermark;
 use super::spares::Spares;
 use super::{format, random};
 use std::io;
@@ -128,9 +129,9 @@ impl Tail {
         self.last_sequence
     }
 
-    /// The chain value there.
-    pub(crate) const fn chain(&self) -> &[u8; 32] {
-        &self.chain
+    /// Up to where it is durable.
+    pub(crate) const fn watermark(&self, store: [u8; 16]) -> Watermark {
+        Watermark { store, sequence: self.last_sequence, chain: self.chain }
     }
 
     /// The segment that is written now.

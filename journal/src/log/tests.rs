@@ -308,7 +308,7 @@ fn rule_6_a_log_behind_or_beside_the_index_is_refused() {
     let behind = sim.copy();
     opened.tail.append(one.iter(), 1, &mut Vec::new()).unwrap();
     let store = opened.store;
-    let seen = Watermark { store, sequence: 2, chain: *opened.tail.chain() };
+    let seen = opened.tail.watermark(store);
     assert!(read_log(&sim, Some(&seen)).unwrap().0.is_empty());
     assert!(matches!(read_log(&behind, Some(&seen)), Err(Error::Damaged(_))));
     let other = Watermark { chain: [9; 32], ..seen };

@@ -1,7 +1,9 @@
 //! Which event may follow what is on record: the rules that [`Invocation::apply`] holds.
 
 use super::{Delivery, IllegalEvent, Invocation, State};
-use crate::contract::{Body, Code, LeaseReleased, LeaseRenewed, Outcome, ResultCommitted, Source};
+use crate::contract::{
+    Body, Code, DispatchWithdrawn, LeaseReleased, LeaseRenewed, Outcome, ResultCommitted, Source,
+};
 
 impl Invocation {
     /// Says whether an event may follow.
@@ -30,6 +32,7 @@ impl Invocation {
                 self.check_connecting(body)?;
                 require(self.request.is_none(), "it is on record already")
             }
+            Body::DispatchWithdrawn(withdrawn) => self.check_withdrawing(body, withdrawn, source),
             Body::RequestSent(_) => {
                 require(self.is_executing(), "the call is not under way at the remote")?;
                 require(self.sent.is_none(), "it is on record already")
@@ -49,6 +52,10 @@ impl Invocation {
                 require(matches!(self.state, State::Committed(_)), "no result is on record")?;
                 let delivered = matches!(self.delivery, Delivery::Delivered(_));
                 require(!delivered, "the delivery is confirmed already")
+            }
+            Body::ResultExpired(_) => {
+                require(self.result.is_some(), "no result is kept")?;
+                require(self.expired_at_ms.is_none(), "it is on record already")
             }
             Body::LeaseAcquired(acquired) => {
                 require(self.is_retryable(), "there is nothing to retry")?;
@@ -96,6 +103,32 @@ impl Invocation {
 
     const fn is_executing(&self) -> bool {
         matches!(self.state, State::Dispatched)
+    }
+
+    /// D-1: only the process that was refused the proof of that very dispatch knows that nothing was
+    /// sent; where anything follows the dispatch there was a proof.
+    fn check_withdrawing(
+        &self,
+        body: &Body,
+        withdrawn: &DispatchWithdrawn,
+        source: Source,
+    ) -> Result<(), IllegalEvent> {
+        let dispatch = self.dispatch_sequence().filter(|_| self.is_executing());
+        let alone = self.sent.is_none() && self.started.is_none();
+        if dispatch != Some(withdrawn.dispatch) || !alone {
+            return Err(
+                self.illegal(body, "it follows the dispatch that it names, and nothing else")
+            );
+        }
+        if source != Source::TransportObserved {
+            return Err(self.illegal(body, "only the process that dispatched can know it"));
+        }
+        match withdrawn.verdict.outcome() {
+            Outcome::NotAttempted => Ok(()),
+            Outcome::Rejected | Outcome::Committed | Outcome::Unknown => {
+                Err(self.illegal(body, "what was not sent is not_attempted"))
+            }
+        }
     }
 
     fn check_ending(&self, body: &Body, outcome: Outcome) -> Result<(), IllegalEvent> {

@@ -52,20 +52,33 @@ impl Invocation {
         self.accepted_at_ms
     }
 
-    /// When its stored request and result expire, in milliseconds since 1970; `None` when it has
-    /// neither.
+    /// When its stored request and result expire, in milliseconds since 1970: by their time, or when
+    /// its route had no more room. `None` when it has neither.
     #[must_use]
     pub fn result_expires_ms(&self) -> Option<u64> {
         let stored = self.result.is_some() || self.request.is_some();
         let ended = self.ended_at_ms.filter(|_| stored)?;
         let kept = self.preflight.as_ref().map_or(0, |bound| bound.keep_seconds);
-        Some(ended.saturating_add(kept.saturating_mul(1000)))
+        let by_time = ended.saturating_add(kept.saturating_mul(1000));
+        Some(self.expired_at_ms.map_or(by_time, |expired| expired.min(by_time)))
+    }
+
+    /// Whether its result was taken away before its time.
+    #[must_use]
+    pub const fn is_result_evicted(&self) -> bool {
+        self.expired_at_ms.is_some()
     }
 
     /// When it was settled, in milliseconds since 1970.
     #[must_use]
     pub const fn ended_at_ms(&self) -> Option<u64> {
         self.ended_at_ms
+    }
+
+    /// The sequence of its `DISPATCH_STARTED`, unless that was withdrawn.
+    #[must_use]
+    pub fn dispatch_sequence(&self) -> Option<Sequence> {
+        self.dispatch.as_ref().map(|(sequence, _)| *sequence)
     }
 
     /// The sequence of its first event.

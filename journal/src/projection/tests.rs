@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::contract::{
-    ApprovalDecided, ApprovalRequested, Code, Delivered, DeliveryFailed, Digest, Ended, Gateway,
-    KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed, Noted, Outcome,
-    PeerIdentity, Phase, RepeatAnswered, Retry, Ruling, SetupStage,
+    ApprovalDecided, ApprovalRequested, Code, Delivered, DeliveryFailed, Digest, DispatchWithdrawn,
+    Ended, Gateway, KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed, Noted,
+    Outcome, PeerIdentity, Phase, RepeatAnswered, ResultExpired, Retry, Ruling, SetupStage,
 };
 use proptest::prelude::*;
 
@@ -40,6 +40,7 @@ fn validated() -> Body {
         idempotency: None,
         keep: KeepResult::Full,
         keep_seconds: 60,
+        keep_total_bytes: None,
     }))
 }
 
@@ -211,6 +212,36 @@ fn d_1_not_attempted_and_dispatch_exclude_each_other() {
     check(dispatched, &["INVOCATION_ENDED", "INVOCATION_ENDED"]);
 }
 
+fn withdrawn(dispatch: u64, verdict: Verdict) -> Body {
+    let (dispatch, message) = (Sequence(dispatch), "Nothing was sent.".into());
+    Body::DispatchWithdrawn(Box::new(DispatchWithdrawn { dispatch, verdict, message }))
+}
+
+/// D-1, J-5: a dispatch that nobody got the proof of is withdrawn by the process that made it: right
+/// after it, by its sequence, once, and as `not_attempted`.
+#[test]
+fn d_1_a_dispatch_is_withdrawn_only_while_nothing_followed_it() {
+    let dispatched = || vec![validated(), Body::CredentialAuthorized(None), dispatch()];
+    let name = "DISPATCH_WITHDRAWN";
+    let with = |more: Vec<Body>| dispatched().into_iter().chain(more).collect::<Vec<_>>();
+    check(with(vec![withdrawn(4, REFUSED)]), &[]);
+    check(vec![withdrawn(4, REFUSED)], &[name]);
+    check(with(vec![withdrawn(3, REFUSED)]), &[name]);
+    check(with(vec![withdrawn(4, UNKNOWN), withdrawn(4, OK)]), &[name, name]);
+    check(with(vec![sent(), withdrawn(4, REFUSED)]), &[name]);
+    check(with(vec![started(), withdrawn(4, REFUSED)]), &[name]);
+    check(with(vec![ended(UNKNOWN), withdrawn(4, REFUSED)]), &[name]);
+    let after = vec![withdrawn(4, REFUSED), withdrawn(4, REFUSED), sent(), committed(OK)];
+    check(with(after), &[name, "REQUEST_SENT", "RESULT_COMMITTED"]);
+    for &source in Source::ALL {
+        let mut bodies: Vec<_> =
+            dispatched().into_iter().map(|body| (Source::TransportObserved, body)).collect();
+        bodies.push((source, withdrawn(4, REFUSED)));
+        let expected: &[&str] = if source == Source::TransportObserved { &[] } else { &[name] };
+        assert_eq!(refused(bodies), expected, "{source}");
+    }
+}
+
 /// J-3 and J-5: `unknown` yields to a query or an operator, and to nothing else.
 #[test]
 fn j_3_late_evidence_settles_unknown_by_query_or_operator_alone() {
@@ -326,8 +357,10 @@ fn any_body() -> impl Strategy<Value = Body> {
         4 => Just(complete()),
         4 => verdicts.clone().prop_map(committed),
         2 => verdicts.prop_map(ended),
+        2 => (4..8_u64).prop_map(|dispatch| withdrawn(dispatch, REFUSED)),
         2 => Just(delivered()),
         2 => Just(failed()),
+        1 => Just(Body::ResultExpired(ResultExpired { total_bytes: 3, limit_bytes: 2 })),
         1 => Just(Body::RepeatAnswered(RepeatAnswered { by_id: true })),
         1 => Just(Body::Noted(Noted { name: "n".into(), detail: "d".into() })),
         2 => (1..4_u64).prop_map(|generation| {
@@ -354,7 +387,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     /// J-1, J-3, D-1: live and replay agree on state and on refusals, through the encoding of the
-    /// log and of the index; and no path leads from dispatch to `not_attempted`.
+    /// log and of the index; and no path but a withdrawal leads from dispatch to `not_attempted`.
     #[test]
     fn j_1_live_and_replay_agree(
         bodies in proptest::collection::vec((any_source(), any_body()), 0..40)
@@ -369,6 +402,7 @@ proptest! {
             let checked = live.check(&next.body, source);
             let applied = live.apply(Sequence(n), &next);
             prop_assert_eq!(&checked, &applied);
+            let withdrawn = applied.is_ok() && matches!(next.body, Body::DispatchWithdrawn(_));
             match applied {
                 Ok(()) => log.push((Sequence(n), serde_json::to_vec(&next).unwrap())),
                 Err(error) => refusals.push((log.len(), next, error)),
@@ -377,7 +411,7 @@ proptest! {
             if held && live.is_dispatched() {
                 prop_assert!(live.approval().is_some_and(|it| it.covers(Digest::of(b"f"))));
             }
-            if dispatched {
+            if dispatched && !withdrawn {
                 prop_assert_ne!(live.verdict().outcome(), Outcome::NotAttempted);
                 prop_assert!(live.is_dispatched());
             }

@@ -45,6 +45,7 @@ pub(crate) fn preflight() -> Preflight {
         idempotency: None,
         keep: KeepResult::Full,
         keep_seconds: 3600,
+        keep_total_bytes: None,
     }
 }
 

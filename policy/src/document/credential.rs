@@ -2,6 +2,7 @@
 
 use super::reader::{Fields, Place, Reader};
 use super::{read_preset, recipe, title, token, unique, value};
+use crate::grant::FRAMING;
 use crate::preset::Preset;
 use crate::{Credential, Field, Hashicorp, Inject, SecretRef, Server};
 use std::collections::BTreeMap;
@@ -64,21 +65,6 @@ pub(super) const KNOWN: &[&str] = &[
     "api_url",
     "repositories",
     "permissions",
-];
-
-/// Fields that frame or route the message; a secret in one of them would break it.
-pub(super) const FRAMING: [&str; 11] = [
-    "host",
-    "content-length",
-    "transfer-encoding",
-    "connection",
-    "keep-alive",
-    "te",
-    "trailer",
-    "upgrade",
-    "expect",
-    "proxy-authorization",
-    "proxy-connection",
 ];
 
 /// All credentials, by id.

@@ -5,6 +5,7 @@ use super::{
     HttpRoute, Names, Shared, conditions, read_agents, read_approval, read_credential, read_host,
     read_name, read_preset, repeat, terms, title, value,
 };
+use crate::grant::FRAMING;
 use crate::host::{Pattern, is_private_literal};
 use crate::preset::{Contract, Preset};
 use crate::repeat::RetryRule;
@@ -20,6 +21,8 @@ pub(super) const KNOWN: &[&str] = &[
     "match",
     "credential",
     "agent_header",
+    "refuse_headers",
+    "strip_headers",
     "idempotent",
     "idempotency",
     "approval",
@@ -56,17 +59,15 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let terms = terms::read(fields, &shared.terms, false);
     let credential = read_http_credential(fields, shared);
     let preset = read_preset(fields);
-    let forbidden_headers = read_forbidden(fields, credential.as_ref(), preset.is_some());
+    let headers = read_header_rules(fields, credential.as_ref(), preset.is_some());
     let idempotency = read_idempotency(fields, name.as_deref());
     let approval = read_approval(fields, shared);
     let retry = read_retry(fields, approval.is_some());
     let reconcile = repeat::read_reconcile(fields);
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
-    let scheme = match target.word("scheme", &["https", "http"]) {
-        Some(1) => Scheme::Http,
-        Some(_) | None => Scheme::Https,
-    };
+    let clear = target.word("scheme", &["https", "http"]) == Some(1);
+    let scheme = if clear { Scheme::Http } else { Scheme::Https };
     let port = target.number("port", 1, 65_535).and_then(|p| u16::try_from(p).ok());
     let port = port.unwrap_or_else(|| scheme.default_port());
     let methods = read_methods(&target);
@@ -89,7 +90,6 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         let overridden = idempotent.is_some() || fields.has("idempotency");
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
     });
-    let intercept = read_intercept(fields, &target);
     let grant = HttpGrant {
         route: Some(name.clone()),
         would_deny: None,
@@ -98,13 +98,15 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         idempotency,
         keep: terms.keep,
         keep_bytes: terms.keep_bytes,
+        keep_total_bytes: terms.keep_total_bytes,
         keep_for: terms.keep_for,
         limits: terms.limits,
         private_addresses,
         repeat_window: terms.repeat_window,
-        forbidden_headers,
+        forbidden_headers: headers.forbidden,
+        stripped_headers: headers.stripped,
         preset: preset.map(|p| p.name),
-        intercept,
+        intercept: read_intercept(fields, &target),
         approval,
         retry,
         reconcile,
@@ -139,9 +141,17 @@ fn read_intercept(fields: &Fields<'_, '_>, target: &Fields<'_, '_>) -> bool {
     if fields.truth("intercept") != Some(false) {
         return true;
     }
-    for key in
-        ["credential", "preset", "idempotent", "idempotency", "retry", "reconcile", "agent_header"]
-    {
+    for key in [
+        "credential",
+        "preset",
+        "idempotent",
+        "idempotency",
+        "retry",
+        "reconcile",
+        "agent_header",
+        "refuse_headers",
+        "strip_headers",
+    ] {
         if fields.has(key) {
             fields.wrong(key, "needs a route that is intercepted", None);
         }
@@ -157,20 +167,63 @@ fn read_intercept(fields: &Fields<'_, '_>, target: &Fields<'_, '_>) -> bool {
     false
 }
 
-/// The header fields that the agent may not send: those that the credential sets, unless they take
-/// the place of the agent's own.
-fn read_forbidden(
+/// What becomes of header fields of the agent's.
+#[derive(Default)]
+struct HeaderRules {
+    forbidden: Vec<String>,
+    stripped: Vec<String>,
+}
+
+/// The keys `agent_header`, `refuse_headers` and `strip_headers`. What a credential sets is not the
+/// agent's to set, and neither is `Authorization` beside it: a service could go by that.
+fn read_header_rules(
     fields: &Fields<'_, '_>,
     credential: Option<&Credential>,
     preset: bool,
-) -> Vec<String> {
-    let replace = match fields.word("agent_header", &["refuse", "replace"]) {
-        Some(word) => word == 1,
-        // Client libraries of the services behind presets send a key, or a signature, of their own.
-        None => preset || credential.is_some_and(|c| c.inject.mode() == "sigv4"),
+) -> HeaderRules {
+    let mut rules = HeaderRules {
+        forbidden: read_patterns(fields, "refuse_headers"),
+        stripped: read_patterns(fields, "strip_headers"),
     };
-    let own = credential.filter(|_| !replace).map(|c| c.inject.own_headers());
-    own.unwrap_or_default().into_iter().map(str::to_owned).collect()
+    let word = fields.word("agent_header", &["refuse", "replace", "pass"]);
+    let Some(credential) = credential else { return rules };
+    let own: Vec<_> = credential.inject.own_headers().into_iter().map(str::to_owned).collect();
+    let authorization = "authorization".to_owned();
+    let mode = credential.inject.mode();
+    // Where the agent writes a placeholder is its own choice.
+    let beside = (mode != "placeholder" && !own.contains(&authorization)).then_some(authorization);
+    match word {
+        Some(0) => rules.forbidden.extend(own.into_iter().chain(beside)),
+        // The credential's own fields take the place of the agent's.
+        Some(1) => rules.stripped.extend(beside),
+        Some(_) if beside.is_none() => {
+            let message = "\"pass\" is for credentials that are no Authorization themselves";
+            fields.wrong("agent_header", message, None);
+        }
+        Some(_) => rules.forbidden.extend(own),
+        // Client libraries of the services behind presets send a key, or a signature, of their own.
+        None if preset || mode == "sigv4" => rules.stripped.extend(beside),
+        None => rules.forbidden.extend(own.into_iter().chain(beside)),
+    }
+    rules
+}
+
+/// A list of names of header fields, with stars.
+fn read_patterns(fields: &Fields<'_, '_>, key: &str) -> Vec<String> {
+    let mut patterns = Vec::new();
+    for name in fields.texts(key).unwrap_or_default() {
+        let pattern = name.value.to_ascii_lowercase();
+        if !value::is_token(&pattern) || pattern.bytes().all(|c| c == b'*') {
+            fields.wrong_at(name.offset, key, "is not the name of a header field");
+        } else if FRAMING.contains(&pattern.as_str()) {
+            let message =
+                format!("{pattern} frames or routes the message and has rules of its own");
+            fields.wrong_at(name.offset, key, message);
+        } else {
+            patterns.push(pattern);
+        }
+    }
+    patterns
 }
 
 /// The key `match`, which a preset makes optional.

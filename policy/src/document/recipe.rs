@@ -1,8 +1,8 @@
 //! The keys of `[[credential]]` that belong to recipes of injection.
 
-use super::credential::FRAMING;
 use super::reader::Fields;
 use super::value;
+use crate::grant::FRAMING;
 use crate::recipe::{
     Algorithm, Digest, Encoding, Hmac, Jwt, PREFIX, Placeholder, Places, Recipe, Sigv4, Template,
 };

@@ -97,6 +97,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         idempotent,
         keep: terms.keep,
         keep_bytes: terms.keep_bytes,
+        keep_total_bytes: terms.keep_total_bytes,
         keep_for: terms.keep_for,
         limits: terms.limits,
         output_bytes: terms.output_bytes,

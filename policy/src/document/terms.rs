@@ -6,7 +6,7 @@ use crate::Limits;
 use journal::contract::KeepResult;
 use std::time::Duration;
 
-pub(super) const RESULT: &[&str] = &["keep", "max_bytes", "ttl"];
+pub(super) const RESULT: &[&str] = &["keep", "max_bytes", "max_bytes_total", "ttl"];
 pub(super) const HTTP_LIMITS: &[&str] =
     &["request_bytes", "connect_timeout", "response_timeout", "idle_timeout"];
 pub(super) const SSH_LIMITS: &[&str] =
@@ -17,6 +17,7 @@ pub(super) const SSH_LIMITS: &[&str] =
 pub(crate) struct Terms {
     pub keep: KeepResult,
     pub keep_bytes: u64,
+    pub keep_total_bytes: Option<u64>,
     pub keep_for: Duration,
     pub limits: Limits,
     /// Whether the text says how long a response may take; else the kind of route decides.
@@ -33,6 +34,7 @@ impl Default for Terms {
         Self {
             keep: KeepResult::Full,
             keep_bytes: 8 << 20,
+            keep_total_bytes: None,
             keep_for: 7 * 24 * 60 * MINUTE,
             limits: Limits {
                 request_bytes: 1 << 30,
@@ -59,6 +61,7 @@ pub(crate) fn read(fields: &Fields<'_, '_>, inherited: &Terms, ssh: bool) -> Ter
             None => {}
         }
         terms.keep_bytes = result.size("max_bytes").unwrap_or(terms.keep_bytes);
+        terms.keep_total_bytes = result.size("max_bytes_total").or(terms.keep_total_bytes);
         terms.keep_for = result.duration("ttl").unwrap_or(terms.keep_for);
     }
     if let Some(limits) = fields.table("limits", if ssh { SSH_LIMITS } else { HTTP_LIMITS }) {

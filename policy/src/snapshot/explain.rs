@@ -184,10 +184,14 @@ fn http_terms(grant: &HttpGrant, method: &str) -> Vec<String> {
         grant.keep_bytes,
         seconds(grant.keep_for)
     ));
+    terms.extend(grant.keep_total_bytes.map(total));
     let addresses = if grant.private_addresses { "may" } else { "may not" };
     terms.push(format!("private addresses {addresses} be dialled"));
     for header in &grant.forbidden_headers {
         terms.push(format!("a request with header {header} is refused"));
+    }
+    for header in &grant.stripped_headers {
+        terms.push(format!("header {header} of the agent does not go on"));
     }
     terms
 }
@@ -226,6 +230,7 @@ fn ssh_terms(grant: &SshGrant) -> Vec<String> {
     terms.extend(approval(grant.approval));
     let (keep, bytes, time) = (grant.keep, grant.keep_bytes, seconds(grant.keep_for));
     terms.push(format!("result: {keep}, up to {bytes} bytes, for {time}"));
+    terms.extend(grant.keep_total_bytes.map(total));
     terms
 }
 
@@ -233,6 +238,10 @@ fn approval(approval: Option<Approval>) -> Option<String> {
     let Approval { wait, expire } = approval?;
     let (wait, expire) = (seconds(wait), seconds(expire));
     Some(format!("a person approves each call; the caller waits {wait}, the question {expire}"))
+}
+
+fn total(bytes: u64) -> String {
+    format!("results of the route: up to {bytes} bytes in total, the oldest go first")
 }
 
 fn guard(window: Option<Duration>) -> String {
