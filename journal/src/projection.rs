@@ -228,7 +228,7 @@ impl Invocation {
             Body::SetupAttempted(attempt) => self.attempts.push(attempt.clone()),
             Body::DispatchStarted(dispatch) => {
                 self.dispatch = Some((sequence, (**dispatch).clone()));
-                self.dispatched_at_ms = Some(event.at_ms);
+                self.dispatched_at_ms = self.accepted.counted.then_some(event.at_ms);
                 self.state = State::Dispatched;
             }
             Body::DispatchWithdrawn(withdrawn) => {

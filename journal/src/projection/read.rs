@@ -105,7 +105,7 @@ impl Invocation {
         self.not_before_ms
     }
 
-    /// When it was dispatched, in milliseconds since 1970.
+    /// When it was dispatched, in milliseconds since 1970, if it counts for a budget.
     #[must_use]
     pub const fn dispatched_at_ms(&self) -> Option<u64> {
         self.dispatched_at_ms
