@@ -7,6 +7,7 @@
 use crate::control::in_doubt;
 use journal::contract::{Body, InvocationId};
 use journal::{Invocation, Journal};
+use policy::repeat::ReconcileRule;
 use proxy::reconcile::INCONCLUSIVE;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -59,28 +60,41 @@ pub(crate) async fn run(
     }
 }
 
-/// Whether the route wants a question about the call now.
-fn is_due(journal: &Journal, proxy: &proxy::Proxy, first: &Invocation) -> bool {
-    let Some(rule) = proxy.reconcile_rule(first).filter(|rule| rule.automatic) else {
-        return false;
-    };
+/// What was asked about a call, by its own record.
+struct Asked {
+    rule: ReconcileRule,
+    /// When questions that decided nothing were noted, in order.
+    at_ms: Vec<u64>,
+}
+
+fn asked(journal: &Journal, proxy: &proxy::Proxy, first: &Invocation) -> Option<Asked> {
+    let rule = proxy.reconcile_rule(first).filter(|rule| rule.automatic)?;
     let events = match journal.events(first.id()) {
         Ok(events) => events,
         Err(error) => {
             tracing::warn!("the events of {} could not be read: {error}", first.id());
-            return false;
+            return None;
         }
     };
-    let asked: Vec<u64> = events
-        .iter()
-        .filter(|(_, event)| matches!(&event.body, Body::Noted(n) if n.name == INCONCLUSIVE))
-        .map(|(_, event)| event.at_ms)
-        .collect();
-    let last = asked.last().copied().or(first.ended_at_ms()).unwrap_or_default();
+    let noted = |body: &Body| matches!(body, Body::Noted(n) if n.name == INCONCLUSIVE);
+    let at_ms = events.iter().filter(|(_, event)| noted(&event.body));
+    Some(Asked { rule, at_ms: at_ms.map(|(_, event)| event.at_ms).collect() })
+}
+
+/// Whether the broker asks about the call by itself, now or later.
+pub(crate) fn goes_on(journal: &Journal, proxy: &proxy::Proxy, first: &Invocation) -> bool {
+    asked(journal, proxy, first)
+        .is_some_and(|asked| asked.at_ms.len() < asked.rule.max_queries as usize)
+}
+
+/// Whether the route wants a question about the call now.
+fn is_due(journal: &Journal, proxy: &proxy::Proxy, first: &Invocation) -> bool {
+    let Some(Asked { rule, at_ms }) = asked(journal, proxy, first) else { return false };
+    let last = at_ms.last().copied().or(first.ended_at_ms()).unwrap_or_default();
     let every = u64::try_from(rule.every.as_millis()).unwrap_or(u64::MAX);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    asked.len() < rule.max_queries as usize && last.saturating_add(every) <= now
+    at_ms.len() < rule.max_queries as usize && last.saturating_add(every) <= now
 }
 
 async fn ask(proxy: &Arc<proxy::Proxy>, id: InvocationId) {

@@ -93,6 +93,10 @@ fn k_7_a_question_decides_what_is_in_doubt() {
         (before["events"].as_array().unwrap(), after["events"].as_array().unwrap());
     assert_eq!(&after[..before.len()], &before[..]);
     assert_eq!(after.len(), before.len() + 1);
+    // The route lets nobody but the broker ask this, so the agent does not get to read the answer.
+    let query = asked["query"]["invocation_id"].as_str().unwrap();
+    let read = server.curl(&[&format!("http://affiant.internal/v1/invocations/{query}/result")]);
+    assert_eq!((read.status, read.json()["code"].as_str()), (404, Some("NO_RESULT")));
     // Nothing is left to ask.
     let (status, refused) = post(&server, &format!("invocations/{done}/reconcile"));
     assert_eq!((status, refused["code"].as_str()), (409, Some("NOT_IN_DOUBT")));
@@ -212,4 +216,32 @@ reconcile = { path = "/ops/{idempotency_key}", committed = { status = 200 }, aut
     let waiting = server.control("waiting");
     assert_eq!(waiting["invocations"].as_array().unwrap().len(), 1);
     assert_eq!(waiting["invocations"][0]["invocation_id"], never.as_str());
+}
+
+/// K-8: a condition that the service enforces is on record as such, and a 412 under it is a refusal of
+/// this attempt; a weak tag, or a wildcard that enforces nothing new, is no such evidence.
+#[test]
+fn k_8_a_condition_that_the_service_enforces_is_evidence() {
+    let service = Service::start(|asked| match asked.field("if-match") {
+        Some("\"v2\"") => Done::and_answers(200, "", "stored"),
+        _ => Done::nothing_but(412, "", "changed meanwhile"),
+    });
+    let home = home(&service.policy(""));
+    let server = home.serve();
+    for (condition, status, outcome, enforced) in [
+        ("If-Match: \"v1\"", 412, "rejected", Some("if-match")),
+        ("If-Match: \"v2\"", 200, "committed", Some("if-match")),
+        ("If-None-Match: *", 412, "rejected", Some("if-none-match")),
+        ("If-Match: W/\"v1\"", 412, "rejected", None),
+        ("If-None-Match: \"v1\"", 412, "rejected", None),
+    ] {
+        let put = server.curl(&["-X", "PUT", "-d", condition, "-H", condition, &service.url("/x")]);
+        assert_eq!((put.status, put.outcome()), (status, outcome), "{condition}");
+        let events = server.control(&format!("invocations/{}/events", put.invocation()));
+        let noted = events["events"].as_array().unwrap().iter().find_map(|event| {
+            let named = event["data"]["name"] == "server_enforced_condition";
+            named.then(|| event["data"]["detail"].as_str().unwrap().to_owned())
+        });
+        assert_eq!(noted.as_deref(), enforced, "{condition}");
+    }
 }

@@ -1,9 +1,13 @@
 //! Benches of the whole system, as ratios inside one run: these machines are noisy.
 #![allow(clippy::print_stdout, reason = "a bench prints its table")]
 
+mod idle;
 mod load;
 mod log;
+mod peer;
+mod peers;
 mod policy;
+mod process;
 mod server;
 mod ssh;
 
@@ -18,23 +22,23 @@ const WARM_UP: Duration = Duration::from_millis(500);
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1).peekable();
-    // `journal [SECONDS]`: the log alone. `ssh`: the SSH gateway. `[SECONDS]`: the whole.
-    if arguments.next_if(|argument| argument == "ssh").is_some() {
-        return ssh::run();
-    }
-    let alone = arguments.next_if(|argument| argument == "journal").is_some();
-    // `policy [SECONDS]`: decisions alone.
-    let decisions = arguments.next_if(|argument| argument == "policy").is_some();
-    let seconds: f64 = arguments.next().map_or(Ok(3.0), |text| text.parse())?;
-    if alone {
-        return log::run(seconds);
-    }
-    if decisions {
-        return policy::run(seconds);
-    }
+    // `journal [SECONDS]`: the log alone. `peers [SECONDS] [NAME...]`: beside other proxies.
+    // `idle [COUNT]`: memory of idle tunnels. `ssh`: the SSH gateway. `policy [SECONDS]`: decisions
+    // alone. `[SECONDS]`: with and without syncs.
+    let what = arguments.next_if(|argument| argument.parse::<f64>().is_err());
+    let number = arguments.next().map(|text| text.parse::<f64>()).transpose()?;
+    let seconds = number.unwrap_or(3.0);
     let length = Duration::from_secs_f64(seconds);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(compare(length))
+    match what.as_deref() {
+        None => runtime.block_on(compare(length)),
+        Some("journal") => log::run(seconds),
+        Some("peers") => runtime.block_on(peers::run(length, &arguments.collect::<Vec<_>>())),
+        Some("idle") => runtime.block_on(idle::run(number.map_or(10_000, |count| count as usize))),
+        Some("policy") => policy::run(seconds),
+        Some("ssh") => ssh::run(),
+        Some(other) => anyhow::bail!("no bench {other:?}: journal, peers, idle, policy, ssh"),
+    }
 }
 
 /// What is compared: the same requests on three ways.

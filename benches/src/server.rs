@@ -79,7 +79,7 @@ impl Affiant {
         let ca_pem = std::fs::read_to_string(self.home.path().join("bundle.pem"))?;
         let pair = format!("bench:{}", self.token);
         let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
-        Path::proxied(self.address, format!("Basic {encoded}"), &ca_pem)
+        Path::proxied(self.address, Some(format!("Basic {encoded}")), &ca_pem)
     }
 }
 
@@ -101,8 +101,26 @@ agents = ["bench"]
 match = {{ scheme = "https", host = "localhost", port = {}, path = "/**" }}
 credential = "token"
 private_addresses = "allow"
+
+[[route]]
+name = "long"
+agents = ["bench"]
+match = {{ scheme = "https", host = "localhost", port = {}, path = "/100m" }}
+credential = "token"
+private_addresses = "allow"
+result = {{ keep = "digest" }}
+
+[[route]]
+name = "stored"
+agents = ["bench"]
+match = {{ scheme = "https", host = "localhost", port = {}, path = "/stored/**" }}
+credential = "token"
+private_addresses = "allow"
+result = {{ keep = "full", max_bytes = "1GiB" }}
 "#,
         origin.ca_file().display(),
+        origin.port(),
+        origin.port(),
         origin.port()
     )
 }

@@ -25,8 +25,7 @@ affiant-conformance: what a proxy says about its calls, against what the origin 
                    that the gateway logs in with
   --hook COMMAND   run by sh after that
   --ssh A@H:P      plays the rows of SSH too, as `ssh -J A@H:P` with the configuration of --ssh-config
-  --baseline NAME  starts squid, tinyproxy, privoxy, mitmproxy or hudsucker itself; may be
-                   repeated
+  --baseline NAME  starts squid, tinyproxy, privoxy or mitmproxy itself; may be repeated
   --affiant BINARY starts Affiant itself, in a home of its own, with the rows of SSH
   --kills N        kills it in N calls, and counts those that nobody can tell of afterwards
   --rows TEXT      only rows whose id holds the text

@@ -46,6 +46,12 @@ impl Authority {
         &self.pem
     }
 
+    /// The authority's key, PEM, for a proxy that signs with it.
+    #[must_use]
+    pub fn key_pem(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
     /// Signs a leaf for host names and IP addresses.
     ///
     /// # Errors

@@ -21,6 +21,8 @@ use tokio::task::JoinSet;
 const CALLERS: u32 = 8;
 /// Rounds that end by a kill take so long at most.
 const ROUND: Duration = Duration::from_secs(12);
+/// After that time no caller holds a connection any more.
+const SETTLES: Duration = Duration::from_secs(5);
 /// Descriptors that a server may hold beyond those it began with, when no caller is there: idle
 /// connections to the origin.
 const SPARE_DESCRIPTORS: usize = 80;
@@ -40,7 +42,8 @@ pub struct Soaked {
     pub outcomes: HashMap<String, usize>,
     /// Calls that were told and are not on record.
     pub lost: usize,
-    /// Resident memory in KiB: after a third of the undisturbed round, and at its end.
+    /// Resident memory without mapped files, in KiB: after a third of the undisturbed round, and at
+    /// its end.
     pub memory_kib: (usize, usize),
     /// What does not agree.
     pub findings: Vec<String>,
@@ -242,6 +245,8 @@ impl Soak {
         std::thread::sleep(how_long - how_long / 3);
         stop.send_replace(true);
         let made = self.runtime.block_on(gathered(callers));
+        // Callers of HTTP/2 keep their connections for a while.
+        std::thread::sleep(SETTLES);
         let late = memory_kib(serving.id())?;
         soaked.memory_kib = (early, late);
         let after = descriptors(serving.id())?;
@@ -440,11 +445,12 @@ fn descriptors(process: u32) -> Result<usize, Error> {
 fn memory_kib(process: u32) -> Result<usize, Error> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"));
     let status = status.map_err(io("read the memory of the server"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    // Without the pages of mapped files: the index is one, and grows with its records.
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let number = line.and_then(|line| line.split_whitespace().next());
     number
         .and_then(|number| number.parse().ok())
-        .ok_or_else(|| Error::Unexpected("no VmRSS of the server".to_owned()))
+        .ok_or_else(|| Error::Unexpected("no RssAnon of the server".to_owned()))
 }
 
 impl Soaked {

@@ -21,8 +21,9 @@ use tokio::sync::oneshot;
 
 /// Bytes reserved for the events of a call: every one of them in a frame of its own.
 pub(crate) const EVENT_RESERVE: u64 = 48 << 10;
-/// Chunks of one call that may be on their way to the disk.
-const WINDOW: usize = 2;
+/// Chunks of one call that may be on their way to the disk: with two, a long result waits for a sync
+/// every 128 KiB. The queue's own bound keeps the memory of many such calls small.
+const WINDOW: usize = 64;
 
 /// Proof that `DISPATCH_STARTED` is durable (contract D-1). What releases bytes to an upstream
 /// takes it by value; it can't be made or copied outside of this module.
@@ -303,7 +304,7 @@ impl Call {
         self.take_room(&draft)?;
         let parts = vec![Part::Chunk(draft)];
         // The first one, mostly the head, rides with the result when that is short.
-        let wait = if self.outstanding.len() + 1 < WINDOW { Wait::Ride } else { Wait::Later };
+        let wait = if self.outstanding.is_empty() { Wait::Ride } else { Wait::Later };
         let queued = self.core.append(&self.entry, Some(self.epoch), parts, wait)?;
         self.outstanding.extend(queued.receiver);
         Ok(())

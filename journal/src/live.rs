@@ -198,6 +198,10 @@ impl Journal {
         if !invocation.retries().is_empty() {
             invocation = self.answering(invocation)?;
         }
+        // The answer that ended a job is its result.
+        if let Some(query) = invocation.observed_by().filter(|_| invocation.accepted().is_job()) {
+            invocation = core.view(query)?.ok_or(Error::NotFound)?;
+        }
         let id = invocation.id();
         let reference = match invocation.state() {
             State::Accepted | State::Validated | State::Authorized | State::Dispatched => {
@@ -400,6 +404,9 @@ fn check_late(source: Source, body: &Body) -> Result<(), IllegalEvent> {
         | Body::DispatchWithdrawn(_)
         | Body::RequestSent(_)
         | Body::RemoteResponseStarted(_)
+        | Body::BatchMembers(_)
+        | Body::MembersJudged(_)
+        | Body::JobTracked(_)
         | Body::RemoteResponseComplete(_)
         | Body::InvocationEnded(_) => illegal("only the call itself appends it"),
         Body::ApprovalRequested(_) | Body::ApprovalDecided(_) => {

@@ -16,9 +16,9 @@
 //! it. None leads out of `Ended(not_attempted)` (contract D-1, J-3).
 
 use crate::contract::{
-    Accepted, Approval, Body, Confirmation, Dispatch, Event, InvocationId, Preflight, RequestSent,
-    RequestStored, ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, Sequence,
-    SetupAttempt, Source, Verdict,
+    Accepted, Approval, BatchMembers, Body, Confirmation, Dispatch, Event, InvocationId, Member,
+    Preflight, RequestSent, RequestStored, ResponseComplete, ResponseStarted, ResultCommitted,
+    ResultRef, Sequence, SetupAttempt, Source, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -134,6 +134,12 @@ pub struct Invocation {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     observed_by: Option<InvocationId>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    batch: Option<BatchMembers>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    judged: Vec<Member>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    job: Option<InvocationId>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     request: Option<(Sequence, RequestStored)>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     lease: Option<LeaseState>,
@@ -195,6 +201,9 @@ impl Invocation {
             expired_at_ms: None,
             note: None,
             observed_by: None,
+            batch: None,
+            judged: Vec::new(),
+            job: None,
             request: None,
             lease: None,
             retries: Vec::new(),
@@ -240,6 +249,9 @@ impl Invocation {
             }
             Body::RequestSent(sent) => self.sent = Some(sent.clone()),
             Body::RemoteResponseStarted(started) => self.started = Some(started.clone()),
+            Body::BatchMembers(batch) => self.batch = Some(batch.clone()),
+            Body::MembersJudged(judged) => self.judged.clone_from(&judged.members),
+            Body::JobTracked(tracked) => self.job = Some(tracked.job),
             Body::RemoteResponseComplete(complete) => self.complete = Some(complete.clone()),
             Body::ResultCommitted(committed) => self.commit(committed, event),
             Body::InvocationEnded(ended) => {

@@ -18,6 +18,10 @@ const REOPEN_EVERY: Duration = Duration::from_secs(1);
 /// How long records that nobody waits for may wait for one that somebody does.
 const LINGER: Duration = Duration::from_millis(20);
 
+/// After so many batches for one caller the next one counts as alone: a busy journal has such batches
+/// now and then, and a caller that writes keeps others from gathering.
+const CALM: u8 = 8;
+
 /// Told to who waits for an append.
 pub(crate) type Outcome = Result<Sequence, Error>;
 
@@ -49,8 +53,8 @@ pub(crate) struct Inner {
     pub(crate) mode: Mode,
     /// How many of the items are urgent.
     urgent: usize,
-    /// Whether the batch before had at most one such item.
-    calm: bool,
+    /// How many batches in a row had at most one such item.
+    calm: u8,
     /// Whether the writer thread waits for the oldest item to have lingered.
     lingers: bool,
     /// Counts recoveries: a call of an earlier one can't append any more.
@@ -78,7 +82,7 @@ impl Inner {
     /// Whether whoever has just queued an item is alone with it: then it loses nothing by writing
     /// the batch itself. With others about, a batch gathers while the writer thread syncs.
     pub(crate) const fn is_calm(&self) -> bool {
-        self.calm && self.urgent <= 1
+        self.calm >= CALM && self.urgent <= 1
     }
 }
 
@@ -111,7 +115,7 @@ impl Queue {
                 next,
                 mode: Mode::Open,
                 urgent: 0,
-                calm: true,
+                calm: CALM,
                 lingers: false,
                 epoch: 1,
                 reopen: false,
@@ -210,7 +214,12 @@ impl Queue {
         }
         let urgent = batch.iter().filter(|item| item.urgent).count();
         inner.urgent = inner.urgent.saturating_sub(urgent);
-        inner.calm = urgent <= 1;
+        inner.calm = match urgent {
+            // A caller was faster than the thread that it woke.
+            0 if batch.is_empty() => inner.calm,
+            0 | 1 => inner.calm.saturating_add(1),
+            2.. => 0,
+        };
         drop(inner);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.drained.notify_waiters();

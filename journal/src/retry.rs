@@ -3,7 +3,10 @@
 use crate::admission::index_failed;
 use crate::append;
 use crate::call::{Call, EVENT_RESERVE};
-use crate::contract::{Body, InvocationId, RequestStored, ResultCommitted, Source};
+use crate::contract::{
+    BatchMembers, Body, InvocationId, JobTracked, Member, MembersJudged, RequestStored,
+    ResultCommitted, Source,
+};
 use crate::core::{closed, now_ms};
 use crate::enqueue::{Part, Wait};
 use crate::live::Journal;
@@ -60,6 +63,37 @@ impl Call {
         let mut parts: Vec<Part> = drafts.into_iter().map(Part::Chunk).collect();
         let body = Body::RequestStored(RequestStored { request, max_attempts });
         parts.push(Part::Event(Source::TransportObserved, body));
+        self.core.append(&self.entry, Some(self.epoch), parts, Wait::No).map(drop)
+    }
+}
+
+impl Call {
+    /// Appends `BATCH_MEMBERS`; does not wait.
+    ///
+    /// # Errors
+    /// [`append::Error`].
+    pub fn batch_members(&mut self, batch: BatchMembers) -> Result<(), append::Error> {
+        let parts = vec![Part::Event(Source::TransportObserved, Body::BatchMembers(batch))];
+        self.core.append(&self.entry, Some(self.epoch), parts, Wait::No).map(drop)
+    }
+
+    /// Appends `MEMBERS_JUDGED`; does not wait.
+    ///
+    /// # Errors
+    /// [`append::Error`].
+    pub fn members_judged(&mut self, members: Vec<Member>) -> Result<(), append::Error> {
+        let body = Body::MembersJudged(MembersJudged { members });
+        let parts = vec![Part::Event(Source::RemoteResponse, body)];
+        self.core.append(&self.entry, Some(self.epoch), parts, Wait::No).map(drop)
+    }
+
+    /// Appends `JOB_TRACKED`; does not wait.
+    ///
+    /// # Errors
+    /// [`append::Error`].
+    pub fn job_tracked(&mut self, job: InvocationId) -> Result<(), append::Error> {
+        let body = Body::JobTracked(JobTracked { job });
+        let parts = vec![Part::Event(Source::RemoteResponse, body)];
         self.core.append(&self.entry, Some(self.epoch), parts, Wait::No).map(drop)
     }
 }

@@ -1,10 +1,11 @@
 //! What differs between two policies: rules by name, conditions and terms by key.
 
+use crate::batch::{BatchForm, BatchRule};
 use crate::condition::Wanted;
 use crate::document::approvals::Approvals;
 use crate::document::{HttpRoute, Names, SshRoute, budget};
 use crate::host::Pattern;
-use crate::repeat::{ReconcileRule, RetryRule, Shows};
+use crate::repeat::{JobRule, ReconcileRule, RetryRule, Shows};
 use crate::{Credential, IdempotencyRule, Limits, SecretRef, Snapshot};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,6 +156,8 @@ fn http(route: &HttpRoute) -> Keys {
     put("intercept", Some(grant.intercept.to_string()));
     put("retry", grant.retry.as_ref().map(retry));
     put("reconcile", grant.reconcile.as_ref().map(reconcile));
+    put("job", grant.job.as_ref().map(job));
+    put("batch", grant.batch.as_ref().map(batch));
     put("private_addresses", Some(word(grant.private_addresses)));
     put("repeat_guard", Some(window(grant.repeat_window)));
     put("result.keep", Some(grant.keep.to_string()));
@@ -240,6 +243,25 @@ fn reconcile(rule: &ReconcileRule) -> String {
         shows(committed.as_ref()),
         shows(rejected.as_ref())
     )
+}
+
+fn job(rule: &JobRule) -> String {
+    let JobRule { headers, pointer, done, failed, every, max_queries } = rule;
+    let named = pointer.clone().unwrap_or_else(|| headers.join(" or "));
+    let (done, failed) = (shows(Some(done)), shows(failed.as_ref()));
+    let every = time(*every);
+    format!("named by {named}, done {done}, failed {failed}, every {every}, {max_queries} queries")
+}
+
+fn batch(rule: &BatchRule) -> String {
+    let atomic = if rule.is_atomic { ", atomic" } else { "" };
+    match &rule.form {
+        BatchForm::JsonRpc => format!("json-rpc{atomic}"),
+        BatchForm::Members { requests, responses, id, status } => {
+            let by = id.as_deref().unwrap_or("place");
+            format!("members {requests:?} in {responses:?} by {by}, status {status}{atomic}")
+        }
+    }
 }
 
 fn shows(shows: Option<&Shows>) -> String {

@@ -309,6 +309,10 @@ fn terms_of_repeating_are_checked() {
         "no JSON pointer",
     );
     wrong("reconcile = { path = \"/{invocation_id}\", rejected = {} }", "met by everything");
+    wrong("job = { pointer = \"/a\" }", "`done`");
+    wrong("job = { header = \"A\", pointer = \"/a\", done = { status = 200 } }", "one of them");
+    wrong("batch = { requests = \"/a\" }", "`responses`");
+    wrong("batch = { form = \"json-rpc\", id = \"a\" }", "no JSON pointer");
     let blind = format!("{ROUTE}reconcile = {{ path = \"/x\", committed = {{ status = 200 }} }}\n");
     assert!(warnings(&blind).iter().any(|w| w.contains("names no operation")));
 }
@@ -405,6 +409,8 @@ fn the_reference_is_true_and_whole() {
         super::http::IDEMPOTENCY,
         super::repeat::RECONCILE,
         super::repeat::RETRY,
+        super::repeat::JOB,
+        super::repeat::BATCH,
         super::repeat::SHOWS,
         super::ssh::KNOWN,
         super::ssh::MATCH,

@@ -1,6 +1,7 @@
 //! What the decision hands out: a grant with everything that a gateway needs, or a denial.
 
-use crate::repeat::{ReconcileRule, RetryRule};
+use crate::batch::BatchRule;
+use crate::repeat::{JobRule, ReconcileRule, RetryRule};
 use crate::{Hashicorp, Inject, glob};
 use journal::contract::{Code, KeepResult, RemoteContract, Retry, Verdict};
 use std::fmt;
@@ -48,6 +49,10 @@ pub struct HttpGrant {
     pub retry: Option<RetryRule>,
     /// How the outcome of a call is found out later.
     pub reconcile: Option<ReconcileRule>,
+    /// How the members of a batch are found.
+    pub batch: Option<BatchRule>,
+    /// How a job that a call started is followed.
+    pub job: Option<JobRule>,
 }
 
 /// Leave for one SSH action, and what goes with it.

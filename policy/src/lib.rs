@@ -8,6 +8,7 @@
 
 mod action;
 pub mod agent;
+pub mod batch;
 pub mod call;
 mod certificate;
 mod condition;

@@ -67,6 +67,10 @@ pub(crate) fn normalize(raw: &str) -> Result<String, Error> {
 /// Whether a segment would hold a dot segment if its server decoded it once more, read backslashes
 /// as slashes, or dropped parameters behind a semicolon.
 fn hides_dots(segment: &str) -> bool {
+    // Most segments have no dot in any reading.
+    if !segment.contains('.') && !segment.contains("%252") {
+        return false;
+    }
     let plain = segment.replace("%2F", "/").replace("%5C", "/").replace('\\', "/");
     let plain = plain.replace("%252F", "/").replace("%252f", "/");
     let plain = plain.replace("%252E", ".").replace("%252e", ".");

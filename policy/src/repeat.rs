@@ -36,6 +36,53 @@ pub struct ReconcileRule {
     pub max_queries: u32,
 }
 
+/// How a job is followed that a call started and did not wait for (contract M-7).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobRule {
+    /// Header fields that may name the job's status resource, in this order; lower case.
+    pub headers: Vec<String>,
+    /// A JSON pointer to its name in the content, asked before the headers.
+    pub pointer: Option<String>,
+    /// What shows that the job is done.
+    pub done: Shows,
+    /// What shows that it failed.
+    pub failed: Option<Shows>,
+    /// How long the broker waits between two questions.
+    pub every: Duration,
+    /// How many questions it asks by itself.
+    pub max_queries: u32,
+}
+
+impl JobRule {
+    /// The name of the status resource that a 202 gives.
+    #[must_use]
+    pub fn status_url<'h>(
+        &self,
+        header: impl Fn(&str) -> Option<&'h str>,
+        content: &[u8],
+    ) -> Option<String> {
+        if let Some(pointer) = &self.pointer {
+            let value: Value = serde_json::from_slice(content).ok()?;
+            return value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        }
+        self.headers.iter().find_map(|name| header(name)).map(str::to_owned)
+    }
+
+    /// The same as a question about a call in doubt, which a job is until it ends.
+    #[must_use]
+    pub fn as_reconcile(&self) -> ReconcileRule {
+        ReconcileRule {
+            method: "GET".to_owned(),
+            path: "/".to_owned(),
+            committed: Some(self.done.clone()),
+            rejected: self.failed.clone(),
+            automatic: true,
+            every: self.every,
+            max_queries: self.max_queries,
+        }
+    }
+}
+
 /// What a response has to be to show something. Everything that is given has to hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Shows {
@@ -233,5 +280,25 @@ mod tests {
         let any = Shows { pointer: Some("/id".to_owned()), ..Shows::default() };
         assert!(any.is_met_by(200, br#"{"id":{}}"#) && !any.is_met_by(200, br#"{"id":null}"#));
         assert!(!Shows::default().is_met_by(200, b"{}"), "an empty condition shows nothing");
+    }
+
+    /// M-7: the status resource is where the route says, else where the field's words say.
+    #[test]
+    fn m_7_the_status_resource_is_named_by_pointer_or_field() {
+        let mut rule = JobRule {
+            headers: vec!["operation-location".to_owned(), "location".to_owned()],
+            pointer: None,
+            done: status(200),
+            failed: None,
+            every: Duration::from_secs(5),
+            max_queries: 9,
+        };
+        let both = |name: &str| (name == "location").then_some("/jobs/1");
+        assert_eq!(rule.status_url(both, b"").as_deref(), Some("/jobs/1"));
+        assert_eq!(rule.status_url(|_| None, br#"{"url":"/x"}"#), None);
+        rule.pointer = Some("/url".to_owned());
+        assert_eq!(rule.status_url(both, br#"{"url":"/x"}"#).as_deref(), Some("/x"));
+        assert_eq!(rule.status_url(both, br#"{"url":1}"#), None);
+        assert_eq!(rule.as_reconcile().shows(200, b""), Some(true));
     }
 }

@@ -311,6 +311,8 @@ impl Snapshot {
             approval: None,
             retry: None,
             reconcile: None,
+            job: None,
+            batch: None,
         }
     }
 

@@ -104,6 +104,16 @@ fn attempt(
 }
 
 impl Job<'_> {
+    /// Answers a call whose refusal was kept from the caller: by what retries bring, else by it.
+    pub(crate) async fn refused(&mut self, call: Call) -> Finished {
+        let id = call.id();
+        drop(call);
+        match self.retried().await {
+            Some(finished) => finished,
+            None => self.answer_as_recorded(id).await,
+        }
+    }
+
     /// Retries as far as the route lets the broker, and answers. `None` when no attempt was made:
     /// the first one's own answer holds.
     pub(crate) async fn retried(&mut self) -> Option<Finished> {

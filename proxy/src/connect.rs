@@ -1,9 +1,11 @@
 //! From a decided call to a connection that can carry it: the record of what it is bound to, the
 //! credential, the head, and the way to the origin. Nothing here can write to an origin.
 
+use crate::batch;
 use crate::engine::{Job, Prepared, Ready};
 use crate::inject::{Before, Injected};
 use crate::outgoing;
+use crate::request;
 use crate::respond::Refusal;
 use crate::target::{Error as TargetError, Scheme};
 use crate::upstream::dial::{self, Plan};
@@ -46,6 +48,10 @@ impl Job<'_> {
         let bound = call.bound_credential();
         let injected = self.injected(prepared, bound.as_ref()).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
+        if let Some(condition) = request::condition(&self.head) {
+            call.note("server_enforced_condition", condition);
+        }
+        batch::name_members(call, prepared);
         if let Some(rule) = prepared.grant.retry.as_ref().filter(|_| self.known.retries.is_none()) {
             self.store_request(call, prepared, rule);
         }

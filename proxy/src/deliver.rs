@@ -31,6 +31,8 @@ enum Sink {
     Stream(Box<Stream>),
     /// Nobody waits: the result is on record.
     Nobody,
+    /// The broker itself reads the answer; up to so many bytes.
+    Kept(Vec<u8>, usize),
 }
 
 impl Outbound {
@@ -48,6 +50,19 @@ impl Outbound {
         Self { sink: Sink::Nobody, sent: 0, aborted: false }
     }
 
+    /// What is sent is kept for the broker itself.
+    pub(crate) const fn kept(limit_bytes: usize) -> Self {
+        Self { sink: Sink::Kept(Vec::new(), limit_bytes), sent: 0, aborted: false }
+    }
+
+    /// What was kept; none when it was too long, or is kept by nobody.
+    pub(crate) fn into_kept(self) -> Option<Vec<u8>> {
+        match self.sink {
+            Sink::Kept(bytes, limit_bytes) if bytes.len() <= limit_bytes => Some(bytes),
+            Sink::Kept(..) | Sink::Wire(_) | Sink::Stream(_) | Sink::Nobody => None,
+        }
+    }
+
     /// Whether the caller speaks HTTP/2.
     pub(crate) const fn is_stream(&self) -> bool {
         matches!(self.sink, Sink::Stream(_))
@@ -63,6 +78,12 @@ impl Outbound {
                 return Ok(());
             }
             Sink::Nobody => return Ok(()),
+            Sink::Kept(kept, limit_bytes) => {
+                // One byte beyond the limit says that there was more.
+                let room = (*limit_bytes + 1).saturating_sub(kept.len()).min(bytes.len());
+                kept.extend_from_slice(bytes.get(..room).unwrap_or_default());
+                return Ok(());
+            }
         };
         while !bytes.is_empty() {
             let written = within(wire.write(bytes)).await?;
@@ -82,7 +103,7 @@ impl Outbound {
         }
         match &mut self.sink {
             Sink::Wire(wire) => within(wire.shutdown()).await,
-            Sink::Stream(_) | Sink::Nobody => Ok(()),
+            Sink::Stream(_) | Sink::Nobody | Sink::Kept(..) => Ok(()),
         }
     }
 
@@ -92,7 +113,7 @@ impl Outbound {
         let wire = match &mut self.sink {
             Sink::Wire(wire) => wire.lock(),
             Sink::Stream(stream) => return stream.abort(),
-            Sink::Nobody => return,
+            Sink::Nobody | Sink::Kept(..) => return,
         };
         if let Err(error) = wire.tcp().set_zero_linger() {
             tracing::debug!(%error, "the connection could not be set to reset");
@@ -104,7 +125,7 @@ impl Outbound {
         let wire = match &self.sink {
             Sink::Wire(wire) => wire.lock(),
             Sink::Stream(stream) => return stream.is_acknowledged(),
-            Sink::Nobody => return Ok(false),
+            Sink::Nobody | Sink::Kept(..) => return Ok(false),
         };
         if let Some(error) = wire.tcp().take_error()? {
             return Err(error);
@@ -116,7 +137,7 @@ impl Outbound {
     pub(crate) fn into_wire(self) -> Option<Wire> {
         match self.sink {
             Sink::Wire(wire) => wire.into_inner(),
-            Sink::Stream(_) | Sink::Nobody => None,
+            Sink::Stream(_) | Sink::Nobody | Sink::Kept(..) => None,
         }
     }
 }

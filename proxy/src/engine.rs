@@ -204,6 +204,8 @@ impl Job<'_> {
                 hold_refusal: self.again.is_some(),
                 redactor: &mut redactor,
                 progress: &progress,
+                shared: self.shared,
+                prepared,
             });
             relay.run(upload, &mut receiver).await
         };
@@ -220,14 +222,7 @@ impl Job<'_> {
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
         match ended {
             relay::Ended::Switched(_) => Finished { keep: false, pending: None },
-            relay::Ended::Refused => {
-                let id = call.id();
-                drop(call);
-                match self.retried().await {
-                    Some(finished) => finished,
-                    None => self.answer_as_recorded(id).await,
-                }
-            }
+            relay::Ended::Refused => self.refused(call).await,
             relay::Ended::Settled { delivered, keep } => {
                 let keep = keep && delivered && self.incoming.is_ended();
                 let mut pending = Some(Pending::new(call, self.out.sent));
@@ -295,7 +290,7 @@ impl Job<'_> {
             || self.known.caller_id.is_some();
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
         let whole = looked_at || read.is_some() || grant.approval.is_some();
-        let guarded = guarded || whole || grant.retry.is_some();
+        let guarded = guarded || whole || grant.retry.is_some() || grant.batch.is_some();
         // A caller of gRPC may wait for the answer to its first message before it sends the next.
         let one_by_one = grpc::is_call(&self.head) && !whole;
         let ahead = match read {
@@ -403,7 +398,9 @@ impl Job<'_> {
             budget: prepared.budget,
         };
         let id = self.known.caller_id.unwrap_or_else(|| self.shared.journal.new_id());
-        let accepted = self.accepted(self.known.caller_id.is_some(), None);
+        let agent = self.known.agent.as_deref().unwrap_or_default();
+        let link = self.shared.redirects.origin_of(agent, &prepared.target);
+        let accepted = self.accepted(self.known.caller_id.is_some(), link);
         self.shared.journal.admit(id, accepted, guard).map_err(Refusal::Journal)
     }
 

@@ -1,5 +1,6 @@
 //! The proxy as its embedder sees it: built once, served on one or more listeners.
 
+use crate::redirect::Redirects;
 use crate::upstream::pool::Pool;
 use crate::upstream::tls::Trust;
 use crate::upstream::versions::Versions;
@@ -79,6 +80,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) trust: Trust,
     pub(crate) pool: Pool,
+    pub(crate) redirects: Redirects,
     pub(crate) versions: Versions,
     /// This proxy's name in `Via`, unlike any other's, so that loops are seen.
     pub(crate) pseudonym: String,
@@ -109,6 +111,7 @@ impl Proxy {
             options,
             trust: Trust::load().map_err(Error::Tls)?,
             pool: Pool::default(),
+            redirects: Redirects::default(),
             versions: Versions::default(),
             pseudonym: format!("{}-{tag}", crate::render::PROXY_NAME),
             stopping: watch::Sender::new(false),

@@ -19,15 +19,15 @@ use journal::contract::{
     Body, Code, InvocationId, KeepResult, Noted, Operation, Outcome, ResultCommitted, Retry,
     Source, Verdict,
 };
-use journal::{Admission, Guard, Invocation, State, append, read};
+use journal::{Admission, Guard, Invocation, State, append, read, result};
 use policy::HttpGrant;
-use policy::repeat::{Names, QueryError, ReconcileRule};
+use policy::repeat::{JobRule, Names, QueryError, ReconcileRule};
 use std::sync::Arc;
 
 /// The name of the note that a question leaves when its answer decides nothing.
 pub const INCONCLUSIVE: &str = "reconcile_inconclusive";
 /// Content of an answer that is looked at.
-const ANSWER_BYTES: u64 = 1 << 20;
+const ANSWER_BYTES: usize = 1 << 20;
 
 /// Why nothing was asked.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +47,9 @@ pub enum Error {
     /// Local: the question can't be put as a request.
     #[error("the route's `reconcile` makes no valid request of this call")]
     Malformed,
+    /// Local: the stored address of a job can't be read.
+    #[error("the stored address of the job can't be read: {0}")]
+    Stored(#[source] result::Error),
     /// Local: the journal failed.
     #[error("the journal takes no record now: {0}")]
     Journal(#[from] append::Error),
@@ -86,7 +89,11 @@ pub(crate) fn rule_of(shared: &Shared, first: &Invocation) -> Option<(HttpGrant,
     let route = first.preflight()?.route.as_ref()?;
     let agent = first.accepted().agent.as_deref()?;
     let grant = shared.policy.snapshot().http_route(route, agent)?;
-    let rule = grant.reconcile.clone()?;
+    let rule = if first.accepted().is_job() {
+        grant.job.as_ref().map(JobRule::as_reconcile)?
+    } else {
+        grant.reconcile.clone()?
+    };
     Some((grant, rule))
 }
 
@@ -104,11 +111,16 @@ pub(crate) async fn once(shared: &Arc<Shared>, id: InvocationId) -> Result<Recon
         invocation_id: first.id().to_string(),
         request_id: attempts().find_map(|attempt| attempt.evidence().remote_request_id),
     };
-    let path = rule.target(&names)?;
-    let query = ask(shared, first, grant, &rule.method, &path).await?;
-    let shows = answer_of(shared, &query).await.and_then(|(status, content)| {
-        rule.shows(status, &content)
-            .map(|done| if done { Outcome::Committed } else { Outcome::Rejected })
+    let path = if first.accepted().is_job() {
+        status_path(shared, first.id()).await?
+    } else {
+        rule.target(&names)?
+    };
+    let (query, content) = ask(shared, first, grant, &rule.method, &path).await?;
+    let complete = matches!(query.state(), State::Committed(_));
+    let shows = query.status().filter(|_| complete).and_then(|status| {
+        let done = rule.shows(status, &content.unwrap_or_default())?;
+        Some(if done { Outcome::Committed } else { Outcome::Rejected })
     });
     record(shared, first, query.id(), shows).await?;
     Ok(Reconciled { query, shows })
@@ -123,6 +135,10 @@ async fn record(
 ) -> Result<(), Error> {
     let verdict = match shows {
         Some(Outcome::Committed) => Verdict::committed(Retry::Never, Code::Ok),
+        // A job that failed is a complete result of the job.
+        Some(Outcome::Rejected) if first.accepted().is_job() => {
+            Verdict::committed(Retry::Never, Code::RemoteFailed)
+        }
         Some(Outcome::Rejected) => Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected),
         Some(Outcome::Unknown | Outcome::NotAttempted) | None => {
             let noted = Noted { name: INCONCLUSIVE.to_owned(), detail: query.to_string() };
@@ -137,37 +153,36 @@ async fn record(
     Ok(())
 }
 
-/// Status and content of a complete answer.
-async fn answer_of(shared: &Shared, query: &Invocation) -> Option<(u16, Vec<u8>)> {
-    let State::Committed(_) = query.state() else { return None };
-    let status = query.status()?;
-    let (journal, id) = (shared.journal.clone(), query.id());
-    let read = tokio::task::spawn_blocking(move || journal.result(id)?.read_to_end());
-    match read.await {
-        Ok(Ok(content)) => Some((status, content)),
-        // Too long to be kept: its status is known all the same.
-        Ok(Err(_)) | Err(_) => Some((status, Vec::new())),
-    }
+/// Where the status of a job is asked, as the service named it.
+async fn status_path(shared: &Shared, job: InvocationId) -> Result<String, Error> {
+    let journal = shared.journal.clone();
+    let stored = tokio::task::spawn_blocking(move || journal.request(job)).await;
+    let stored = stored.map_err(|_| Error::Malformed)?.map_err(Error::Stored)?;
+    let head = crate::stored::restore(&stored.head).ok_or(Error::Malformed)?;
+    let target = Target::absolute(&head.target).map_err(|_| Error::Malformed)?;
+    Ok(target.path_and_query)
 }
 
-/// Sends the question. Gives it back settled, whatever came of it.
+/// Sends the question. Gives it back settled, whatever came of it, with the content of its answer.
 async fn ask(
     shared: &Arc<Shared>,
     first: &Invocation,
     grant: HttpGrant,
     method: &str,
     path: &str,
-) -> Result<Invocation, Error> {
+) -> Result<(Invocation, Option<Vec<u8>>), Error> {
     let origin = Target::absolute(&first.accepted().target).map_err(|_| Error::Malformed)?;
     let (scheme, authority) = (origin.scheme, origin.authority.to_string());
     let default = format!(":{}", scheme.default_port());
     let host = authority.strip_suffix(&default).unwrap_or(&authority);
     let text =
         format!("{method} {scheme}://{host}{path} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\n\r\n");
-    let head = head::request(&Bytes::from(text)).map_err(|_| Error::Malformed)?;
+    let mut head = head::request(&Bytes::from(text)).map_err(|_| Error::Malformed)?;
+    // The answer comes without chunks, and is read as it is.
+    head.version = head::Version::Http10;
     let target = Target::absolute(&head.target).map_err(|_| Error::Malformed)?;
     let fingerprint = fingerprint(&head, &target, None, &Content::Whole(&[], &Fields::default()));
-    let mut out = Outbound::nobody();
+    let mut out = Outbound::kept(ANSWER_BYTES);
     let mut job = Job {
         shared,
         tunnel: None,
@@ -195,8 +210,12 @@ async fn ask(
             reconcile: None,
             // The question is policy's own, not the agent's: nobody is asked, and it counts for nothing.
             approval: None,
-            keep: KeepResult::Full,
-            keep_bytes: ANSWER_BYTES,
+            job: None,
+            batch: None,
+            // The agent may not be allowed to ask this by itself, so it does not get to read the
+            // answer either; of its own job it does.
+            keep: if first.accepted().is_job() { KeepResult::Full } else { KeepResult::Digest },
+            keep_bytes: ANSWER_BYTES as u64,
             ..grant
         },
         snapshot: shared.policy.snapshot(),
@@ -207,7 +226,12 @@ async fn ask(
         budget: None,
     };
     let id = job.question(first.id(), &prepared).await?;
-    shared.journal.invocation(id)?.ok_or(Error::NotFound)
+    let query = shared.journal.invocation(id)?.ok_or(Error::NotFound)?;
+    let content = out.into_kept().and_then(|kept| {
+        let end = kept.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+        Some(kept.get(end..)?.to_vec())
+    });
+    Ok((query, content))
 }
 
 impl Job<'_> {

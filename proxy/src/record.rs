@@ -18,16 +18,25 @@ pub(crate) fn is_event_stream(head: &Response) -> bool {
 
 /// The response head as it is stored. Each byte of a value is one character, so that every value
 /// can be written again as it was.
-pub(crate) fn stored_head(head: &Response) -> Vec<u8> {
-    let text = |bytes: &[u8]| bytes.iter().map(|byte| char::from(*byte)).collect::<String>();
-    let fields: Vec<(String, String)> = head
-        .fields
-        .iter()
-        .filter(|(name, _)| !stays(name, &head.fields))
-        .map(|(name, value)| (text(name), text(value)))
-        .collect();
-    let value = serde_json::json!({ "status": head.status, "headers": fields });
-    value.to_string().into_bytes()
+pub(crate) fn stored_head(head: &Response) -> serde_json::Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(512);
+    let mut text = String::new();
+    let mut quoted = |out: &mut Vec<u8>, bytes: &[u8]| {
+        text.clear();
+        text.extend(bytes.iter().map(|byte| char::from(*byte)));
+        serde_json::to_writer(out, &text)
+    };
+    out.extend_from_slice(b"{\"headers\":[");
+    let kept = head.fields.iter().filter(|(name, _)| !stays(name, &head.fields));
+    for (number, (name, value)) in kept.enumerate() {
+        out.extend_from_slice(if number == 0 { b"[" } else { b",[" });
+        quoted(&mut out, name)?;
+        out.push(b',');
+        quoted(&mut out, value)?;
+        out.push(b']');
+    }
+    out.extend_from_slice(format!("],\"status\":{}}}", head.status).as_bytes());
+    Ok(out)
 }
 
 /// The remote's own id of the request.
@@ -103,7 +112,9 @@ mod tests {
         let text =
             b"HTTP/1.1 203 Any\r\nX-b: 1\r\nConnection: x-c\r\nX-C: 2\r\nx-B: \xe9\xff\r\n\r\n";
         let head = head::response(&Bytes::from_static(text)).expect("head");
-        let stored = stored_head(&head);
+        let stored = stored_head(&head).expect("stored");
+        let expected = r#"{"headers":[["X-b","1"],["x-B","éÿ"]],"status":203}"#;
+        assert_eq!(stored, expected.as_bytes());
         let restored = restore_head(&stored).expect("restored");
         assert_eq!(restored.status, 203);
         let fields: Vec<_> = restored.fields.iter().collect();

@@ -101,40 +101,46 @@ impl Redactor {
         if self.patterns.is_empty() {
             return fields;
         }
-        let mut any = false;
-        let lines: Vec<_> = fields
-            .iter()
-            .map(|(name, value)| {
-                // A length that happens to hold the secret's digits is still a length.
-                if name.eq_ignore_ascii_case(b"content-length") {
-                    return (name.to_vec(), value.to_vec());
-                }
-                let (new_name, new_value) = (self.name(name), self.text(value));
-                any |= new_name.is_some() || new_value.is_some();
-                (
-                    new_name.unwrap_or_else(|| name.to_vec()),
-                    new_value.unwrap_or_else(|| value.to_vec()),
-                )
-            })
-            .collect();
-        if any { lines.into_iter().collect() } else { fields }
+        let mut replaced = Vec::new();
+        for (line, (name, value)) in fields.iter().enumerate() {
+            // A length that happens to hold the secret's digits is still a length.
+            if name.eq_ignore_ascii_case(b"content-length") {
+                continue;
+            }
+            let (new_name, new_value) = (self.name(name), self.text(value));
+            if new_name.is_some() || new_value.is_some() {
+                replaced.push((line, new_name, new_value));
+            }
+        }
+        if replaced.is_empty() {
+            return fields;
+        }
+        let mut replaced = replaced.into_iter().peekable();
+        let lines = fields.iter().enumerate().map(|(line, (name, value))| {
+            let new = replaced.next_if(|(at, _, _)| *at == line);
+            let (new_name, new_value) = new.map_or((None, None), |(_, name, value)| (name, value));
+            (new_name.unwrap_or_else(|| name.to_vec()), new_value.unwrap_or_else(|| value.to_vec()))
+        });
+        lines.collect()
     }
 
     /// As [`Redactor::text`], without regard to case: names lose theirs on the way.
     fn name(&mut self, name: &[u8]) -> Option<Vec<u8>> {
-        let mut replaced = name.to_vec();
-        let mut found = false;
+        let mut replaced: Option<Vec<u8>> = None;
         for pattern in &self.patterns {
             for start in 0..=name.len().saturating_sub(pattern.len()) {
-                let span = replaced.get_mut(start..start + pattern.len());
-                if let Some(span) = span.filter(|span| span.eq_ignore_ascii_case(pattern)) {
-                    span.fill(b'*');
-                    found = true;
+                let span = start..start + pattern.len();
+                let current = replaced.as_deref().unwrap_or(name).get(span.clone());
+                if current.is_some_and(|current| current.eq_ignore_ascii_case(pattern)) {
+                    let buffer = replaced.get_or_insert_with(|| name.to_vec());
+                    if let Some(span) = buffer.get_mut(span) {
+                        span.fill(b'*');
+                    }
                 }
             }
         }
-        self.found |= found;
-        found.then_some(replaced)
+        self.found |= replaced.is_some();
+        replaced
     }
 
     /// Passes a piece of a stream; what may be the beginning of a secret is held back.

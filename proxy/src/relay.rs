@@ -11,12 +11,16 @@
 //! is broken off visibly (contract S-2). When the caller goes away, the response is read to its end
 //! all the same (contract D-4).
 
+use crate::batch;
 use crate::deliver::{self, Delivery, Ours, Outbound};
+use crate::engine::Prepared;
 use crate::engine::{BACKOFF_MS, now_ms};
 use crate::grpc;
 use crate::head::{Fields, Framing, Response, Version};
 use crate::incoming::{self, Incoming};
+use crate::job;
 use crate::outgoing;
+use crate::proxy::Shared;
 use crate::record::{is_event_stream, remote_request_id, retry_after, stored_head};
 use crate::redact::Redactor;
 use crate::render::Status;
@@ -167,6 +171,9 @@ pub(crate) struct Parts<'a> {
     pub(crate) redactor: &'a mut Redactor,
     /// Counts what left of the request.
     pub(crate) progress: &'a AtomicU64,
+    /// For what is put on record beside the call.
+    pub(crate) shared: &'a Shared,
+    pub(crate) prepared: &'a Prepared,
 }
 
 impl<'a> Relay<'a> {
@@ -419,7 +426,13 @@ impl<'a> Relay<'a> {
         if self.parts.grant.keep != KeepResult::Full {
             return;
         }
-        let text = stored_head(head);
+        let text = match stored_head(head) {
+            Ok(text) => text,
+            Err(error) => {
+                tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
+                return self.parts.call.discard_result();
+            }
+        };
         if let Err(error) = self.parts.call.store(Stream::Head, &text).await {
             tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
         }
@@ -460,6 +473,12 @@ impl<'a> Relay<'a> {
             Ok(status) => status,
             Err(grpc::NoStatus) => return self.broken(Broken::NoGrpcStatus),
         };
+        let (shared, prepared) = (self.parts.shared, self.parts.prepared);
+        let next_hop = self.parts.next_hop;
+        if let Some(agent) = &self.parts.call.invocation().accepted().agent {
+            shared.redirects.note(agent, &prepared.target, head, self.parts.call.id());
+        }
+        job::track(shared, self.parts.call, prepared, next_hop, head, &held).await;
         let at_ms = now_ms();
         let not_before = retry_after(&head.fields, at_ms);
         let verdict = settle_http(status, not_before, self.parts.operation, at_ms);
@@ -470,6 +489,7 @@ impl<'a> Relay<'a> {
             ssh_end: None,
             redacted: self.parts.redactor.found(),
         };
+        batch::judge(self.parts.call, prepared, verdict, &held);
         let backoff = verdict.retry() == journal::contract::Retry::Backoff;
         let not_before = backoff.then(|| not_before.unwrap_or(at_ms + BACKOFF_MS));
         let settled = match self.parts.call.commit(complete, verdict, not_before).await {

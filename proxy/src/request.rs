@@ -138,6 +138,19 @@ pub(crate) fn is_upgrade(head: &Request) -> bool {
         && matches!(head::request_framing(head), Ok(head::Framing::Empty))
 }
 
+/// A condition that the origin enforces: where it answers 412, this attempt did not apply (contract
+/// K-8; RFC 9110 section 13.1).
+pub(crate) fn condition(head: &Request) -> Option<&'static str> {
+    let tagged = |member: &[u8]| member.starts_with(b"\"") && member.ends_with(b"\"");
+    if head.fields.members("if-match").any(tagged) {
+        Some("if-match")
+    } else if head.fields.members("if-none-match").any(|member| member == b"*") {
+        Some("if-none-match")
+    } else {
+        None
+    }
+}
+
 /// Whether the caller waits for an interim 100 before it sends content.
 pub(crate) fn expects_continue(head: &Request) -> bool {
     head.version == Version::Http11 && head.fields.has("expect")

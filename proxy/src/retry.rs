@@ -247,14 +247,14 @@ impl Job<'_> {
         let agent = first.accepted().agent.clone().ok_or(Error::PolicyChanged)?;
         let mut prepared = match self.prepare_for(agent).await {
             Ok(prepared) => prepared,
-            Err(refusal) => return self.refused(None, &refusal).await,
+            Err(refusal) => return self.ended_before_dispatch(None, &refusal).await,
         };
         if !still_allows(&prepared, first, standing) {
             return Err(Error::PolicyChanged);
         }
         // K-3: the same key, and an identical request.
         if first.accepted().fingerprint != Some(prepared.fingerprint) {
-            return self.refused(None, &Refusal::Mismatch).await;
+            return self.ended_before_dispatch(None, &Refusal::Mismatch).await;
         }
         // K-5: a retry neither extends nor resets the expiry of its key.
         prepared.operation.idempotency = first.operation().idempotency;
@@ -268,19 +268,23 @@ impl Job<'_> {
         let id = self.shared.journal.new_id();
         let mut call = match self.shared.journal.admit(id, accepted, guard)? {
             Admission::New(call) => call,
-            Admission::Mismatch => return self.refused(None, &Refusal::Mismatch).await,
-            Admission::Spent(spent) => return self.refused(None, &Refusal::Spent(spent)).await,
+            Admission::Mismatch => {
+                return self.ended_before_dispatch(None, &Refusal::Mismatch).await;
+            }
+            Admission::Spent(spent) => {
+                return self.ended_before_dispatch(None, &Refusal::Spent(spent)).await;
+            }
             Admission::SameRequest(earlier)
             | Admission::Held(earlier)
             | Admission::InDoubt(earlier)
             | Admission::Settled(earlier) => return Err(Error::UnderWay(earlier.id())),
         };
         if let Err(error) = call.preflight(self.bound(&prepared)) {
-            return self.refused(Some(call), &Refusal::Journal(error)).await;
+            return self.ended_before_dispatch(Some(call), &Refusal::Journal(error)).await;
         }
         let mut ready = match self.connect(&mut call, &prepared).await {
             Ok(ready) => ready,
-            Err(refusal) => return self.refused(Some(call), &refusal).await,
+            Err(refusal) => return self.ended_before_dispatch(Some(call), &refusal).await,
         };
         let ahead = std::mem::take(&mut prepared.ahead);
         let ahead = ready.content.take().map_or(ahead, |content| vec![content]);
@@ -290,11 +294,11 @@ impl Job<'_> {
         let proof = match call.dispatch_under(lease, record).await {
             Ok(proof) => proof,
             Err(lease::Error::Append(error)) => {
-                return self.refused(Some(call), &Refusal::Journal(error)).await;
+                return self.ended_before_dispatch(Some(call), &Refusal::Journal(error)).await;
             }
             Err(lease::Error::Over(_) | lease::Error::Held { .. }) => {
                 let earlier = Box::new(first.clone());
-                return self.refused(Some(call), &Refusal::InDoubt(earlier)).await;
+                return self.ended_before_dispatch(Some(call), &Refusal::InDoubt(earlier)).await;
             }
         };
         let exchange = self.exchange(call, &prepared, ready, ahead, proof);
@@ -319,7 +323,7 @@ impl Job<'_> {
     }
 
     /// Ends the attempt before dispatch, on record.
-    async fn refused(
+    async fn ended_before_dispatch(
         &mut self,
         call: Option<journal::Call>,
         refusal: &Refusal,

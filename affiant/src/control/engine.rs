@@ -4,6 +4,7 @@ use super::answer::{Problem, ProblemCode};
 use super::invocations::{describe, find, internal, invalid};
 use super::operator::operators_only;
 use super::{Caller, State};
+use crate::reconciler;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State as Extract};
 use axum::response::{IntoResponse, Response};
@@ -136,7 +137,9 @@ fn not_asked(error: &proxy::reconcile::Error) -> Problem {
         Error::NotInDoubt => ProblemCode::NotInDoubt,
         Error::NoRule | Error::Query(_) | Error::Malformed => ProblemCode::NotReconcilable,
         Error::NotFound => ProblemCode::NoSuchInvocation,
-        Error::Journal(_) | Error::Read(_) => return internal(error),
+        Error::Stored(journal::result::Error::Locked) => ProblemCode::VaultLocked,
+        Error::Stored(journal::result::Error::Expired) => ProblemCode::ResultExpired,
+        Error::Stored(_) | Error::Journal(_) | Error::Read(_) => return internal(error),
     };
     Problem::new(code, error.to_string())
 }
@@ -200,8 +203,16 @@ pub(super) async fn waiting(
         Caller::Operator => None,
         Caller::Agent(agent) => Some(agent),
     };
-    let journal = state.journal.clone();
-    let found = tokio::task::spawn_blocking(move || in_doubt(&journal, agent.as_deref(), limit));
+    let (journal, proxy) = (state.journal.clone(), state.proxy.get().and_then(Weak::upgrade));
+    let found = tokio::task::spawn_blocking(move || {
+        let mut found = in_doubt(&journal, agent.as_deref(), usize::MAX)?;
+        // What the broker still asks about by itself waits for nobody else.
+        found.retain(|(first, _)| {
+            !proxy.as_ref().is_some_and(|proxy| reconciler::goes_on(&journal, proxy, first))
+        });
+        found.truncate(limit);
+        Ok::<_, journal::read::Error>(found)
+    });
     let found = found.await.map_err(|error| internal(&error))?.map_err(|e| internal(&e))?;
     let invocations: Vec<Value> = found
         .iter()
@@ -216,6 +227,11 @@ pub(super) async fn waiting(
     Ok(Json(json!({ "invocations": invocations })).into_response())
 }
 
+/// Whether a call is a passage that nobody looks into: in doubt by nature, with nothing to find out.
+fn is_passage(action: &str) -> bool {
+    matches!(action, "CONNECT" | "relay") || action.starts_with("forward:")
+}
+
 /// First attempts of actions in doubt whose decision is `RECONCILE`, newest first.
 pub(crate) fn in_doubt(
     journal: &Journal,
@@ -225,7 +241,9 @@ pub(crate) fn in_doubt(
     let mut seen = HashSet::new();
     let mut found = Vec::new();
     let ours = |invocation: &Invocation| {
-        agent.is_none_or(|agent| invocation.accepted().agent.as_deref() == Some(agent))
+        let accepted = invocation.accepted();
+        !is_passage(&accepted.action)
+            && agent.is_none_or(|agent| accepted.agent.as_deref() == Some(agent))
     };
     for invocation in journal.in_doubt(usize::MAX, ours)? {
         // An attempt in doubt is listed by the first attempt of its action.

@@ -66,9 +66,11 @@ pub(super) fn describe(invocation: &Invocation) -> Value {
         },
         "approval": super::approvals::describe(invocation),
         "note": invocation.note(),
+        "members": invocation.members(),
         "links": {
             "earlier": accepted.link,
             "retries": invocation.retries(),
+            "job": invocation.job(),
             "observed_by": invocation.observed_by(),
         },
     });

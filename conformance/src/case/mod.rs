@@ -23,8 +23,8 @@ use std::sync::Arc;
 /// the broker made.
 pub const MARK: &str = "Conformance-Origin";
 
-/// What a caller of a WebSocket sends without waiting for the switch.
-pub const EARLY: &[u8] = b"early";
+/// What a caller of a WebSocket sends without waiting for the switch: a masked text message.
+pub const EARLY: &[u8] = b"\x81\x85\0\0\0\0early";
 
 /// How caller and broker, and broker and origin, speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,6 +8,8 @@ use journal::contract::Code;
 const LOST: &[Code] = &[Code::RemoteOutcomeUnknown];
 const CUT: &[Code] = &[Code::RemoteResultIncomplete];
 const MALFORMED: &[Code] = &[Code::RemoteProtocolError];
+/// A text message of the origin.
+const HELLO: &[u8] = b"\x81\x05hello";
 const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -21,32 +23,38 @@ fn switch() -> Step {
     send(format!("{SWITCH}{MARK}: 1\r\nUpgrade: websocket\r\n\r\n"))
 }
 
+fn hello() -> Step {
+    Step::Send(HELLO.into())
+}
+
 fn switched(t: &mut Table) {
-    let passed = |content: &'static str| move |_: &Shape| Truth::Passed { content: content.into() };
+    let passed = |content: &'static [u8]| {
+        move |_: &Shape| Truth::Passed { content: String::from_utf8_lossy(content).into_owned() }
+    };
     let rule = "M-5 S-5; RFC 6455 section 4.1";
     // What the caller sends reaches the origin after the switch only, and then all of it.
-    let both_ways = |_: &Shape| {
-        vec![Step::Apply, switch(), Step::ReadBytes(EARLY.len()), send("hello"), Step::Close]
-    };
-    t.steps("passed_both_ways", rule, both_ways, passed("hello"));
+    let both_ways =
+        |_: &Shape| vec![Step::Apply, switch(), Step::ReadBytes(EARLY.len()), hello(), Step::Close];
+    t.steps("passed_both_ways", rule, both_ways, passed(HELLO));
     t.steps(
         "passed_with_the_switch",
         rule,
         |_| {
-            let text = format!("{SWITCH}{MARK}: 1\r\nUpgrade: websocket\r\n\r\nhello");
-            vec![Step::Apply, send(text), Step::Close]
+            let text = format!("{SWITCH}{MARK}: 1\r\nUpgrade: websocket\r\n\r\n");
+            let both = [text.as_bytes(), HELLO].concat();
+            vec![Step::Apply, Step::Send(both.into()), Step::Close]
         },
-        passed("hello"),
+        passed(HELLO),
     );
-    t.steps("passed_nothing", rule, |_| vec![Step::Apply, switch(), Step::Close], passed(""));
+    t.steps("passed_nothing", rule, |_| vec![Step::Apply, switch(), Step::Close], passed(b""));
     t.steps(
         "passed_after_interim",
         rule,
         |_| {
             let hints = send("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
-            vec![Step::Apply, hints, switch(), send("hello"), Step::Close]
+            vec![Step::Apply, hints, switch(), hello(), Step::Close]
         },
-        passed("hello"),
+        passed(HELLO),
     );
     // A reset may overtake what was sent before it, and the caller may see it as one.
     t.steps(

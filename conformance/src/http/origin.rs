@@ -299,6 +299,10 @@ async fn connection(mut stream: TcpStream, number: u32, shared: &Shared) -> io::
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
         return crate::http2::serve(stream, number, shared).await;
     }
+    if acceptor.config().alpn_protocols == [b"h2"] {
+        // Whoever offers no protocol is spoken to in none.
+        return stream.shutdown().await;
+    }
     requests(stream, number, shared).await
 }
 

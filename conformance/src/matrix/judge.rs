@@ -93,7 +93,14 @@ impl Judge<'_> {
     /// S-2: what looks like the origin's whole answer is the origin's whole answer.
     fn relayed(&mut self) {
         let Some(got) = self.whole_relay().cloned() else { return };
-        let (status, content) = (got.status, String::from_utf8_lossy(&got.content).into_owned());
+        let mut content = got.content.as_slice();
+        // Whoever takes part in a WebSocket may say at its end that it ended (RFC 6455 section 7).
+        if got.status == 101
+            && let Some(at) = content.windows(2).position(|bytes| bytes.starts_with(&[0x88]))
+        {
+            content = content.get(..at).unwrap_or_default();
+        }
+        let (status, content) = (got.status, String::from_utf8_lossy(content).into_owned());
         let answers: Vec<_> = self.expected.iter().filter_map(|e| e.answer.clone()).collect();
         if answers.is_empty() {
             self.lie("S-2: a cut or malformed answer was passed on as whole");

@@ -71,7 +71,10 @@ impl Plan {
         for (number, item) in self.items.into_iter().enumerate() {
             let without_trust = item.row.shape.tls && broker.caller.trust.is_none();
             let undeclared = item.row.contract != Contract::Plain && !broker.contracts;
-            if without_trust || undeclared {
+            // No proxy promises to bring the two together.
+            let foreign =
+                item.row.shape.pairing == Pairing::Http2Origin && broker.dialect == Dialect::Plain;
+            if without_trust || undeclared || foreign {
                 skipped += 1;
                 continue;
             }

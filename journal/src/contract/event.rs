@@ -18,8 +18,8 @@
 use super::lease::{LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed};
 use super::wire::wire_enum;
 use super::{
-    ApprovalDecided, ApprovalRequested, Digest, Fingerprint, Idempotency, InvocationId, Sequence,
-    Verdict,
+    ApprovalDecided, ApprovalRequested, Digest, Fingerprint, Idempotency, InvocationId, Member,
+    Sequence, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -158,6 +158,9 @@ pub enum Body {
     /// The request is stored, so that it can be sent again (contract T-3). Before its dispatch.
     #[serde(rename = "REQUEST_STORED")]
     RequestStored(RequestStored),
+    /// The request is a batch of these members (contract D-5). Before its dispatch.
+    #[serde(rename = "BATCH_MEMBERS")]
+    BatchMembers(BatchMembers),
     /// One try at setting up a connection ended (contract C-4).
     #[serde(rename = "SETUP_ATTEMPTED")]
     SetupAttempted(SetupAttempt),
@@ -173,6 +176,12 @@ pub enum Body {
     /// The final response head was read, or the SSH request was accepted.
     #[serde(rename = "REMOTE_RESPONSE_STARTED")]
     RemoteResponseStarted(ResponseStarted),
+    /// The remote accepted a job, which is an invocation of its own (contract M-7).
+    #[serde(rename = "JOB_TRACKED")]
+    JobTracked(JobTracked),
+    /// What the complete response says of each member of a batch (contract D-5).
+    #[serde(rename = "MEMBERS_JUDGED")]
+    MembersJudged(MembersJudged),
     /// The response was read to its completion marker.
     #[serde(rename = "REMOTE_RESPONSE_COMPLETE")]
     RemoteResponseComplete(ResponseComplete),
@@ -222,11 +231,14 @@ impl Body {
             Self::ApprovalDecided(_) => "APPROVAL_DECIDED",
             Self::CredentialAuthorized(_) => "CREDENTIAL_AUTHORIZED",
             Self::RequestStored(_) => "REQUEST_STORED",
+            Self::BatchMembers(_) => "BATCH_MEMBERS",
+            Self::MembersJudged(_) => "MEMBERS_JUDGED",
             Self::SetupAttempted(_) => "SETUP_ATTEMPTED",
             Self::DispatchStarted(_) => "DISPATCH_STARTED",
             Self::DispatchWithdrawn(_) => "DISPATCH_WITHDRAWN",
             Self::RequestSent(_) => "REQUEST_SENT",
             Self::RemoteResponseStarted(_) => "REMOTE_RESPONSE_STARTED",
+            Self::JobTracked(_) => "JOB_TRACKED",
             Self::RemoteResponseComplete(_) => "REMOTE_RESPONSE_COMPLETE",
             Self::ResultCommitted(_) => "RESULT_COMMITTED",
             Self::InvocationEnded(_) => "INVOCATION_ENDED",
@@ -273,6 +285,17 @@ pub struct Accepted {
     /// An earlier invocation that this one refers to (a refused repeat, a redirect, a job).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub link: Option<InvocationId>,
+}
+
+/// The action of a job that a submission started (contract M-7).
+pub const JOB: &str = "JOB";
+
+impl Accepted {
+    /// Whether it is a job that a submission started: nothing that a caller asked for by itself.
+    #[must_use]
+    pub fn is_job(&self) -> bool {
+        self.action == JOB
+    }
 }
 
 /// What the invocation is bound to (contract V-5).
@@ -395,6 +418,29 @@ pub enum SshEnd {
     ExitStatus(u32),
     /// The exit signal, without `SIG`.
     ExitSignal(String),
+}
+
+/// A job is tracked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobTracked {
+    /// The job, as an invocation.
+    pub job: InvocationId,
+}
+
+/// The members of a batch, as the request names them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchMembers {
+    /// In the order of the request.
+    pub ids: Vec<String>,
+    /// Whether the remote applies all of them or none.
+    pub is_atomic: bool,
+}
+
+/// The members of a batch, judged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MembersJudged {
+    /// In the order of the request.
+    pub members: Vec<Member>,
 }
 
 /// The response was read to its end (contract S-1).

@@ -5,6 +5,7 @@
 //! serialised is a change of the log format (see `FORMAT.md`).
 
 mod approval;
+mod batch;
 mod budget;
 mod code;
 mod decision;
@@ -20,15 +21,17 @@ mod wire;
 pub use approval::{
     Approval, ApprovalDecided, ApprovalRequested, ApprovalState, Ruling, is_bound_alike,
 };
+pub use batch::{Member, Said, judge_members, member_of};
 pub use budget::{Budget, LONGEST_MS, Spent, Usage};
 pub use code::Code;
 pub use decision::{Decision, decide};
 pub use envelope::{Envelope, Problem};
 pub use event::{
-    Accepted, Body, Completion, Confirmation, CredentialUse, Delivered, DeliveryFailed, Dispatch,
-    DispatchWithdrawn, Ended, Event, Gateway, KeepResult, Noted, Observation, PeerIdentity,
-    Preflight, RepeatAnswered, RequestSent, RequestStored, ResponseComplete, ResponseStarted,
-    ResultCommitted, ResultExpired, ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
+    Accepted, BatchMembers, Body, Completion, Confirmation, CredentialUse, Delivered,
+    DeliveryFailed, Dispatch, DispatchWithdrawn, Ended, Event, Gateway, JOB, JobTracked,
+    KeepResult, MembersJudged, Noted, Observation, PeerIdentity, Preflight, RepeatAnswered,
+    RequestSent, RequestStored, ResponseComplete, ResponseStarted, ResultCommitted, ResultExpired,
+    ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
 };
 pub use evidence::{Evidence, Idempotency, RemoteContract};
 pub use id::{Digest, Fingerprint, InvocationId, ParseIdError, Sequence};

@@ -9,12 +9,13 @@ use super::format::{
 use super::walk::walk;
 use super::{Draft, Header, Kind};
 use crate::contract::{
-    Accepted, ApprovalDecided, ApprovalRequested, Body, Code, Completion, Confirmation,
-    CredentialUse, Delivered, DeliveryFailed, Digest, Dispatch, DispatchWithdrawn, Ended, Event,
-    Gateway, Idempotency, InvocationId, KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed,
-    LeaseUsed, Noted, Observation, PeerIdentity, Preflight, RemoteContract, RepeatAnswered,
-    RequestSent, RequestStored, ResponseComplete, ResponseStarted, ResultCommitted, ResultExpired,
-    ResultRef, Retry, Ruling, Sequence, SetupAttempt, SetupStage, Source, SshEnd, Verdict,
+    Accepted, ApprovalDecided, ApprovalRequested, BatchMembers, Body, Code, Completion,
+    Confirmation, CredentialUse, Delivered, DeliveryFailed, Digest, Dispatch, DispatchWithdrawn,
+    Ended, Event, Gateway, Idempotency, InvocationId, JobTracked, KeepResult, LeaseAcquired,
+    LeaseReleased, LeaseRenewed, LeaseUsed, Member, MembersJudged, Noted, Observation,
+    PeerIdentity, Preflight, RemoteContract, RepeatAnswered, RequestSent, RequestStored,
+    ResponseComplete, ResponseStarted, ResultCommitted, ResultExpired, ResultRef, Retry, Ruling,
+    Sequence, SetupAttempt, SetupStage, Source, SshEnd, Verdict,
 };
 use crate::projection::Invocation;
 use crate::verify::Damage;
@@ -277,6 +278,28 @@ fn golden_re_statements_of_version_1_are_read_and_written_the_same() {
     // The order of members may change.
     let value = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
     assert!(lines.iter().map(|line| value(line)).eq(stored.lines().map(value)));
+}
+
+/// What jobs and batches added to version 1.
+#[test]
+fn golden_jobs_and_batches_of_version_1_are_read_and_written_the_same() {
+    let member =
+        |id: &str| Member { id: id.into(), verdict: Verdict::committed(Retry::Never, Code::Ok) };
+    let ids = vec!["1".into(), "#1".into()];
+    let events: Vec<Event> = [
+        Body::BatchMembers(BatchMembers { ids, is_atomic: true }),
+        Body::MembersJudged(MembersJudged { members: vec![member("1"), member("#1")] }),
+        Body::JobTracked(JobTracked { job: InvocationId::from_parts(3, 5) }),
+    ]
+    .into_iter()
+    .map(|body| Event { invocation: id(), at_ms: 1, source: Source::RemoteResponse, body })
+    .collect();
+    let lines: Vec<String> =
+        events.iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect();
+    let stored = String::from_utf8(golden("jobs-v1.jsonl", lines.concat().as_bytes())).unwrap();
+    let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(read, events);
+    assert_eq!(lines.concat(), stored);
 }
 
 fn draft(kind: Kind, payload: &[u8], attachment: Option<&[u8]>) -> Draft {

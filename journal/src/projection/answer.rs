@@ -2,7 +2,8 @@
 
 use super::{Delivery, Invocation, State};
 use crate::contract::{
-    Code, Envelope, Evidence, Operation, Outcome, Problem, Retry, Source, Verdict, after_unknown,
+    Code, Envelope, Evidence, Member, Operation, Outcome, Problem, Retry, Source, Verdict,
+    after_unknown, member_of,
 };
 
 impl Invocation {
@@ -65,6 +66,26 @@ impl Invocation {
                 })
             }
         }
+    }
+
+    /// What is known of each member of a batch; empty for a call that is none.
+    #[must_use]
+    pub fn members(&self) -> Vec<Member> {
+        let Some(batch) = &self.batch else { return Vec::new() };
+        let settled = matches!(self.state, State::Committed(_));
+        if settled && !self.judged.is_empty() {
+            return self.judged.clone();
+        }
+        // Of a refused, interrupted or undelivered whole no more is known than of the whole.
+        let verdict = match self.state {
+            State::Committed(verdict) | State::Ended(verdict) => verdict,
+            State::Accepted | State::Validated | State::Authorized | State::Dispatched => {
+                self.verdict()
+            }
+        };
+        let member =
+            |id: &String| Member { id: id.clone(), verdict: member_of(verdict, batch.is_atomic) };
+        batch.ids.iter().map(member).collect()
     }
 
     /// Whether an outcome is on record.

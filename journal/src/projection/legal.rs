@@ -28,19 +28,17 @@ impl Invocation {
                 self.check_connecting(body)?;
                 self.check_approved(body, dispatch)
             }
-            Body::RequestStored(_) => {
-                self.check_connecting(body)?;
-                require(self.request.is_none(), "it is on record already")
-            }
+            Body::RequestStored(_) => self.check_preparing(body, self.request.is_none()),
             Body::DispatchWithdrawn(withdrawn) => self.check_withdrawing(body, withdrawn, source),
-            Body::RequestSent(_) => {
+            Body::RequestSent(_) => self.check_executing(body, self.sent.is_none()),
+            Body::RemoteResponseStarted(_) => self.check_executing(body, self.started.is_none()),
+            Body::BatchMembers(_) => self.check_preparing(body, self.batch.is_none()),
+            Body::MembersJudged(judged) => {
                 require(self.is_executing(), "the call is not under way at the remote")?;
-                require(self.sent.is_none(), "it is on record already")
+                let ids = self.batch.as_ref().map_or(0, |batch| batch.ids.len());
+                require(ids == judged.members.len(), "it judges other members")
             }
-            Body::RemoteResponseStarted(_) => {
-                require(self.is_executing(), "the call is not under way at the remote")?;
-                require(self.started.is_none(), "it is on record already")
-            }
+            Body::JobTracked(_) => self.check_executing(body, self.job.is_none()),
             Body::RemoteResponseComplete(_) => {
                 require(self.is_executing(), "the call is not under way at the remote")?;
                 require(self.started.is_some(), "no response has begun")?;
@@ -86,6 +84,20 @@ impl Invocation {
                 Err(self.illegal(body, "it follows CREDENTIAL_AUTHORIZED and precedes dispatch"))
             }
         }
+    }
+
+    /// A fact of the request that is fixed before dispatch, once.
+    fn check_preparing(&self, body: &Body, is_new: bool) -> Result<(), IllegalEvent> {
+        self.check_connecting(body)?;
+        if is_new { Ok(()) } else { Err(self.illegal(body, "it is on record already")) }
+    }
+
+    /// A fact of the exchange with the remote, once.
+    fn check_executing(&self, body: &Body, is_new: bool) -> Result<(), IllegalEvent> {
+        if !self.is_executing() {
+            return Err(self.illegal(body, "the call is not under way at the remote"));
+        }
+        if is_new { Ok(()) } else { Err(self.illegal(body, "it is on record already")) }
     }
 
     /// Whether a retry can make sense: the outcome leaves something to try.

@@ -125,6 +125,12 @@ impl Invocation {
         self.request
     }
 
+    /// The job that it started.
+    #[must_use]
+    pub const fn job(&self) -> Option<InvocationId> {
+        self.job
+    }
+
     /// The retries that were dispatched, in order.
     #[must_use]
     pub fn retries(&self) -> &[InvocationId] {

@@ -8,7 +8,6 @@ use super::{
 use crate::grant::FRAMING;
 use crate::host::{Pattern, is_private_literal};
 use crate::preset::{Contract, Preset};
-use crate::repeat::RetryRule;
 use crate::{Credential, HttpGrant, IdempotencyRule, Inject, Scheme, path};
 use journal::contract::RemoteContract;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +29,8 @@ pub(super) const KNOWN: &[&str] = &[
     "limits",
     "retry",
     "reconcile",
+    "job",
+    "batch",
     "repeat_guard",
     "private_addresses",
     "intercept",
@@ -62,8 +63,9 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let headers = read_header_rules(fields, credential.as_ref(), preset.is_some());
     let idempotency = read_idempotency(fields, name.as_deref());
     let approval = read_approval(fields, shared);
-    let retry = read_retry(fields, approval.is_some());
-    let reconcile = repeat::read_reconcile(fields);
+    let (retry, reconcile) = repeat::read(fields, terms.keep);
+    refuse_retry(fields, approval.is_some() && retry.is_some());
+    let (job, batch) = (repeat::read_job(fields), repeat::read_batch(fields));
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
     let clear = target.word("scheme", &["https", "http"]) == Some(1);
@@ -85,7 +87,6 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     if !private_addresses {
         warn_of_private_host(&target, &hosts);
     }
-    repeat::check_retry(fields, retry.as_ref(), terms.keep);
     let contract = preset.map(|preset| {
         let overridden = idempotent.is_some() || fields.has("idempotency");
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
@@ -110,6 +111,8 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         approval,
         retry,
         reconcile,
+        job,
+        batch,
     };
     Some(HttpRoute {
         name,
@@ -126,13 +129,11 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     })
 }
 
-/// The key `retry`.
-fn read_retry(fields: &Fields<'_, '_>, approved: bool) -> Option<RetryRule> {
-    let retry = repeat::read_retry(fields)?;
-    if approved {
+/// An approval is for one call; whoever wants another one asks again.
+fn refuse_retry(fields: &Fields<'_, '_>, is_wrong: bool) {
+    if is_wrong {
         fields.wrong("retry", "an approval is for one call, so nothing can be sent again", None);
     }
-    Some(retry)
 }
 
 /// The key `intercept`. A tunnel that is not looked into has no methods, paths or headers, and no
@@ -148,6 +149,8 @@ fn read_intercept(fields: &Fields<'_, '_>, target: &Fields<'_, '_>) -> bool {
         "idempotency",
         "retry",
         "reconcile",
+        "job",
+        "batch",
         "agent_header",
         "refuse_headers",
         "strip_headers",

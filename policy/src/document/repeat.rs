@@ -1,14 +1,18 @@
-//! The keys `retry` and `reconcile` of a route.
+//! The keys `retry`, `reconcile`, `job` and `batch` of a route.
 
 use super::reader::Fields;
+use super::value;
+use crate::batch::{BatchForm, BatchRule};
 use crate::path;
-use crate::repeat::{NAMES, ReconcileRule, RetryRule, Shows, names_of};
+use crate::repeat::{JobRule, NAMES, ReconcileRule, RetryRule, Shows, names_of};
 use journal::contract::KeepResult;
 use std::time::Duration;
 
 pub(super) const RETRY: &[&str] = &["max_attempts", "automatic", "within", "lease"];
 pub(super) const RECONCILE: &[&str] =
     &["method", "path", "committed", "rejected", "automatic", "every", "max_queries"];
+pub(super) const BATCH: &[&str] = &["form", "requests", "responses", "id", "status", "atomic"];
+pub(super) const JOB: &[&str] = &["header", "pointer", "done", "failed", "every", "max_queries"];
 pub(super) const SHOWS: &[&str] = &["status", "pointer", "equals"];
 
 /// How long an automatic retry keeps its caller waiting, where a route does not say.
@@ -17,9 +21,21 @@ const WITHIN: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(30);
 const EVERY: Duration = Duration::from_secs(30);
 const MAX_QUERIES: u32 = 20;
+const JOB_EVERY: Duration = Duration::from_secs(5);
+const JOB_QUERIES: u32 = 1000;
+
+/// The keys `retry` and `reconcile`.
+pub(super) fn read(
+    fields: &Fields<'_, '_>,
+    keep: KeepResult,
+) -> (Option<RetryRule>, Option<ReconcileRule>) {
+    let retry = read_retry(fields);
+    check_retry(fields, retry.as_ref(), keep);
+    (retry, read_reconcile(fields))
+}
 
 /// The key `retry`.
-pub(super) fn read_retry(fields: &Fields<'_, '_>) -> Option<RetryRule> {
+fn read_retry(fields: &Fields<'_, '_>) -> Option<RetryRule> {
     let table = fields.table("retry", RETRY)?;
     let most = table.number("max_attempts", 1, 100).and_then(|most| u32::try_from(most).ok());
     if !table.has("max_attempts") {
@@ -35,7 +51,7 @@ pub(super) fn read_retry(fields: &Fields<'_, '_>) -> Option<RetryRule> {
 }
 
 /// An automatic retry answers from the record.
-pub(super) fn check_retry(fields: &Fields<'_, '_>, retry: Option<&RetryRule>, keep: KeepResult) {
+fn check_retry(fields: &Fields<'_, '_>, retry: Option<&RetryRule>, keep: KeepResult) {
     if retry.is_some_and(|retry| retry.automatic) && keep != KeepResult::Full {
         let hint = Some("the answer of a retry is read from the record".to_owned());
         fields.wrong("retry", "needs result.keep = \"full\" to be automatic", hint);
@@ -43,7 +59,7 @@ pub(super) fn check_retry(fields: &Fields<'_, '_>, retry: Option<&RetryRule>, ke
 }
 
 /// The key `reconcile`.
-pub(super) fn read_reconcile(fields: &Fields<'_, '_>) -> Option<ReconcileRule> {
+fn read_reconcile(fields: &Fields<'_, '_>) -> Option<ReconcileRule> {
     let table = fields.table("reconcile", RECONCILE)?;
     let method = match table.word("method", &["GET", "HEAD"]) {
         Some(1) => "HEAD",
@@ -82,8 +98,75 @@ pub(super) fn read_reconcile(fields: &Fields<'_, '_>) -> Option<ReconcileRule> {
     Some(rule)
 }
 
+/// The key `job`.
+pub(super) fn read_job(fields: &Fields<'_, '_>) -> Option<JobRule> {
+    let table = fields.table("job", JOB)?;
+    let header = table.text("header").map(|header| header.value.to_ascii_lowercase());
+    if header.as_ref().is_some_and(|name| !value::is_token(name)) {
+        table.wrong("header", "is not the name of a header field", None);
+    }
+    let pointer = table.text("pointer").map(|pointer| pointer.value);
+    if pointer.is_some_and(|pointer| !pointer.starts_with('/')) {
+        let hint = Some("a JSON pointer begins with a slash: \"/status_url\"".to_owned());
+        table.wrong("pointer", "is no JSON pointer", hint);
+    }
+    if header.is_some() && pointer.is_some() {
+        table.wrong("pointer", "stands beside a header; one of them names the job", None);
+    }
+    let usual = || vec!["operation-location".to_owned(), "location".to_owned()];
+    let most = table.number("max_queries", 1, 100_000).and_then(|most| u32::try_from(most).ok());
+    if !table.has("done") {
+        let hint =
+            Some("write done = { status = 200, pointer = \"/status\", equals = [\"done\"] }");
+        table.wrong("done", "is missing", hint.map(str::to_owned));
+    }
+    Some(JobRule {
+        headers: header.map_or_else(usual, |header| vec![header]),
+        pointer: pointer.map(str::to_owned),
+        done: read_shows(&table, "done")?,
+        failed: read_shows(&table, "failed"),
+        every: table.duration("every").unwrap_or(JOB_EVERY),
+        max_queries: most.unwrap_or(JOB_QUERIES),
+    })
+}
+
+/// The key `batch`.
+pub(super) fn read_batch(fields: &Fields<'_, '_>) -> Option<BatchRule> {
+    let table = fields.table("batch", BATCH)?;
+    let is_atomic = table.truth("atomic").unwrap_or(false);
+    let pointer = |key: &str| {
+        let pointer = table.text(key).map(|pointer| pointer.value);
+        if pointer.is_some_and(|pointer| !pointer.is_empty() && !pointer.starts_with('/')) {
+            table.wrong(key, "is no JSON pointer", Some("it begins with a slash".to_owned()));
+        }
+        pointer.map(str::to_owned)
+    };
+    let (requests, responses) = (pointer("requests"), pointer("responses"));
+    let (id, status) = (pointer("id"), pointer("status"));
+    let form = match table.word("form", &["members", "json-rpc", "multi-status"]) {
+        Some(1) => BatchForm::JsonRpc,
+        // The usual shape of an answer 207 in JSON.
+        Some(2) => BatchForm::Members {
+            requests: requests.unwrap_or_else(|| "/requests".to_owned()),
+            responses: responses.unwrap_or_else(|| "/responses".to_owned()),
+            id: Some(id.unwrap_or_else(|| "/id".to_owned())),
+            status: status.unwrap_or_else(|| "/status".to_owned()),
+        },
+        Some(_) | None => {
+            for key in ["requests", "responses", "status"] {
+                if !table.has(key) {
+                    let hint = Some("a JSON pointer, \"\" for the whole content".to_owned());
+                    table.wrong(key, "is missing", hint);
+                }
+            }
+            BatchForm::Members { requests: requests?, responses: responses?, id, status: status? }
+        }
+    };
+    Some(BatchRule { form, is_atomic })
+}
+
 /// A condition on a response.
-pub(super) fn read_shows(fields: &Fields<'_, '_>, key: &str) -> Option<Shows> {
+fn read_shows(fields: &Fields<'_, '_>, key: &str) -> Option<Shows> {
     let table = fields.table(key, SHOWS)?;
     let status = table.number("status", 100, 599).and_then(|status| u16::try_from(status).ok());
     let pointer = table.text("pointer").map(|pointer| pointer.value);

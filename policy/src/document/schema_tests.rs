@@ -83,6 +83,8 @@ fn the_schema_has_the_keys_of_the_parser() {
         ("/$defs/route/properties/idempotency", super::http::IDEMPOTENCY),
         ("/$defs/route/properties/reconcile", super::repeat::RECONCILE),
         ("/$defs/shows", super::repeat::SHOWS),
+        ("/$defs/route/properties/job", super::repeat::JOB),
+        ("/$defs/route/properties/batch", super::repeat::BATCH),
         ("/$defs/ssh", super::ssh::KNOWN),
         ("/$defs/ssh/properties/match", super::ssh::MATCH),
         ("/$defs/trust", super::TRUST),

@@ -1,0 +1,141 @@
+//! Jobs (contract M-7): a 202 settles its submission; the job is an invocation of its own.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
+#[path = "support/service.rs"]
+mod service;
+mod support;
+
+use serde_json::json;
+use service::{Done, Service};
+use std::sync::{Arc, Mutex};
+use support::*;
+
+/// A service that accepts jobs and tells their state as it is set.
+fn jobs(state: &Arc<Mutex<&'static str>>) -> Service {
+    let state = Arc::clone(state);
+    Service::start(move |asked| match (asked.method.as_str(), asked.target.as_str()) {
+        ("POST", "/elsewhere") => {
+            Done::and_answers(202, "Location: http://127.0.0.1:1/jobs/7\r\n", "{}")
+        }
+        ("POST", "/by-content") => {
+            Done::and_answers(202, "", r#"{"job":{"url":"/jobs/8?token=canary-token"}}"#)
+        }
+        ("POST", _) => {
+            Done::and_answers(202, "Operation-Location: /jobs/7?token=canary-token\r\n", "{}")
+        }
+        _ => Done::nothing_but(200, "", &format!(r#"{{"state":"{}"}}"#, state.lock().unwrap())),
+    })
+}
+
+const BY_FIELD: &str = r#"
+[route.job]
+done = { status = 200, pointer = "/state", equals = ["done"] }
+failed = { pointer = "/state", equals = ["failed"] }
+every = "1s"
+"#;
+
+fn home(policy: &str) -> Home {
+    let home = Home::new();
+    home.secret("pay-token", SECRET);
+    home.policy(policy);
+    home
+}
+
+/// M-7: the submission is committed and stays so; the job is linked both ways, followed across a
+/// restart, and its last answer is its result. Its address, which may be a secret, is in no record.
+#[test]
+fn m_7_a_job_is_an_invocation_of_its_own() {
+    let state = Arc::new(Mutex::new("running"));
+    let service = jobs(&state);
+    let home = home(&service.policy(BY_FIELD));
+    let server = home.serve();
+    let submitted = server.curl(&["-d", "x", &service.url("/submit")]);
+    assert_eq!((submitted.status, submitted.outcome()), (202, "committed"));
+    let id = submitted.invocation();
+    let submission = server.control(&format!("invocations/{id}"));
+    let job = submission["links"]["job"].as_str().unwrap().to_owned();
+    let under_way = server.control(&format!("invocations/{job}"));
+    assert_eq!(under_way["links"]["earlier"], id.as_str());
+    assert_eq!(
+        (&under_way["action"], &under_way["error"]["outcome"]),
+        (&json!("JOB"), &json!("unknown"))
+    );
+    assert_eq!(under_way["error"]["code"], "IN_FLIGHT");
+    // A pending job never makes the submission repeatable, nor is it repeatable itself.
+    let decide =
+        |id: &str| server.control(&format!("invocations/{id}/decision"))["decision"].clone();
+    eventually("the hand-over", || decide(&id) == "RETURN_RECORDED_RESULT");
+    assert_eq!(decide(&job), "RECONCILE");
+    for id in [&id, &job] {
+        let path = format!("http://affiant.internal/v1/invocations/{id}/retry");
+        assert_eq!(server.curl(&["-X", "POST", &path]).status, 409);
+    }
+    // The broker asks by itself, so it waits for no person.
+    assert_eq!(server.control("waiting")["invocations"], json!([]));
+    eventually("the first question", || service.asked().iter().any(|asked| asked.method == "GET"));
+    assert_eq!(server.terminate(), Some(0));
+
+    let server = home.serve();
+    *state.lock().unwrap() = "done";
+    eventually("the end of the job", || {
+        server.control(&format!("invocations/{job}"))["error"]["outcome"] == "committed"
+    });
+    let ended = server.control(&format!("invocations/{job}"));
+    assert_eq!(ended["error"]["code"], "OK");
+    assert_eq!(ended["evidence"]["source"], "remote_query");
+    let result = server.curl(&[&format!("http://affiant.internal/v1/invocations/{job}/result")]);
+    assert_eq!(text(&result.body), r#"{"state":"done"}"#);
+    let asked = service.asked();
+    assert_eq!(asked.iter().filter(|asked| asked.method == "POST").count(), 1);
+    assert!(asked.iter().skip(1).all(|asked| {
+        asked.target == "/jobs/7?token=canary-token"
+            && asked.field("authorization") == Some(&format!("Bearer {SECRET}"))
+    }));
+    assert_eq!(server.terminate(), Some(0));
+    let log = home.ok(&["journal", "export"]);
+    assert!(log.contains("JOB_TRACKED") && !log.contains("canary-token"));
+}
+
+/// M-7: a job that fails is a committed result of the job. The name of the job may stand in the content.
+#[test]
+fn m_7_a_failed_job_is_a_committed_result() {
+    let state = Arc::new(Mutex::new("failed"));
+    let service = jobs(&state);
+    let rule = BY_FIELD.replace("[route.job]\n", "[route.job]\npointer = \"/job/url\"\n");
+    let home = home(&service.policy(&rule));
+    let server = home.serve();
+    let id = server.curl(&["-d", "x", &service.url("/by-content")]).invocation();
+    let submission = server.control(&format!("invocations/{id}"));
+    let job = submission["links"]["job"].as_str().unwrap().to_owned();
+    eventually("the end of the job", || {
+        server.control(&format!("invocations/{job}"))["error"]["outcome"] == "committed"
+    });
+    let ended = server.control(&format!("invocations/{job}"));
+    assert_eq!(ended["error"]["code"], "REMOTE_FAILED");
+    assert_eq!(service.asked().last().unwrap().target, "/jobs/8?token=canary-token");
+}
+
+/// M-7, C-7: a job at another origin is not followed with this route's credential; the record says so.
+#[test]
+fn c_7_a_job_at_another_origin_is_not_followed() {
+    let service = jobs(&Arc::new(Mutex::new("done")));
+    let home = home(&service.policy(BY_FIELD));
+    let server = home.serve();
+    let submitted = server.curl(&["-d", "x", &service.url("/elsewhere")]);
+    assert_eq!((submitted.status, submitted.outcome()), (202, "committed"));
+    let id = submitted.invocation();
+    let submission = server.control(&format!("invocations/{id}"));
+    assert_eq!(submission["links"]["job"], json!(null));
+    let events = server.control(&format!("invocations/{id}/events"));
+    let noted = |event: &serde_json::Value| event["data"]["name"] == "job_not_tracked";
+    assert!(events["events"].as_array().unwrap().iter().any(noted), "{events}");
+    assert_eq!(service.asked().len(), 1);
+}
