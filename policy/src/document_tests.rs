@@ -396,7 +396,7 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 10);
+    assert_eq!(blocks, 11);
     let lists = [
         super::DEFAULTS,
         super::TRUST,

@@ -71,7 +71,7 @@ fn takes(text: &str) -> bool {
 #[test]
 fn the_schema_has_the_keys_of_the_parser() {
     let limits: Vec<_> = super::terms::HTTP_LIMITS.to_vec();
-    let tables: [(&str, &[&str]); 20] = [
+    let tables: [(&str, &[&str]); 22] = [
         ("", super::ROOT),
         ("/properties/defaults", super::DEFAULTS),
         ("/properties/approvals", super::approvals::KNOWN),
