@@ -75,6 +75,21 @@ pub(crate) struct Listen {
     /// Address of the HTTP proxy; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:7780", value_name = "ADDR")]
     pub(crate) http: SocketAddr,
+    /// Serve the HTTP proxy over TLS as well (`https://` as the scheme of the proxy's URL)
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) https: Option<SocketAddr>,
+    /// A name or address that this listener's certificate is for; the home's CA signs it
+    #[arg(long, value_name = "NAME", default_values = ["localhost", "127.0.0.1", "::1"])]
+    pub(crate) https_name: Vec<String>,
+    /// A certificate chain (PEM) for this listener instead
+    #[arg(long, value_name = "FILE", requires = "https_key")]
+    pub(crate) https_cert: Option<PathBuf>,
+    /// Its private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "https_cert")]
+    pub(crate) https_key: Option<PathBuf>,
+    /// A DNS server to ask; may be given more than once [default: those of the system]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) name_server: Vec<SocketAddr>,
     /// Address of the SSH gateway
     #[arg(long, default_value = "127.0.0.1:7722", value_name = "ADDR")]
     pub(crate) ssh: SocketAddr,
@@ -97,6 +112,11 @@ impl Listen {
     pub(crate) const fn on(address: SocketAddr) -> Self {
         Self {
             http: address,
+            https: None,
+            https_name: Vec::new(),
+            https_cert: None,
+            https_key: None,
+            name_server: Vec::new(),
             ssh: address,
             console: None,
             journal_max_age: None,

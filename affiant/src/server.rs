@@ -103,7 +103,7 @@ impl Server {
             Arc::clone(&state.policy),
             Arc::clone(&ca),
             Arc::new(ForAgents(routes.clone())),
-            proxy::Options::default(),
+            proxy::Options { name_servers: listen.name_server.clone(), ..Default::default() },
         )
         .context("set up the proxy")?;
         let gateway = ssh_gateway::Gateway::with_control(
@@ -116,17 +116,13 @@ impl Server {
 
         let http = bind("HTTP proxy", listen.http).await?;
         let ssh = bind("SSH gateway", listen.ssh).await?;
-        let console = match listen.console {
-            Some(address) if !address.ip().is_loopback() => {
-                bail!("--console {address}: the console has no login, so only loopback is allowed")
-            }
-            Some(address) => Some(bind("console", address).await?),
-            None => None,
-        };
+        let https = https(listen, &ca).await?;
+        let console = console_listener(listen).await?;
         let listening = Listening {
             http: http.local_addr()?,
             ssh: ssh.local_addr()?,
             console: console.as_ref().map(TcpListener::local_addr).transpose()?,
+            https: https.as_ref().map(|(listener, _)| listener.local_addr()).transpose()?,
         };
         if state.proxy.set(Arc::downgrade(&proxy)).is_err()
             || state.listening.set(listening).is_err()
@@ -137,6 +133,9 @@ impl Server {
 
         let (shutdown, watched) = watch::channel(false);
         let mut tasks = JoinSet::new();
+        if let Some((listener, identity)) = https {
+            tasks.spawn(Arc::clone(&proxy).serve_tls(listener, identity, watched.clone()));
+        }
         let weak = Arc::downgrade(&proxy);
         tasks.spawn(reconciler::run(state.journal.clone(), weak, watched.clone()));
         tasks.spawn(proxy.serve(http, watched.clone()));
@@ -210,6 +209,34 @@ where
         Ok(Err(error)) => tracing::warn!("{what}: {:#}", anyhow::Error::new(error)),
         Err(error) => tracing::error!("{what} ended badly: {error}"),
     }
+}
+
+async fn console_listener(listen: &Listen) -> anyhow::Result<Option<TcpListener>> {
+    match listen.console {
+        Some(address) if !address.ip().is_loopback() => {
+            bail!("--console {address}: the console has no login, so only loopback is allowed")
+        }
+        Some(address) => bind("console", address).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The listener of the HTTP proxy over TLS, and who it is.
+async fn https(
+    listen: &Listen,
+    ca: &proxy::Ca,
+) -> anyhow::Result<Option<(TcpListener, proxy::ListenerIdentity)>> {
+    let Some(address) = listen.https else { return Ok(None) };
+    let identity = match (&listen.https_cert, &listen.https_key) {
+        (Some(certificate), Some(key)) => proxy::ListenerIdentity::from_files(certificate, key)
+            .with_context(|| format!("serve TLS with {}", certificate.display()))?,
+        (Some(_) | None, _) => {
+            let names: Vec<_> = listen.https_name.iter().map(String::as_str).collect();
+            proxy::ListenerIdentity::from_ca(ca, &names)
+                .context("serve TLS under the names of --https-name")?
+        }
+    };
+    Ok(Some((bind("HTTP proxy over TLS", address).await?, identity)))
 }
 
 async fn bind(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -197,6 +197,20 @@ fn ca_env_and_tokens() {
     assert_eq!(server.curl(&["-x", &proxy, "http://affiant.internal/v1/health"]).status, 200);
 }
 
+/// `serve --https`: the same proxy, for callers whose proxy URL says `https`.
+#[test]
+fn the_proxy_speaks_tls() {
+    let home = Home::new();
+    let server = home.serve();
+    let (ca, token) = (home.path().join("ca/ca-cert.pem"), server.proxy());
+    let https = server.https.to_string();
+    let proxy = token.replace("http://", "https://").replace(&server.http.to_string(), &https);
+    let url = "http://affiant.internal/v1/health";
+    let trust = ["--proxy-cacert", ca.to_str().unwrap(), "-x", &proxy, url];
+    assert_eq!(server.curl(&trust).status, 200);
+    assert_eq!(server.terminate(), Some(0));
+}
+
 /// SIGTERM lets a call under way end.
 #[test]
 fn sigterm_drains() {

@@ -65,6 +65,7 @@ fn e_4_no_text_breaks_proxy_status() {
                 received_status: Some(200),
                 next_hop: Some(text),
                 details: Some(text),
+                ..Status::default()
             };
             let field = proxy_status(&status);
             let hops = fields::proxy_status(&field).unwrap_or_else(|e| panic!("{e}: {field}"));

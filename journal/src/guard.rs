@@ -1,7 +1,7 @@
 //! What makes an earlier invocation answer instead of a new one (contract K-3, K-10, K-11).
 
 use crate::call::Call;
-use crate::contract::{Accepted, Budget, Fingerprint, Gateway, Outcome, Spent};
+use crate::contract::{Accepted, Budget, Code, Fingerprint, Gateway, Outcome, Spent};
 use crate::entry::Entry;
 use crate::projection::{Delivery, Invocation, State};
 use sha2::{Digest as _, Sha256};
@@ -105,6 +105,8 @@ pub(crate) fn may_guard(invocation: &Invocation) -> bool {
     match invocation.state() {
         State::Accepted | State::Validated | State::Authorized | State::Dispatched => true,
         State::Ended(verdict) => verdict.outcome() == Outcome::Unknown,
+        // Nothing was processed, so an equal request is no second effect (contract C-6).
+        State::Committed(verdict) if verdict.code() == Code::RemoteNotProcessed => false,
         State::Committed(_) => {
             let failed = invocation.status().is_some_and(|status| (500..600).contains(&status));
             failed || !matches!(invocation.delivery(), Delivery::Delivered(_))

@@ -153,6 +153,7 @@ fn http(route: &HttpRoute) -> Keys {
     put("stripped headers", some(joined(grant.stripped_headers.iter().cloned())));
     put("idempotent", grant.idempotent.map(|truth| truth.to_string()));
     put("idempotency", grant.idempotency.as_ref().map(idempotency));
+    put("parent", route.parent.as_ref().map(|rule| rule.parent.name.clone()));
     put("intercept", Some(grant.intercept.to_string()));
     put("retry", grant.retry.as_ref().map(retry));
     put("reconcile", grant.reconcile.as_ref().map(reconcile));

@@ -8,6 +8,7 @@ pub(crate) mod budget;
 mod conditions;
 mod credential;
 mod http;
+mod parent;
 pub(crate) mod reader;
 mod recipe;
 mod repeat;
@@ -18,6 +19,7 @@ pub(crate) mod value;
 
 use crate::condition::Conditions;
 use crate::host::{self, Pattern};
+use crate::parent::ParentRule;
 use crate::preset::{Contract, PRESETS, Preset};
 use crate::{Approval, Credential, HttpGrant, SshGrant, path};
 use approvals::Approvals;
@@ -79,6 +81,8 @@ pub(crate) struct Defaults {
     pub place: Option<Place>,
     /// The terms that routes inherit.
     pub terms: Terms,
+    /// The upstream proxy that routes inherit.
+    pub parent: Option<ParentRule>,
 }
 
 /// One `[[route]]`.
@@ -97,6 +101,8 @@ pub(crate) struct HttpRoute {
     /// The grant, without what the preset says of single calls.
     pub grant: HttpGrant,
     pub preset: Option<Contract>,
+    /// The upstream proxy, with its exceptions.
+    pub parent: Option<ParentRule>,
 }
 
 impl HttpRoute {
@@ -150,12 +156,25 @@ struct Shared {
     used: std::cell::RefCell<BTreeSet<String>>,
     terms: Terms,
     approval: Approval,
+    parents: BTreeMap<String, Option<ParentRule>>,
+    /// The upstream proxy of `[defaults]`.
+    parent: Option<ParentRule>,
 }
 
-const DEFAULTS: &[&str] = &["egress", "private_addresses", "repeat_guard", "result", "limits"];
+const DEFAULTS: &[&str] =
+    &["egress", "parent", "private_addresses", "repeat_guard", "result", "limits"];
 const TRUST: &[&str] = &["host", "ca_file"];
-const ROOT: &[&str] =
-    &["defaults", "approvals", "budget", "credential", "hashicorp", "route", "ssh", "trust"];
+const ROOT: &[&str] = &[
+    "defaults",
+    "approvals",
+    "budget",
+    "credential",
+    "hashicorp",
+    "parent",
+    "route",
+    "ssh",
+    "trust",
+];
 
 /// Reads a policy text. The reader keeps what is wrong; the document holds what could be read.
 pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
@@ -169,12 +188,18 @@ pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
     }
     let span = root.span();
     let root = Fields::new(reader, root.get_ref(), span, "the policy", ROOT);
-    let defaults = read_defaults(&root);
+    let fields = root.table("defaults", DEFAULTS);
+    let mut defaults = fields.as_ref().map(read_defaults).unwrap_or_default();
     let credential::Read { credentials, presets, places } = credential::read(reader, &root);
     let terms = defaults.terms.clone();
     let approvals = approvals::read(&root);
     let approval = approvals.terms;
-    let shared = Shared { credentials, presets, used: Default::default(), terms, approval };
+    let (used, parents, parent) = Default::default();
+    let mut shared = Shared { credentials, presets, used, terms, approval, parents, parent };
+    shared.parents = parent::read(reader, &root, &shared);
+    let chosen = fields.as_ref().and_then(|fields| parent::read_choice(fields, &shared));
+    defaults.parent = chosen.flatten();
+    shared.parent.clone_from(&defaults.parent);
     let document = Document {
         http: http::read(reader, &root, &shared),
         ssh: ssh::read(reader, &root, &shared),
@@ -191,15 +216,14 @@ pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
     document
 }
 
-fn read_defaults(root: &Fields<'_, '_>) -> Defaults {
-    let Some(fields) = root.table("defaults", DEFAULTS) else { return Defaults::default() };
+fn read_defaults(fields: &Fields<'_, '_>) -> Defaults {
     let egress = match fields.word("egress", &["deny", "allow", "observe"]) {
         Some(1) => Egress::Allow,
         Some(2) => Egress::Observe,
         Some(_) | None => Egress::Deny,
     };
-    let terms = terms::read(&fields, &Terms::default(), false);
-    Defaults { egress, place: Some(fields.place_of("egress")), terms }
+    let terms = terms::read(fields, &Terms::default(), false);
+    Defaults { egress, place: Some(fields.place_of("egress")), terms, parent: None }
 }
 
 fn read_trust(reader: &Reader<'_>, root: &Fields<'_, '_>) -> Vec<Trust> {

@@ -41,12 +41,12 @@ fn the_interface_example_is_read() {
     assert_eq!(snapshot.ssh_hosts(), [("prod-1".to_owned(), 22)]);
     let warnings: Vec<_> = snapshot.warnings().iter().map(ToString::to_string).collect();
     assert_eq!(warnings, Vec::<String>::new());
-    let grant = snapshot.http_route("payments.create", "coder").unwrap();
+    let grant = snapshot.http_route("payments.create", "coder", "api.pay.example").unwrap();
     let retry = grant.retry.unwrap();
     assert_eq!((retry.max_attempts, retry.automatic), (3, false));
     let reconcile = grant.reconcile.unwrap();
     assert_eq!((reconcile.shows(200, b""), reconcile.shows(404, b"")), (Some(true), Some(false)));
-    assert_eq!(snapshot.http_route("payments.create", "other"), None);
+    assert_eq!(snapshot.http_route("payments.create", "other", "api.pay.example"), None);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn unknown_keys_are_told_with_the_nearest() {
         28,
         &["unknown key `method` in `match` of route \"r\"", "did you mean `methods`?"],
     );
-    check("[defaults]\nzzzzzz = 1\n", 2, 1, &["known keys: egress, private_addresses"]);
+    check("[defaults]\nzzzzzz = 1\n", 2, 1, &["known keys: egress, parent, private_addresses"]);
 }
 
 #[test]
@@ -396,12 +396,13 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 11);
+    assert_eq!(blocks, 12);
     let lists = [
         super::DEFAULTS,
         super::TRUST,
         super::approvals::KNOWN,
         super::budget::KNOWN,
+        super::parent::KNOWN,
         super::credential::KNOWN,
         super::token::HASHICORP,
         super::http::KNOWN,
@@ -443,4 +444,42 @@ fn the_starter_and_its_examples_are_policies() {
     let alive = Snapshot::compile(&alive, "policy.toml", 0).unwrap_or_else(|e| panic!("{e:#?}"));
     assert_eq!(alive.warnings(), &[]);
     assert_eq!(alive.agents(), ["coder"]);
+}
+
+/// Upstream proxies: inherited, chosen, left out, and what goes past them.
+#[test]
+fn upstream_proxies_are_chosen_by_route() {
+    let text = "[defaults]\nparent = \"corp\"\n\
+        [[parent]]\nname = \"corp\"\nurl = \"http://proxy.test:3128\"\nno_proxy = [\"*.near.test\"]\n\
+        [[parent]]\nname = \"other\"\nurl = \"https://[::1]:3129/\"\n\
+        [[route]]\nname = \"a\"\nmatch = { host = \"a.test\" }\n\
+        [[route]]\nname = \"b\"\nmatch = { host = \"b.test\" }\nparent = \"none\"\n\
+        [[route]]\nname = \"c\"\nmatch = { host = \"c.test\" }\nparent = \"other\"\n\
+        [[route]]\nname = \"d\"\nmatch = { host = \"*.near.test\" }\n";
+    let snapshot = Snapshot::compile(text, "p", 0).unwrap();
+    for (host, expected) in [
+        ("a.test", Some(("corp", "proxy.test", 3128))),
+        ("b.test", None),
+        ("c.test", Some(("other", "::1", 3129))),
+        ("d.near.test", None),
+    ] {
+        let action = crate::HttpAction {
+            agent: "x",
+            scheme: crate::Scheme::Https,
+            host,
+            port: 443,
+            method: "GET",
+            path: "/",
+        };
+        let parent = snapshot.http(&action).unwrap().parent;
+        let parent = parent.as_ref().map(|p| (p.name.as_str(), p.host.as_str(), p.port));
+        assert_eq!(parent, expected, "{host}");
+    }
+    let parent = "[[parent]]\nname = \"p\"\nurl = ";
+    check(&format!("{parent}\"http://h\"\n"), 3, 7, &["is not http://HOST:PORT"]);
+    check(&format!("{parent}\"http://u:p@h:1\"\n"), 3, 7, &["[[credential]]"]);
+    check(&format!("{parent}\"ftp://h:1\"\n"), 3, 7, &["is not http://HOST:PORT"]);
+    let route = format!("{ROUTE}parent = \"corq\"\n{parent}\"http://h:1\"\n");
+    check(&route.replace("\"p\"", "\"corp\""), 4, 10, &["did you mean \"corp\"?"]);
+    check(&format!("{parent}\"http://h:1\"\nno_proxy = [\"10.0.0.0/40\"]\n"), 4, 13, &["BITS"]);
 }

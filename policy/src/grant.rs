@@ -2,7 +2,7 @@
 
 use crate::batch::BatchRule;
 use crate::repeat::{JobRule, ReconcileRule, RetryRule};
-use crate::{Hashicorp, Inject, glob};
+use crate::{Hashicorp, Inject, Parent, glob};
 use journal::contract::{Code, KeepResult, RemoteContract, Retry, Verdict};
 use std::fmt;
 use std::path::PathBuf;
@@ -45,6 +45,8 @@ pub struct HttpGrant {
     pub intercept: bool,
     /// How the call waits for a person; none: nobody is asked.
     pub approval: Option<Approval>,
+    /// The upstream proxy that the call goes through.
+    pub parent: Option<Parent>,
     /// Whether and how often a call may be sent again; none: its request is not stored.
     pub retry: Option<RetryRule>,
     /// How the outcome of a call is found out later.

@@ -19,6 +19,8 @@ pub(crate) enum Error {
     Number,
     #[error("the host is not an IPv6 address")]
     Ipv6,
+    #[error("the network is not ADDRESS/BITS")]
+    Network,
     #[error("a wildcard is `*.` in front of a name, and stands for whole labels")]
     Wildcard,
 }

@@ -26,6 +26,7 @@ mod host;
 mod inject;
 mod json;
 pub mod learn;
+mod parent;
 mod path;
 pub mod preset;
 pub mod recipe;
@@ -49,6 +50,7 @@ pub use grant::{
 pub use handle::{Policy, VersionInfo, apply, open, rollback};
 pub use hashicorp::{Field, Hashicorp, Login, Server};
 pub use inject::Inject;
+pub use parent::Parent;
 pub use secret::Secret;
 pub use snapshot::Snapshot;
 pub use starter::STARTER;

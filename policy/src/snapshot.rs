@@ -122,7 +122,10 @@ impl Snapshot {
         let host = normal_host(host)?;
         match self.http.opaque(agent, &host, port) {
             Some(route) if route.grant.approval.is_some() => Err(approval_pending(&route.name)),
-            Some(route) => Ok(Some(route.grant.clone())),
+            Some(route) => {
+                let parent = route.parent.as_ref().and_then(|rule| rule.for_host(&host));
+                Ok(Some(HttpGrant { parent, ..route.grant.clone() }))
+            }
             None => Ok(None),
         }
     }
@@ -155,12 +158,18 @@ impl Snapshot {
     ) -> Result<HttpGrant, Denial> {
         let target = http::Target::of(action, *details)?;
         match self.http.find(&target) {
-            Found::Route(route) => Ok(route.grant_for(target.method, &target.path)),
+            Found::Route(route) => {
+                let parent = route.parent.as_ref().and_then(|rule| rule.for_host(&target.host));
+                let grant = route.grant_for(target.method, &target.path);
+                Ok(HttpGrant { parent, ..grant })
+            }
             Found::Undecided(route, why) => Err(undecided(&route.name, why)),
             Found::None => match self.defaults.egress {
                 Egress::Deny => Err(self.http.refuse(&target)),
-                Egress::Allow => Ok(self.open_egress(None)),
-                Egress::Observe => Ok(self.open_egress(Some(self.http.refuse(&target).code))),
+                Egress::Allow => Ok(self.open_egress(&target.host, None)),
+                Egress::Observe => {
+                    Ok(self.open_egress(&target.host, Some(self.http.refuse(&target).code)))
+                }
             },
         }
     }
@@ -283,13 +292,16 @@ impl Snapshot {
     /// The grant of a route by its name, if the agent may use it: for questions about a call that
     /// the route let through earlier (contract K-7). What a preset says of single calls is not in it.
     #[must_use]
-    pub fn http_route(&self, name: &str, agent: &str) -> Option<HttpGrant> {
+    pub fn http_route(&self, name: &str, agent: &str, host: &str) -> Option<HttpGrant> {
         let admits = |names: &document::Names| names.as_ref().is_none_or(|n| n.contains(agent));
         let mut routes = self.http.routes().iter();
-        routes.find(|r| r.name == name && admits(&r.agents)).map(|route| route.grant.clone())
+        routes.find(|r| r.name == name && admits(&r.agents)).map(|route| HttpGrant {
+            parent: route.parent.as_ref().and_then(|rule| rule.for_host(host)),
+            ..route.grant.clone()
+        })
     }
 
-    fn open_egress(&self, would_deny: Option<Code>) -> HttpGrant {
+    fn open_egress(&self, host: &str, would_deny: Option<Code>) -> HttpGrant {
         let terms = self.defaults.terms.clone();
         HttpGrant {
             route: None,
@@ -309,6 +321,7 @@ impl Snapshot {
             preset: None,
             intercept: true,
             approval: None,
+            parent: self.defaults.parent.as_ref().and_then(|rule| rule.for_host(host)),
             retry: None,
             reconcile: None,
             job: None,

@@ -6,6 +6,7 @@
 use crate::answer::Finished;
 use crate::engine::{Job, now_ms};
 use crate::proxy::Shared;
+use crate::respond::Account;
 use crate::retry::{self, Action, Error};
 use journal::contract::{InvocationId, Outcome, Retry};
 use journal::{Call, Invocation, State};
@@ -135,7 +136,8 @@ impl Job<'_> {
         envelope.error.verdict = standing.verdict;
         envelope.error.not_before_ms = standing.not_before_ms;
         envelope.error.message = format!("{} Retries did not decide it.", envelope.error.message);
-        Some(self.problem(&envelope, false, false).await)
+        let account = Account::of(envelope.error.verdict.code());
+        Some(self.problem(&envelope, account, false, false).await)
     }
 }
 

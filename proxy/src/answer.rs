@@ -7,7 +7,7 @@ use crate::head::{self, Response};
 use crate::record::restore_head;
 use crate::render::Status;
 use crate::request;
-use crate::respond::{Refusal, status};
+use crate::respond::{Account, Broken, Refusal};
 use journal::contract::{
     Body, Confirmation, Delivered, Digest, Ended, Envelope, Evidence, InvocationId, Observation,
     Outcome, Problem, RepeatAnswered, Retry, Source, Verdict,
@@ -143,7 +143,7 @@ impl Job<'_> {
         if let Some(finished) = self.retried().await {
             return finished;
         }
-        self.problem(&envelope, content_lost, false).await
+        self.problem(&envelope, refusal.account(), content_lost, false).await
     }
 
     /// Records that nothing was dispatched; the envelope says it.
@@ -177,18 +177,19 @@ impl Job<'_> {
     pub(crate) async fn broken(
         &mut self,
         mut call: Call,
+        error: &Broken,
         verdict: Verdict,
-        message: String,
-        observation: Observation,
-        begun: bool,
+        (length_bytes, begun): (u64, bool),
+        next_hop: &str,
     ) -> Finished {
         let ended = Ended {
             verdict,
-            message,
+            message: error.to_string(),
             field: None,
             not_before_ms: not_before(verdict),
-            observation: Some(observation),
+            observation: Some(Observation { length_bytes, cause: error.cause() }),
         };
+        let account = Account { hop: Some(next_hop.to_owned()), ..error.account(verdict) };
         if begun {
             // S-2: the caller sees that the response is cut. Chunks show it by the last one missing;
             // without chunks only a reset does.
@@ -198,20 +199,21 @@ impl Job<'_> {
             if let Err(error) = call.end(ended).await {
                 tracing::error!(%error, id = %call.id(), "an end was not recorded");
             }
+            self.out.begun().await;
             return Finished { keep: false, pending: None };
         }
         if verdict.outcome() == Outcome::Rejected {
-            return self.rejected(call, &ended).await;
+            return self.rejected(call, &ended, account).await;
         }
         let envelope = self.end(Some(call), ended, None).await;
         match self.retried().await {
             Some(finished) => finished,
-            None => self.problem(&envelope, false, false).await,
+            None => self.problem(&envelope, account, false, false).await,
         }
     }
 
     /// Answers that the origin's protocol says that nothing was processed (contract C-6).
-    async fn rejected(&mut self, mut call: Call, ended: &Ended) -> Finished {
+    async fn rejected(&mut self, mut call: Call, ended: &Ended, account: Account) -> Finished {
         if let Err(error) = call.reject(ended.verdict, ended.not_before_ms).await {
             tracing::error!(%error, id = %call.id(), "a refusal was not recorded");
         }
@@ -220,7 +222,7 @@ impl Job<'_> {
         drop(call);
         match self.retried().await {
             Some(finished) => finished,
-            None => self.problem(&envelope, false, false).await,
+            None => self.problem(&envelope, account, false, false).await,
         }
     }
 
@@ -286,26 +288,30 @@ impl Job<'_> {
     pub(crate) async fn problem(
         &mut self,
         envelope: &Envelope,
+        account: Account,
         content_lost: bool,
         replayed: bool,
     ) -> Finished {
         let verdict = envelope.error.verdict;
-        let (code, error) = status(verdict.code());
         let keep = self.keep_alive && !content_lost && self.drain().await;
         let ours = Ours {
             verdict,
             id: envelope.invocation_id,
             replayed,
             status: Status {
-                error: Some(error),
+                error: Some(account.error),
                 details: Some(&envelope.error.message),
-                ..Status::default()
+                next_hop: account.hop.as_deref(),
+                received_status: account.received_status,
+                extra: &account.extra,
+                earlier: account.earlier.as_deref(),
             },
             keep_alive: keep,
             pseudonym: &self.shared.pseudonym,
         };
         let with_content = self.head.method != "HEAD";
-        let bytes = deliver::problem(code, self.head.version, envelope, &ours, with_content);
+        let bytes =
+            deliver::problem(account.status, self.head.version, envelope, &ours, with_content);
         let sent = self.out.send(&bytes).await;
         Finished { keep: keep && sent.is_ok(), pending: None }
     }
@@ -397,7 +403,10 @@ impl Job<'_> {
                 self.send_stored([asked, id], verdict, &head, &content, true).await
             }
             Err(result::Error::Locked) => self.refuse(None, &Refusal::VaultLocked).await,
-            Err(_) => self.problem(&earlier.envelope(), false, true).await,
+            Err(_) => {
+                let account = Account::of(earlier.verdict().code());
+                self.problem(&earlier.envelope(), account, false, true).await
+            }
         }
     }
 
@@ -440,7 +449,10 @@ impl Job<'_> {
                 let verdict = invocation.verdict();
                 self.send_stored([id, id], verdict, &head, &content, false).await
             }
-            Err(_) => self.problem(&invocation.envelope(), false, false).await,
+            Err(_) => {
+                let account = Account::of(invocation.verdict().code());
+                self.problem(&invocation.envelope(), account, false, false).await
+            }
         }
     }
 

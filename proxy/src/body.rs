@@ -16,6 +16,9 @@ pub(crate) enum Fault {
     /// The trailer section is malformed.
     #[error("the trailer section is malformed")]
     Trailer,
+    /// The trailer section is longer than a head may be.
+    #[error("the trailer section is longer than 64 KiB")]
+    TrailerTooLong,
 }
 
 /// What the decoder found.
@@ -141,6 +144,7 @@ fn trailer_section(buffer: &mut BytesMut) -> Result<Option<Fields>, Fault> {
     let mut searched = 0;
     match head::find_end(buffer, &mut searched) {
         None => Ok(None),
+        Some(Err(head::Fault::TooLong)) => Err(Fault::TrailerTooLong),
         Some(Err(_)) => Err(Fault::Trailer),
         Some(Ok(end)) => {
             let section = buffer.split_to(end).freeze();

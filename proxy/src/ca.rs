@@ -26,6 +26,8 @@ const KEY: &str = "ca-key.pem";
 /// Hosts whose leaf is kept ready.
 const CACHE: usize = 1024;
 const LEAF_DAYS: i64 = 30;
+/// A listener's leaf is made when it starts and not renewed.
+const LISTENER_DAYS: i64 = 397;
 
 /// A failure to create or load the authority.
 #[derive(Debug, thiserror::Error)]
@@ -149,18 +151,28 @@ impl Ca {
     }
 
     fn mint(&self, host: &Host, now: OffsetDateTime) -> Result<Arc<ServerConfig>, Error> {
+        let mut config = self.leaf_config(std::slice::from_ref(host), now, LEAF_DAYS)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// The TLS settings of a listener of this proxy under these names.
+    pub(crate) fn listener_config(&self, hosts: &[Host]) -> Result<ServerConfig, Error> {
+        self.leaf_config(hosts, OffsetDateTime::now_utc(), LISTENER_DAYS)
+    }
+
+    fn leaf_config(
+        &self,
+        hosts: &[Host],
+        now: OffsetDateTime,
+        days: i64,
+    ) -> Result<ServerConfig, Error> {
         let mut params = CertificateParams::default();
-        let name = host.to_string();
-        let san = match host {
-            Host::Address(address) => SanType::IpAddress(*address),
-            Host::Name(name) => SanType::DnsName(
-                name.as_ref().try_into().map_err(certificate("name the host in a leaf"))?,
-            ),
-        };
-        params.subject_alt_names = vec![san];
+        let names: Result<Vec<_>, Error> = hosts.iter().map(alternative_name).collect();
+        params.subject_alt_names = names?;
         params.distinguished_name = DistinguishedName::new();
         // X.520 allows a common name of 64 characters; the alternative name is what counts.
-        if name.len() <= 64 {
+        if let Some(name) = hosts.first().map(Host::to_string).filter(|name| name.len() <= 64) {
             params.distinguished_name.push(DnType::CommonName, name);
         }
         params.is_ca = IsCa::ExplicitNoCa;
@@ -169,20 +181,27 @@ impl Ca {
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(serial(&self.random)?);
         params.not_before = now - Duration::days(1);
-        params.not_after = now + Duration::days(LEAF_DAYS);
+        params.not_after = now + Duration::days(days);
         let leaf =
             params.signed_by(&self.leaf_key, &self.issuer).map_err(certificate("sign a leaf"))?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.leaf_key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ServerConfig::builder_with_provider(provider)
+        ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(Error::Tls)?
             .with_no_client_auth()
             .with_single_cert(vec![leaf.der().clone()], key)
-            .map_err(Error::Tls)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Arc::new(config))
+            .map_err(Error::Tls)
     }
+}
+
+fn alternative_name(host: &Host) -> Result<SanType, Error> {
+    Ok(match host {
+        Host::Address(address) => SanType::IpAddress(*address),
+        Host::Name(name) => SanType::DnsName(
+            name.as_ref().try_into().map_err(certificate("name the host in a leaf"))?,
+        ),
+    })
 }
 
 /// The authority's certificate without its dates and serial number: a function of its key.

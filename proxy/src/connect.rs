@@ -7,14 +7,17 @@ use crate::inject::{Before, Injected};
 use crate::outgoing;
 use crate::request;
 use crate::respond::Refusal;
-use crate::target::{Error as TargetError, Scheme};
+use crate::target::{Authority, Error as TargetError, Host, Scheme};
 use crate::upstream::dial::{self, Plan};
 use crate::upstream::exchange::Idle;
+use crate::upstream::parent::Parent;
 use crate::upstream::pool;
+use crate::upstream::tls::Client;
 use crate::upstream::versions::{Offer, Word};
 use journal::Call;
 use journal::contract::{CredentialUse, Preflight};
-use policy::{Credential, Policy, Secret};
+use policy::{Credential, HttpGrant, Policy, Secret, Snapshot, credential};
+use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::time::timeout;
 
@@ -46,7 +49,8 @@ impl Job<'_> {
         prepared: &Prepared,
     ) -> Result<Ready, Refusal> {
         let bound = call.bound_credential();
-        let injected = self.injected(prepared, bound.as_ref()).await?;
+        let own = self.injected(prepared, bound.as_ref()).await?;
+        let parent = self.parent(call, &prepared.snapshot, &prepared.grant).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
         if let Some(condition) = request::condition(&self.head) {
             call.note("server_enforced_condition", condition);
@@ -56,35 +60,49 @@ impl Job<'_> {
             self.store_request(call, prepared, rule);
         }
         let target = &prepared.target;
-        let framing = injected.as_ref().map_or(self.framing, |injected| injected.framing);
-        let edits = injected.as_ref().map(|injected| &injected.edits);
-        let head = outgoing::head(&self.head, target, framing, edits, &self.shared.pseudonym);
-        let (content, chunks, redactor) =
-            injected.map(|i| (i.content, i.chunks, i.redactor)).unwrap_or_default();
-        let mut key = pool::Key {
-            scheme: target.scheme,
-            authority: target.authority.clone(),
-            trust: prepared.snapshot.trust_for(&target.authority.host.to_string()),
-            credential: bound.map(|bound| (bound.id, bound.version)),
-            offer: match target.scheme {
-                Scheme::Http => Offer::Http11,
-                Scheme::Https => {
-                    self.shared.versions.offer(&target.authority, self.out.is_stream())
-                }
-            },
+        let framing = own.injected.as_ref().map_or(self.framing, |injected| injected.framing);
+        let form = match (&parent, target.scheme) {
+            (Some(parent), Scheme::Http) => {
+                outgoing::Form::Absolute { authorization: parent.authorization.as_ref() }
+            }
+            (Some(_) | None, _) => outgoing::Form::Origin,
         };
-        let idle = self.connection(call, prepared, &mut key).await?;
+        let edits = own.injected.as_ref().map(|injected| &injected.edits);
+        let head = outgoing::head(&self.head, target, framing, edits, form, &self.shared.pseudonym);
+        let (content, chunks, mut redactor) =
+            own.injected.map(|i| (i.content, i.chunks, i.redactor)).unwrap_or_default();
+        if let outgoing::Form::Absolute { authorization: Some(shown) } = form {
+            redactor.also(shown);
+        }
+        let mut way = Way {
+            key: pool::Key {
+                scheme: target.scheme,
+                authority: target.authority.clone(),
+                trust: prepared.snapshot.trust_for(&target.authority.host.to_string()),
+                credential: bound.map(|bound| (bound.id, bound.version)),
+                parent: parent.as_ref().map(Parent::through),
+                offer: match target.scheme {
+                    Scheme::Http => Offer::Http11,
+                    Scheme::Https => {
+                        self.shared.versions.offer(&target.authority, self.out.is_stream())
+                    }
+                },
+            },
+            parent,
+            client: own.client,
+        };
+        let idle = self.connection(call, prepared, &mut way).await?;
         if !idle.can_carry(&head) {
             return Err(Refusal::Target(TargetError::Form));
         }
-        Ok(Ready { idle, key, head, framing, content, chunks, redactor })
+        Ok(Ready { idle, key: way.key, head, framing, content, chunks, redactor })
     }
 
     async fn injected(
         &self,
         prepared: &Prepared,
         bound: Option<&CredentialUse>,
-    ) -> Result<Option<Injected>, Refusal> {
+    ) -> Result<Own, Refusal> {
         let before = Before {
             head: &self.head,
             target: &prepared.target,
@@ -94,59 +112,138 @@ impl Job<'_> {
         };
         let Some((credential, bound)) = prepared.grant.credential.as_ref().zip(bound) else {
             before.check_strays().map_err(Refusal::Credential)?;
-            return Ok(None);
+            return Ok(Own { injected: None, client: None });
         };
         let secret = secret_of(&self.shared.policy, credential, bound).await;
         let secret = secret.map_err(Refusal::Credential)?;
-        before.inject(credential, &secret).map(Some).map_err(Refusal::Credential)
+        let certificate = credential.inject.client_certificate(&secret);
+        let Some(certificate) = certificate.map_err(Refusal::Credential)? else {
+            let injected = before.inject(credential, &secret).map_err(Refusal::Credential)?;
+            return Ok(Own { injected: Some(injected), client: None });
+        };
+        before.check_strays().map_err(Refusal::Credential)?;
+        if prepared.target.scheme == Scheme::Http {
+            let what = "a client certificate without TLS";
+            return Err(Refusal::Credential(credential::Error::Unsupported(what)));
+        }
+        let client = Client::new(&certificate).map_err(|_| {
+            let why =
+                "its private key is not the certificate's, or of a kind that is not supported";
+            Refusal::Credential(credential::Error::Unreadable(why))
+        })?;
+        Ok(Own { injected: None, client: Some(client) })
+    }
+
+    /// The upstream proxy of the route, with the credential for it.
+    pub(crate) async fn parent(
+        &self,
+        call: &mut Call,
+        snapshot: &Snapshot,
+        grant: &HttpGrant,
+    ) -> Result<Option<Parent>, Refusal> {
+        let Some(parent) = &grant.parent else { return Ok(None) };
+        let host = match parent.host.parse::<IpAddr>() {
+            Ok(address) => Host::Address(address),
+            Err(_) => parent.host.parse().map_err(Refusal::Target)?,
+        };
+        let (mut authorization, mut as_whom) = (None, None);
+        if let Some(credential) = &parent.credential {
+            let bound = self.shared.policy.bind(credential);
+            let secret = secret_of(&self.shared.policy, credential, &bound).await;
+            let secret = secret.map_err(Refusal::Credential)?;
+            let (_, value) = credential.inject.header(&secret).map_err(Refusal::Credential)?;
+            authorization = Some(value);
+            as_whom = Some((bound.id, bound.version));
+        }
+        let authority = Authority { host, port: parent.port };
+        let shown = as_whom.as_ref().map(|(id, version)| format!(", credential {id} v{version}"));
+        let detail = format!(
+            "{}: {}://{authority}{}",
+            parent.name,
+            parent.scheme,
+            shown.unwrap_or_default()
+        );
+        call.note("parent", &detail);
+        let trust = snapshot.trust_for(&parent.host);
+        let scheme = parent.scheme;
+        Ok(Some(Parent { scheme, authority, trust, authorization, credential: as_whom }))
     }
 
     async fn connection(
         &self,
         call: &mut Call,
         prepared: &Prepared,
-        key: &mut pool::Key,
+        way: &mut Way,
     ) -> Result<Idle, Refusal> {
         let private_addresses = prepared.grant.private_addresses;
         let repeatable = prepared.operation.idempotent;
-        let allowed = |address| dial::is_allowed(address, private_addresses);
+        let through = way.parent.is_some();
+        let allowed = |address| through || dial::is_allowed(address, private_addresses);
         let patience = prepared.grant.limits.connect_timeout;
-        if let Some(idle) = self.shared.pool.take(key, repeatable, allowed)
+        if let Some(idle) = self.shared.pool.take(&way.key, repeatable, allowed)
             && let Ok(Ok(idle)) = timeout(patience, idle.ready()).await
         {
             return Ok(idle);
         }
         let plan = Plan {
-            scheme: key.scheme,
-            authority: &key.authority,
+            scheme: way.key.scheme,
+            authority: &way.key.authority,
             private_addresses,
-            trust: &key.trust,
+            trust: &way.key.trust,
             timeout: prepared.grant.limits.connect_timeout,
-            offer: key.offer,
+            offer: way.key.offer,
             rounds: if prepared.grant.retry.is_some() { SETUP_ROUNDS } else { 1 },
+            parent: way.parent.as_ref(),
+            tunnel: false,
+            client: way.client.as_ref(),
         };
-        let mut unrecorded = None;
-        let dialled = dial::dial(&plan, &self.shared.trust, |attempt| {
-            if let Err(error) = call.setup_attempted(attempt) {
-                unrecorded = Some(error);
-            }
-        })
-        .await;
-        match unrecorded {
-            Some(error) => Err(Refusal::Journal(error)),
-            None => {
-                let idle = dialled.map_err(Refusal::Dial)?;
-                if idle.streams().is_some() && key.offer == Offer::Http11 {
-                    self.shared.versions.learn(&key.authority, Word::Http2Only);
-                    key.offer = Offer::Http2;
-                }
-                self.shared.pool.share(key, &idle);
-                let ready = timeout(patience, idle.ready()).await;
-                let ready = ready.map_err(|_| Refusal::Dial(dial::Error::Timeout))?;
-                ready.map_err(|error| Refusal::Dial(dial::Error::Broken(error)))
-            }
+        let idle = self.dialled(call, &plan).await?;
+        if idle.streams().is_some() && way.key.offer == Offer::Http11 {
+            self.shared.versions.learn(&way.key.authority, Word::Http2Only);
+            way.key.offer = Offer::Http2;
+        }
+        self.shared.pool.share(&way.key, &idle);
+        let hop = idle.peer().address.to_string();
+        let failed = |error| Refusal::Dial(dial::Failure { error, hop });
+        match timeout(patience, idle.ready()).await {
+            Ok(Ok(idle)) => Ok(idle),
+            Ok(Err(error)) => Err(failed(dial::Error::Broken(error))),
+            Err(_) => Err(failed(dial::Error::Timeout)),
         }
     }
+
+    /// A new connection, each try on record.
+    pub(crate) async fn dialled(&self, call: &mut Call, plan: &Plan<'_>) -> Result<Idle, Refusal> {
+        let mut unrecorded = None;
+        let dialled = self
+            .shared
+            .dialer
+            .dial(plan, |attempt| {
+                if let Err(error) = call.setup_attempted(attempt) {
+                    unrecorded = Some(error);
+                }
+            })
+            .await;
+        match unrecorded {
+            Some(error) => Err(Refusal::Journal(error)),
+            None => dialled.map_err(Refusal::Dial),
+        }
+    }
+}
+
+/// The way to the origin.
+struct Way {
+    key: pool::Key,
+    parent: Option<Parent>,
+    client: Option<Client>,
+}
+
+/// What the call's own credential becomes.
+struct Own {
+    /// Changes of the request.
+    injected: Option<Injected>,
+    /// A certificate for the handshake.
+    client: Option<Client>,
 }
 
 /// The secret of a credential; a slow source is asked off the threads that serve other calls.

@@ -107,6 +107,14 @@ impl Outbound {
         }
     }
 
+    /// Waits, not for long, until the head of a response that is to be broken off left.
+    pub(crate) async fn begun(&self) {
+        match &self.sink {
+            Sink::Wire(_) | Sink::Kept(..) | Sink::Nobody => {}
+            Sink::Stream(stream) => stream.begun().await,
+        }
+    }
+
     /// Breaks the connection off so that the caller sees it: no orderly end follows.
     pub(crate) fn abort(&mut self) {
         self.aborted = true;
@@ -383,7 +391,8 @@ pub(crate) fn own(
         }
     }
     if !response.headers().contains_key("proxy-status") {
-        line(&mut out, b"Proxy-Status", render::proxy_status(&Status::default()).as_bytes());
+        let internal = Status { error: Some("proxy_internal_response"), ..Status::default() };
+        line(&mut out, b"Proxy-Status", render::proxy_status(&internal).as_bytes());
     }
     line(&mut out, b"Content-Length", response.body().len().to_string().as_bytes());
     if !keep_alive {

@@ -28,7 +28,7 @@ use crate::upstream::versions::Word;
 use bytes::Bytes;
 use journal::contract::{
     Accepted, Budget, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
-    Observation, Operation, RemoteContract,
+    Operation, RemoteContract,
 };
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
 use policy::recipe::ChunkSigner;
@@ -199,6 +199,7 @@ impl Job<'_> {
                 keep_alive: self.keep_alive && asked.is_ok(),
                 upgrade: request::is_upgrade(&self.head),
                 next_hop: &next_hop,
+                through_parent: ready.key.parent.is_some(),
                 pseudonym: &self.shared.pseudonym,
                 hold_bytes: self.shared.options.hold_bytes,
                 hold_refusal: self.again.is_some(),
@@ -223,20 +224,25 @@ impl Job<'_> {
         match ended {
             relay::Ended::Switched(_) => Finished { keep: false, pending: None },
             relay::Ended::Refused => self.refused(call).await,
-            relay::Ended::Settled { delivered, keep } => {
-                let keep = keep && delivered && self.incoming.is_ended();
-                let mut pending = Some(Pending::new(call, self.out.sent));
-                if !delivered && let Some(pending) = pending.take() {
-                    pending.fail();
-                }
-                Finished { keep, pending }
+            relay::Ended::Settled { delivered, keep } => self.concluded(call, delivered, keep),
+            relay::Ended::Answered { keep } => {
+                Finished { keep: keep && self.incoming.is_ended(), pending: None }
             }
             relay::Ended::Broken { error, begun, length_bytes } => {
                 let verdict = error.verdict(&prepared.operation, now_ms());
-                let observation = Observation { length_bytes, cause: error.cause() };
-                self.broken(call, verdict, error.to_string(), observation, begun).await
+                self.broken(call, &error, verdict, (length_bytes, begun), &next_hop).await
             }
         }
+    }
+
+    /// The end of a call with a result on record.
+    fn concluded(&self, call: Call, delivered: bool, keep: bool) -> Finished {
+        let pending = Pending::new(call, self.out.sent);
+        if !delivered {
+            pending.fail();
+            return Finished { keep: false, pending: None };
+        }
+        Finished { keep: keep && self.incoming.is_ended(), pending: Some(pending) }
     }
 
     /// A token that the origin refuses is not sent again; what was sent is not either (D-7).

@@ -10,7 +10,7 @@ use crate::incoming::{CONTENT_PAUSE, Incoming};
 use crate::proxy::Shared;
 use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
-use crate::stream::{self, Inbound, Wire};
+use crate::stream::{self, Inbound, Link, Wire};
 use crate::target::{Authority, Error as TargetError, Host, Scheme};
 use journal::contract::Confirmation;
 use policy::{HttpGrant, Snapshot};
@@ -20,6 +20,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
 
 /// How long a closing connection waits for the caller to take what was sent.
 const LINGER: Duration = Duration::from_secs(2);
@@ -57,12 +58,28 @@ enum Then {
 }
 
 /// Serves one accepted connection to its end.
-pub(crate) async fn serve(shared: Arc<Shared>, tcp: TcpStream, shutdown: watch::Receiver<bool>) {
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    tcp: TcpStream,
+    tls: Option<TlsAcceptor>,
+    shutdown: watch::Receiver<bool>,
+) {
     if let Err(error) = tcp.set_nodelay(true) {
         tracing::debug!(%error, "the caller's connection is gone already");
         return;
     }
-    let wire = stream::Shared::new(Wire::Plain(tcp));
+    let link = match tls {
+        None => Link::Plain(tcp),
+        Some(acceptor) => match timeout(shared.options.head_timeout, acceptor.accept(tcp)).await {
+            Ok(Ok(tls)) => Link::Tls(Box::new(tls)),
+            Ok(Err(error)) => {
+                tracing::info!(%error, "a caller's TLS handshake with the proxy failed");
+                return;
+            }
+            Err(_) => return,
+        },
+    };
+    let wire = stream::Shared::new(Wire::Plain(link));
     let inbound = Inbound::new(wire.clone());
     let out = Outbound::new(wire);
     let mut connection = Connection { shared, out, tunnel: None, pending: Vec::new(), shutdown };

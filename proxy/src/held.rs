@@ -8,7 +8,7 @@
 
 use crate::answer::Finished;
 use crate::engine::{Job, Prepared};
-use crate::respond::Refusal;
+use crate::respond::{Account, Refusal};
 use journal::contract::{Digest, InvocationId, Preflight};
 use journal::{Call, Invocation, Question, Resumed};
 use policy::Approval;
@@ -105,7 +105,9 @@ impl Job<'_> {
                 }
                 Ok(Resumed::Over(earlier)) => {
                     if first && earlier.is_settled() && !earlier.is_dispatched() {
-                        return Err(self.problem(&earlier.envelope(), false, false).await);
+                        let account = Account::of(earlier.verdict().code());
+                        let envelope = earlier.envelope();
+                        return Err(self.problem(&envelope, account, false, false).await);
                     }
                     return Err(self.repeat(prepared, earlier, true).await);
                 }
@@ -118,7 +120,8 @@ impl Job<'_> {
                 _ = stopping.wait_for(|stopping| *stopping) => false,
             };
             if !in_time {
-                return Err(self.problem(&held.envelope(), false, !first).await);
+                let account = Account::of(held.verdict().code());
+                return Err(self.problem(&held.envelope(), account, false, !first).await);
             }
         }
     }

@@ -53,10 +53,6 @@ impl Before<'_> {
         credential: &Credential,
         secret: &Secret,
     ) -> Result<Injected, credential::Error> {
-        // Until connections are opened with it, a call that needs one does not leave without it.
-        if credential.inject == Inject::Mtls {
-            return Err(credential::Error::Unsupported("client certificates"));
-        }
         if !replaces_placeholders(&credential.inject) {
             self.check_strays()?;
         }

@@ -42,6 +42,18 @@ pub(crate) fn is_ours(name: &[u8]) -> bool {
     name.len() > 8 && name.get(..8).is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"affiant-"))
 }
 
+/// How the target is written.
+#[derive(Clone, Copy)]
+pub(crate) enum Form<'a> {
+    /// For the origin itself: path and query (RFC 9112 section 3.2.1).
+    Origin,
+    /// For an upstream proxy: with scheme and authority (RFC 9112 section 3.2.2).
+    Absolute {
+        /// The value of `Proxy-Authorization`.
+        authorization: Option<&'a Secret>,
+    },
+}
+
 /// Builds the head: the caller's fields in their order and spelling, without those of the hop, with
 /// the injected field, and with `Via`.
 pub(crate) fn head(
@@ -49,6 +61,7 @@ pub(crate) fn head(
     target: &Target,
     framing: Framing,
     edits: Option<&Edits>,
+    form: Form<'_>,
     pseudonym: &str,
 ) -> Zeroizing<Vec<u8>> {
     let fields = &request.fields;
@@ -59,12 +72,22 @@ pub(crate) fn head(
     let size: usize = all.map(|(name, value)| name.len() + value.len() + 4).sum();
     let path_and_query = edits.and_then(|edits| edits.target.as_ref());
     let path_and_query = path_and_query.map_or(target.path_and_query.as_bytes(), Secret::expose);
-    let line = request.method.len() + path_and_query.len();
+    let (origin, shown): (String, &[u8]) = match form {
+        Form::Origin => (String::new(), b""),
+        Form::Absolute { authorization } => (
+            format!("{}://{host}", target.scheme),
+            authorization.map(Secret::expose).unwrap_or_default(),
+        ),
+    };
+    // All of a server is its authority alone (RFC 9112 section 3.2.4).
+    let whole = !origin.is_empty() && path_and_query == b"*";
+    let path_and_query = if whole { b"" } else { path_and_query };
+    let line = request.method.len() + origin.len() + path_and_query.len() + shown.len();
     // Large enough for everything: a buffer that grows leaves its old bytes behind.
     let room = line + size + host.len() + pseudonym.len() + 256 + SPARE;
     let mut out = Zeroizing::new(Vec::with_capacity(room));
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
-    put(&[request.method.as_bytes(), b" ", path_and_query, b" HTTP/1.1\r\n"]);
+    put(&[request.method.as_bytes(), b" ", origin.as_bytes(), path_and_query, b" HTTP/1.1\r\n"]);
     let chunked = framing == Framing::Chunked;
     let upgrade = is_upgrade(request);
     let mut has_host = false;
@@ -101,6 +124,9 @@ pub(crate) fn head(
     }
     if plain {
         put(&[b"Accept-Encoding: identity\r\n"]);
+    }
+    if !shown.is_empty() {
+        put(&[b"Proxy-Authorization: ", shown, b"\r\n"]);
     }
     if chunked {
         put(&[b"Transfer-Encoding: chunked\r\n"]);
@@ -157,7 +183,7 @@ mod tests {
             set: vec![(name.to_owned(), Secret::from(value))],
             ..Edits::default()
         });
-        let out = super::head(&request, &target, framing, injected.as_ref(), "p");
+        let out = super::head(&request, &target, framing, injected.as_ref(), Form::Origin, "p");
         assert_eq!(String::from_utf8_lossy(&out), expected);
     }
 

@@ -14,7 +14,7 @@ use crate::render::Status;
 use crate::respond::Refusal;
 use crate::stream::Shared;
 use crate::target::{Authority, Scheme, Target};
-use crate::upstream::dial::{self, Plan};
+use crate::upstream::dial::Plan;
 use crate::upstream::exchange::{self, Wire};
 use crate::upstream::versions::Offer;
 use bytes::Bytes;
@@ -144,6 +144,7 @@ impl Job<'_> {
             keep_total_bytes: None,
         })
         .map_err(Refusal::Journal)?;
+        let parent = self.parent(call, snapshot, grant).await?;
         call.authorize(None).map_err(Refusal::Journal)?;
         let plan = Plan {
             // TLS is the caller's own.
@@ -154,18 +155,11 @@ impl Job<'_> {
             timeout: grant.limits.connect_timeout,
             offer: Offer::Http11,
             rounds: 1,
+            parent: parent.as_ref(),
+            tunnel: true,
+            client: None,
         };
-        let mut unrecorded = None;
-        let dialled = dial::dial(&plan, &self.shared.trust, |attempt| {
-            if let Err(error) = call.setup_attempted(attempt) {
-                unrecorded = Some(error);
-            }
-        })
-        .await;
-        match unrecorded {
-            Some(error) => Err(Refusal::Journal(error)),
-            None => dialled.map_err(Refusal::Dial),
-        }
+        self.dialled(call, &plan).await
     }
 
     /// What our fields say while the end is open (contract E-4).

@@ -1,8 +1,9 @@
 //! The proxy as its embedder sees it: built once, served on one or more listeners.
 
+use crate::listener::ListenerIdentity;
 use crate::redirect::Redirects;
+use crate::upstream::dial::Dialer;
 use crate::upstream::pool::Pool;
-use crate::upstream::tls::Trust;
 use crate::upstream::versions::Versions;
 use crate::{Ca, front, reconcile, retry};
 use async_trait::async_trait;
@@ -11,11 +12,13 @@ use journal::contract::InvocationId;
 use policy::Policy;
 use policy::repeat::ReconcileRule;
 use ring::rand::{SecureRandom as _, SystemRandom};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
 /// What answers `http://affiant.internal/`. The agent is authenticated already.
 #[async_trait]
@@ -41,6 +44,8 @@ pub struct Options {
     pub keep_alive: Duration,
     /// How long a shutdown waits for calls under way.
     pub drain: Duration,
+    /// DNS servers to ask; none: the system's.
+    pub name_servers: Vec<SocketAddr>,
 }
 
 impl Default for Options {
@@ -51,6 +56,7 @@ impl Default for Options {
             head_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(75),
             drain: Duration::from_secs(30),
+            name_servers: Vec::new(),
         }
     }
 }
@@ -78,7 +84,7 @@ pub(crate) struct Shared {
     pub(crate) ca: Arc<Ca>,
     pub(crate) control: Arc<dyn Control>,
     pub(crate) options: Options,
-    pub(crate) trust: Trust,
+    pub(crate) dialer: Dialer,
     pub(crate) pool: Pool,
     pub(crate) redirects: Redirects,
     pub(crate) versions: Versions,
@@ -103,13 +109,14 @@ impl Proxy {
         let mut tag = [0; 6];
         SystemRandom::new().fill(&mut tag).map_err(|_| Error::Random)?;
         let tag: String = tag.iter().map(|byte| format!("{byte:02x}")).collect();
+        let dialer = Dialer::new(&options.name_servers).map_err(Error::Tls)?;
         let shared = Shared {
             journal,
             policy,
             ca,
             control,
             options,
-            trust: Trust::load().map_err(Error::Tls)?,
+            dialer,
             pool: Pool::default(),
             redirects: Redirects::default(),
             versions: Versions::default(),
@@ -151,9 +158,26 @@ impl Proxy {
 
     /// Serves a listener until `shutdown` turns true, then lets calls under way end, up to
     /// [`Options::drain`].
-    pub async fn serve(
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: watch::Receiver<bool>) {
+        self.accept_all(listener, None, shutdown).await;
+    }
+
+    /// As [`Proxy::serve`], for callers that speak TLS with the proxy itself (`https://` as the
+    /// scheme of the proxy's URL).
+    pub async fn serve_tls(
         self: Arc<Self>,
         listener: TcpListener,
+        identity: ListenerIdentity,
+        shutdown: watch::Receiver<bool>,
+    ) {
+        let acceptor = TlsAcceptor::from(identity.config);
+        self.accept_all(listener, Some(acceptor), shutdown).await;
+    }
+
+    async fn accept_all(
+        self: Arc<Self>,
+        listener: TcpListener,
+        tls: Option<TlsAcceptor>,
         mut shutdown: watch::Receiver<bool>,
     ) {
         let permits = Arc::new(Semaphore::new(self.shared.options.connections));
@@ -181,7 +205,8 @@ impl Proxy {
             match accepted {
                 Ok((tcp, permit)) => {
                     pause = ACCEPT_PAUSE;
-                    let serving = front::serve(Arc::clone(&self.shared), tcp, shutdown.clone());
+                    let serving =
+                        front::serve(Arc::clone(&self.shared), tcp, tls.clone(), shutdown.clone());
                     connections.spawn(async move {
                         serving.await;
                         drop(permit);

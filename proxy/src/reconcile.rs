@@ -84,11 +84,17 @@ pub struct Reconciled {
     pub shows: Option<Outcome>,
 }
 
+/// The host that a call went to.
+pub(crate) fn host_of(first: &Invocation) -> Option<String> {
+    let target = Target::absolute(&first.accepted().target).ok()?;
+    Some(target.authority.host.to_string())
+}
+
 /// The grant of a call's route as it is now, with its rule.
 pub(crate) fn rule_of(shared: &Shared, first: &Invocation) -> Option<(HttpGrant, ReconcileRule)> {
     let route = first.preflight()?.route.as_ref()?;
     let agent = first.accepted().agent.as_deref()?;
-    let grant = shared.policy.snapshot().http_route(route, agent)?;
+    let grant = shared.policy.snapshot().http_route(route, agent, &host_of(first)?)?;
     let rule = if first.accepted().is_job() {
         grant.job.as_ref().map(JobRule::as_reconcile)?
     } else {

@@ -54,6 +54,13 @@ impl Redactor {
         redactor
     }
 
+    /// Looks for what was shown to an upstream proxy, as well.
+    pub(crate) fn also(&mut self, shown: &Secret) {
+        let more = Self::new(shown, shown);
+        self.patterns.extend(more.patterns);
+        self.patterns.sort_by_key(|pattern| std::cmp::Reverse(pattern.len()));
+    }
+
     /// Whether there is anything to look for.
     pub(crate) const fn is_active(&self) -> bool {
         !self.patterns.is_empty()

@@ -17,6 +17,7 @@ use crate::engine::Prepared;
 use crate::engine::{BACKOFF_MS, now_ms};
 use crate::grpc;
 use crate::head::{Fields, Framing, Response, Version};
+use crate::hops;
 use crate::incoming::{self, Incoming};
 use crate::job;
 use crate::outgoing;
@@ -28,8 +29,8 @@ use crate::respond::Broken;
 use crate::upstream::exchange::{self, Piece, Received, Receiver, Sender};
 use bytes::Bytes;
 use journal::contract::{
-    Completion, Digest, KeepResult, Operation, Outcome, RequestSent, ResponseComplete,
-    ResponseStarted, Verdict, after_unknown, settle_http,
+    Code, Completion, Digest, KeepResult, Operation, Outcome, RequestSent, ResponseComplete,
+    ResponseStarted, Retry, Verdict, after_unknown, settle_http,
 };
 use journal::{Call, Settled, Stream};
 use policy::HttpGrant;
@@ -41,6 +42,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
+
+mod hop;
 
 /// How long a response is waited for after the request could not be written in full.
 const EARLY_RESPONSE: Duration = Duration::from_secs(3);
@@ -130,6 +133,12 @@ pub(crate) enum Ended {
         /// Whether the response leaves that connection usable.
         keep: bool,
     },
+    /// A hop between here and the origin answered for its own failure (contract C-8). The caller has
+    /// that answer; it is no result.
+    Answered {
+        /// Whether the caller's connection can go on.
+        keep: bool,
+    },
     /// On record as refused, and nothing of the response was sent: it may be tried again first.
     Refused,
     /// The connection was upgraded; the exchange has no end of its own any more.
@@ -164,6 +173,8 @@ pub(crate) struct Parts<'a> {
     /// Whether the request asks for a WebSocket.
     pub(crate) upgrade: bool,
     pub(crate) next_hop: &'a str,
+    /// Whether an upstream proxy answers for the origin, in clear text.
+    pub(crate) through_parent: bool,
     pub(crate) pseudonym: &'a str,
     pub(crate) hold_bytes: usize,
     /// Whether a refusal that may be tried again later is kept from the caller.
@@ -203,6 +214,10 @@ impl<'a> Relay<'a> {
             Ok(Received::Final(head) | Received::Interim(head)) => self.parts.redactor.head(head),
             Err(error) => return self.broken(error),
         };
+        if self.parts.through_parent && head.status == 407 {
+            // By its meaning the hop's own word, whatever its content (RFC 9110 section 15.5.8).
+            return self.broken(Broken::ParentAuth);
+        }
         let started = ResponseStarted {
             status: Some(head.status),
             remote_request_id: remote_request_id(&head.fields),
@@ -277,7 +292,9 @@ impl<'a> Relay<'a> {
                         deadline.as_mut().reset(Instant::now() + self.parts.grant.limits.response_timeout);
                         continue;
                     }
-                    return Err(unsent.map_or(Broken::ResponseTimeout, Broken::Send));
+                    let silent =
+                        if self.sending { Broken::WriteTimeout } else { Broken::ResponseTimeout };
+                    return Err(unsent.map_or(silent, Broken::Send));
                 }
             }
         }
@@ -397,7 +414,7 @@ impl<'a> Relay<'a> {
         };
         self.keep_head(head).await;
         let retry = after_unknown(self.parts.operation, now_ms());
-        let verdict = Verdict::unknown(retry, journal::contract::Code::InFlight);
+        let verdict = Verdict::unknown(retry, Code::InFlight);
         let bytes = self.response_head(head, verdict, delivery);
         self.down = Down::Streaming(delivery);
         if self.parts.out.send(&bytes).await.is_err() {
@@ -469,6 +486,10 @@ impl<'a> Relay<'a> {
                 self.keep(piece).await;
             }
         }
+        let said = hops::read(&head.fields);
+        if let Some(doubt) = said.doubt(head.status) {
+            return self.hop_failed(head, (&said, doubt), &held, (completion, trailers)).await;
+        }
         let status = match grpc::settling_status(head, trailers) {
             Ok(status) => status,
             Err(grpc::NoStatus) => return self.broken(Broken::NoGrpcStatus),
@@ -490,7 +511,7 @@ impl<'a> Relay<'a> {
             redacted: self.parts.redactor.found(),
         };
         batch::judge(self.parts.call, prepared, verdict, &held);
-        let backoff = verdict.retry() == journal::contract::Retry::Backoff;
+        let backoff = verdict.retry() == Retry::Backoff;
         let not_before = backoff.then(|| not_before.unwrap_or(at_ms + BACKOFF_MS));
         let settled = match self.parts.call.commit(complete, verdict, not_before).await {
             Ok(settled) => settled,
@@ -500,19 +521,30 @@ impl<'a> Relay<'a> {
             }
         };
         let refused = backoff && verdict.outcome() == Outcome::Rejected;
-        let delivered = match self.down {
-            Down::Untouched if refused && self.parts.hold_refusal => return Ended::Refused,
-            Down::Untouched => {
-                self.deliver_held(settled, head, &held, (completion, trailers)).await
-            }
+        if refused && self.parts.hold_refusal && matches!(self.down, Down::Untouched) {
+            return Ended::Refused;
+        }
+        let delivered = self.finish(settled, head, &held, (completion, trailers)).await;
+        Ended::Settled { delivered, keep: self.parts.keep_alive && !self.sending }
+    }
+
+    /// Brings the response to its end at the caller. Takes the proof that its record is durable.
+    async fn finish(
+        &mut self,
+        settled: Settled,
+        head: &Response,
+        held: &[Bytes],
+        (completion, trailers): (Completion, &Fields),
+    ) -> bool {
+        match self.down {
+            Down::Untouched => self.deliver_held(settled, head, held, (completion, trailers)).await,
             Down::Streaming(Delivery::Chunked) => {
                 let last = self.last_chunk(head, settled.verdict(), trailers);
                 self.parts.out.send(&last).await.is_ok()
             }
             Down::Streaming(_) => true,
             Down::Gone => false,
-        };
-        Ended::Settled { delivered, keep: self.parts.keep_alive && !self.sending }
+        }
     }
 
     /// Delivers a held response. Takes the proof that its record is durable.

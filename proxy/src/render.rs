@@ -18,6 +18,28 @@ pub struct Status<'a> {
     pub next_hop: Option<&'a str>,
     /// One sentence; what is not printable ASCII is left out.
     pub details: Option<&'a str>,
+    /// Parameters of the error type.
+    pub extra: &'a [Extra],
+    /// Members of the hops before this one, the nearest to the origin first. Well-formed already.
+    pub earlier: Option<&'a str>,
+}
+
+/// A parameter that belongs to one error type (RFC 9209 section 2.3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extra {
+    /// Its key.
+    pub key: &'static str,
+    /// Its value.
+    pub value: Value,
+}
+
+/// The value of a parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// An Integer.
+    Integer(u32),
+    /// A String.
+    Text(&'static str),
 }
 
 /// Our member of `Proxy-Status`.
@@ -35,12 +57,23 @@ pub fn proxy_status(status: &Status<'_>) -> String {
         if let Some(code) = status.received_status {
             member = member.parameter(key_ref("received-status"), sfv::Integer::from(code));
         }
+        for Extra { key, value } in status.extra {
+            let Ok(key) = KeyRef::from_str(key) else { continue };
+            member = match value {
+                Value::Integer(number) => member.parameter(key, sfv::Integer::from(*number)),
+                Value::Text(text) => with_text(member, key, text),
+            };
+        }
         if let Some(details) = status.details {
             member = with_text(member, key_ref("details"), details);
         }
         let _written = member.finish();
     }
-    list.finish().unwrap_or_default()
+    let ours = list.finish().unwrap_or_default();
+    match status.earlier {
+        Some(earlier) => format!("{earlier}, {ours}"),
+        None => ours,
+    }
 }
 
 fn with_text<'a>(
@@ -107,6 +140,7 @@ mod tests {
             next_hop: Some("127.0.0.1:80"),
             received_status: None,
             details: Some("a \"word\"\r\n"),
+            ..Status::default()
         };
         assert_eq!(
             proxy_status(&status),
@@ -115,5 +149,21 @@ mod tests {
         let received = Status { received_status: Some(200), ..Status::default() };
         assert_eq!(proxy_status(&received), "affiant;received-status=200");
         assert_eq!(proxy_status(&Status::default()), "affiant");
+        let text = |text| Value::Text(text);
+        let extra = [
+            Extra { key: "alert-id", value: Value::Integer(40) },
+            Extra { key: "alert-message", value: text("handshake_failure") },
+        ];
+        let status = Status {
+            error: Some("tls_alert_received"),
+            extra: &extra,
+            earlier: Some("a; error=dns_error, b"),
+            ..Status::default()
+        };
+        assert_eq!(
+            proxy_status(&status),
+            "a; error=dns_error, b, affiant;error=tls_alert_received;alert-id=40;\
+             alert-message=\"handshake_failure\""
+        );
     }
 }

@@ -1,8 +1,10 @@
 //! The one place that turns typed failures into answers: verdict, status, `Proxy-Status` error,
 //! message and field. Exhaustive; nothing is down-cast and no text of a library passes through.
 
+use crate::render::{Extra, Value};
+use crate::upstream::tls::Alert;
 use crate::upstream::{dial, exchange};
-use crate::{head, incoming, target};
+use crate::{body, head, incoming, target};
 use journal::contract::{Code, Operation, Phase, Retry, Spent, Verdict, after_unknown};
 use journal::{Invocation, append};
 use policy::{Denial, credential};
@@ -72,7 +74,7 @@ pub(crate) enum Refusal {
     #[error("The credential can't be used: {0}.")]
     Credential(#[source] credential::Error),
     #[error("{}; nothing was sent.", capitalised(.0))]
-    Dial(#[source] dial::Error),
+    Dial(#[source] dial::Failure),
     #[error("The proxy could not do its part; nothing was sent.")]
     Internal,
     #[error("The proxy is shutting down; nothing was sent.")]
@@ -125,7 +127,7 @@ impl Refusal {
             Self::Journal(_) => Verdict::refused(Retry::Backoff, Code::JournalUnavailable),
             Self::VaultLocked => Verdict::not_injected(Retry::AfterCorrection, Code::VaultLocked),
             Self::Credential(error) => error.verdict(),
-            Self::Dial(error) => error.verdict(),
+            Self::Dial(failure) => failure.error.verdict(),
             Self::Internal => Verdict::refused(Retry::Backoff, Code::InternalError),
             Self::ShuttingDown => Verdict::refused(Retry::Backoff, Code::ShuttingDown),
         }
@@ -165,6 +167,37 @@ impl Refusal {
         if let Self::Spent(spent) = self { Some(spent.not_before_ms) } else { None }
     }
 
+    /// Status and `Proxy-Status` of the answer.
+    pub(crate) fn account(&self) -> Account {
+        match self {
+            Self::Dial(failure) => Account::of_setup(failure),
+            Self::Head(_)
+            | Self::Content(_)
+            | Self::Target(_)
+            | Self::InvocationId
+            | Self::Unauthenticated
+            | Self::AuthorityMismatch { .. }
+            | Self::Unsupported { .. }
+            | Self::Expectation
+            | Self::Loop
+            | Self::Denied(_)
+            | Self::PayloadLimit { .. }
+            | Self::Mismatch
+            | Self::InDoubt(_)
+            | Self::InDoubtBeginning(_)
+            | Self::Spent(_)
+            | Self::HoldsEnough
+            | Self::Wait
+            | Self::TooLongToApprove
+            | Self::ApprovalMismatch
+            | Self::Journal(_)
+            | Self::VaultLocked
+            | Self::Credential(_)
+            | Self::Internal
+            | Self::ShuttingDown => Account::of(self.verdict().code()),
+        }
+    }
+
     /// The earlier invocation that this refusal points to.
     pub(crate) fn follow(&self) -> Option<&Invocation> {
         if let Self::InDoubt(earlier) | Self::InDoubtBeginning(earlier) = self {
@@ -184,6 +217,9 @@ pub(crate) enum Broken {
     /// No response began in time.
     #[error("The origin did not begin a response in time.")]
     ResponseTimeout,
+    /// The origin took no more of the request.
+    #[error("The origin stopped taking the request.")]
+    WriteTimeout,
     /// The response stopped coming.
     #[error("The origin stopped sending inside its response.")]
     ReadTimeout,
@@ -208,6 +244,9 @@ pub(crate) enum Broken {
     /// Nobody waits for the response any more, and it passed the bounds for that.
     #[error("The caller went away, and the response did not end within bounds.")]
     Unattended,
+    /// The upstream proxy did not take its credential, and forwarded nothing.
+    #[error("The upstream proxy refused the credential that it was shown; nothing was forwarded.")]
+    ParentAuth,
     /// The result could not be recorded (contract R-6).
     #[error("The origin answered, but the answer could not be recorded.")]
     NotStored(#[source] append::Error),
@@ -219,7 +258,7 @@ impl Broken {
         let retry = after_unknown(operation, at_ms);
         let code = match self {
             Self::Send(_) => Code::RemoteOutcomeUnknown,
-            Self::ResponseTimeout => Code::ResponseTimeout,
+            Self::ResponseTimeout | Self::WriteTimeout => Code::ResponseTimeout,
             Self::ReadTimeout => Code::ReadTimeout,
             Self::Receive { error, begun } => match error {
                 // The protocol's own word, not a doubt (contract C-6).
@@ -243,6 +282,9 @@ impl Broken {
             Self::Caller(_) | Self::Unattended => Code::CallerCancelled,
             Self::PayloadLimit => Code::PayloadLimit,
             Self::NoGrpcStatus => Code::RemoteResultIncomplete,
+            Self::ParentAuth => {
+                return Verdict::rejected(Retry::AfterCorrection, Code::RemoteNotProcessed);
+            }
             Self::NotStored(_) => {
                 return Verdict::unknown(retry, Code::ResultNotStored).in_delivery();
             }
@@ -250,11 +292,39 @@ impl Broken {
         Verdict::unknown(retry, code)
     }
 
+    /// Status and `Proxy-Status` of the answer, where one is still possible.
+    pub(crate) fn account(&self, verdict: Verdict) -> Account {
+        let account = Account::of(verdict.code());
+        match self {
+            Self::Send(error) => match Alert::behind(error) {
+                Some(alert) => Account { error: "tls_alert_received", ..account }.alert(alert),
+                None => account,
+            },
+            Self::WriteTimeout => Account { error: "connection_write_timeout", ..account },
+            Self::ParentAuth => Account {
+                status: 502,
+                error: "proxy_configuration_error",
+                received_status: Some(407),
+                ..account
+            },
+            Self::Receive { error, .. } => account.of_response(error),
+            Self::ResponseTimeout
+            | Self::ReadTimeout
+            | Self::Caller(_)
+            | Self::PayloadLimit
+            | Self::NoGrpcStatus
+            | Self::Unattended
+            | Self::NotStored(_) => account,
+        }
+    }
+
     /// The transport's words, reduced to a name.
     pub(crate) fn cause(&self) -> String {
         match self {
             Self::Send(error) => dial::errno(error),
             Self::ResponseTimeout | Self::ReadTimeout => "TIMEOUT".to_owned(),
+            Self::WriteTimeout => "WRITE_TIMEOUT".to_owned(),
+            Self::ParentAuth => "PROXY_HTTP_407".to_owned(),
             Self::Receive { error, .. } => error.cause(),
             Self::Caller(incoming::Error::Malformed) => "CALLER_MALFORMED".to_owned(),
             Self::Caller(incoming::Error::Gone) => "CALLER_GONE".to_owned(),
@@ -275,6 +345,108 @@ trait InDelivery {
 impl InDelivery for Verdict {
     fn in_delivery(self) -> Self {
         Self::new(Phase::ResultDelivery, self.outcome(), self.retry(), self.code()).unwrap_or(self)
+    }
+}
+
+/// What an answer of the broker's own says in its status line and its member of `Proxy-Status`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Account {
+    pub(crate) status: u16,
+    /// The error type of RFC 9209.
+    pub(crate) error: &'static str,
+    /// The hop that was asked.
+    pub(crate) hop: Option<String>,
+    /// The status that this hop answered with.
+    pub(crate) received_status: Option<u16>,
+    pub(crate) extra: Vec<Extra>,
+    /// What the hops before this one said.
+    pub(crate) earlier: Option<String>,
+}
+
+impl Account {
+    /// By the code alone.
+    pub(crate) fn of(code: Code) -> Self {
+        let (status, error) = status(code);
+        let mut extra = Vec::new();
+        if error == "http_request_error" {
+            extra.push(Extra { key: "status-code", value: Value::Integer(status.into()) });
+            let phrase = crate::deliver::reason(status);
+            extra.push(Extra { key: "status-phrase", value: Value::Text(phrase) });
+        }
+        Self { status, error, extra, ..Self::default() }
+    }
+
+    fn of_setup(failure: &dial::Failure) -> Self {
+        let account = Self::of(failure.error.verdict().code());
+        let account = Self { hop: Some(failure.hop.clone()), ..account };
+        match &failure.error {
+            dial::Error::Resolve { rcode: Some(rcode) } => {
+                account.with("rcode", Value::Text(rcode))
+            }
+            dial::Error::NotFound => account,
+            dial::Error::Tls { alert: Some(alert), .. } => account.alert(*alert),
+            dial::Error::NoProtocol => account.alert(Alert::NO_PROTOCOL),
+            dial::Error::Refused { status, said } => Self {
+                // A credential that the upstream proxy does not take is a matter of settings.
+                error: match status {
+                    401 | 407 => "proxy_configuration_error",
+                    _ => account.error,
+                },
+                received_status: Some(*status),
+                earlier: said.text().map(str::to_owned),
+                ..account
+            },
+            dial::Error::Resolve { rcode: None }
+            | dial::Error::ResolveTimeout
+            | dial::Error::Prohibited
+            | dial::Error::Connect(_)
+            | dial::Error::Timeout
+            | dial::Error::Broken(_)
+            | dial::Error::Tls { alert: None, .. }
+            | dial::Error::Trust(_)
+            | dial::Error::ParentSpeech => account,
+        }
+    }
+
+    /// What is wrong with a response, where RFC 9209 has a type of its own for it.
+    fn of_response(self, error: &exchange::Error) -> Self {
+        match error {
+            exchange::Error::Io(error) => match Alert::behind(error) {
+                Some(alert) => Self { error: "tls_alert_received", ..self }.alert(alert),
+                None => self,
+            },
+            exchange::Error::Head(head::Fault::TooLong | head::Fault::TooManyFields) => {
+                let size = u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX);
+                Self { error: "http_response_header_section_size", ..self }
+                    .with("header-section-size", Value::Integer(size))
+            }
+            exchange::Error::Head(head::Fault::TransferEncoding) => {
+                Self { error: "http_response_transfer_coding", ..self }
+            }
+            exchange::Error::Content(body::Fault::TrailerTooLong) => {
+                let size = u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX);
+                Self { error: "http_response_trailer_section_size", ..self }
+                    .with("trailer-section-size", Value::Integer(size))
+            }
+            exchange::Error::Head(_)
+            | exchange::Error::Content(_)
+            | exchange::Error::Closed
+            | exchange::Error::Interim
+            | exchange::Error::Switched
+            | exchange::Error::NotProcessed
+            | exchange::Error::Reset(_)
+            | exchange::Error::Stream => self,
+        }
+    }
+
+    fn with(mut self, key: &'static str, value: Value) -> Self {
+        self.extra.push(Extra { key, value });
+        self
+    }
+
+    fn alert(self, alert: Alert) -> Self {
+        self.with("alert-id", Value::Integer(alert.id.into()))
+            .with("alert-message", Value::Text(alert.name))
     }
 }
 
@@ -319,6 +491,7 @@ pub(crate) const fn status(code: Code) -> (u16, &'static str) {
         Code::TlsProtocolError => (502, "tls_protocol_error"),
         Code::TlsCertificateError => (502, "tls_certificate_error"),
         Code::TlsAlertReceived => (502, "tls_alert_received"),
+        Code::ProxyTunnelRefused => (502, "destination_unavailable"),
         // Of the SSH gateway; they do not arise here.
         Code::HostKeyMismatch
         | Code::HostKeyUnknown

@@ -166,7 +166,11 @@ pub(crate) async fn unattended(
 fn ttl(shared: &Shared, first: &Invocation) -> Option<Duration> {
     let snapshot = shared.policy.snapshot();
     let route = first.preflight()?.route.as_ref()?;
-    let grant = snapshot.http_route(route, first.accepted().agent.as_deref()?)?;
+    let grant = snapshot.http_route(
+        route,
+        first.accepted().agent.as_deref()?,
+        &crate::reconcile::host_of(first)?,
+    )?;
     grant.retry.map(|rule| rule.lease)
 }
 

@@ -77,9 +77,9 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Shared<W> {
     }
 }
 
-/// A TCP stream with bytes that were read from it too early (a ClientHello right after CONNECT).
+/// A connection with bytes that were read from it too early (a ClientHello right after CONNECT).
 pub(crate) struct Rewound {
-    tcp: TcpStream,
+    link: Link,
     prefix: BytesMut,
     /// Bytes written so far.
     written: Arc<AtomicU64>,
@@ -90,11 +90,16 @@ impl Rewound {
     pub(crate) fn written(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.written)
     }
+
+    /// Whether what is written goes to TCP byte for byte.
+    pub(crate) const fn is_exact(&self) -> bool {
+        matches!(self.link, Link::Plain(_))
+    }
 }
 
 impl AsFd for Rewound {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.tcp.as_fd()
+        self.link.tcp().as_fd()
     }
 }
 
@@ -107,7 +112,7 @@ impl AsyncRead for Rewound {
         if take_prefix(&mut self.prefix, buf) {
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut self.tcp).poll_read(cx, buf)
+        Pin::new(&mut self.link).poll_read(cx, buf)
     }
 }
 
@@ -117,17 +122,17 @@ impl AsyncWrite for Rewound {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let length = ready!(Pin::new(&mut self.tcp).poll_write(cx, buf))?;
+        let length = ready!(Pin::new(&mut self.link).poll_write(cx, buf))?;
         self.written.fetch_add(length as u64, Ordering::AcqRel);
         Poll::Ready(Ok(length))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(cx)
+        Pin::new(&mut self.link).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_shutdown(cx)
+        Pin::new(&mut self.link).poll_shutdown(cx)
     }
 }
 
@@ -143,21 +148,33 @@ fn take_prefix(prefix: &mut BytesMut, buf: &mut ReadBuf<'_>) -> bool {
     true
 }
 
-/// The caller's connection: in clear text, or inside an intercepted tunnel.
-pub(crate) type Wire = crate::wire::Wire<TlsStream<Rewound>>;
+/// The caller's connection to this proxy; TLS where the listener speaks it.
+pub(crate) type Link = crate::wire::Wire<TcpStream, TlsStream<TcpStream>>;
+
+impl Link {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(tcp) => tcp,
+            Self::Tls(tls) => tls.get_ref().0,
+        }
+    }
+}
+
+/// The caller's connection: to this proxy, or inside an intercepted tunnel.
+pub(crate) type Wire = crate::wire::Wire<Link, TlsStream<Rewound>>;
 
 impl Wire {
     pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
-            Self::Plain(tcp) => tcp,
-            Self::Tls(tls) => &tls.get_ref().0.tcp,
+            Self::Plain(link) => link.tcp(),
+            Self::Tls(tls) => tls.get_ref().0.link.tcp(),
         }
     }
 
     /// The clear-text stream with what was read too early, to put TLS on it.
     pub(crate) fn rewind(self, prefix: BytesMut) -> Option<Rewound> {
         match self {
-            Self::Plain(tcp) => Some(Rewound { tcp, prefix, written: Arc::default() }),
+            Self::Plain(link) => Some(Rewound { link, prefix, written: Arc::default() }),
             Self::Tls(_) => None,
         }
     }

@@ -4,6 +4,9 @@
 pub(crate) mod dial;
 pub(crate) mod exchange;
 pub(crate) mod http2;
+pub(crate) mod parent;
 pub(crate) mod pool;
+mod race;
+mod resolve;
 pub(crate) mod tls;
 pub(crate) mod versions;

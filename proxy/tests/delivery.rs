@@ -108,7 +108,7 @@ async fn e_4_r_5_the_control_api_hears_of_the_hand_over() {
     client.send(&request).await;
     let response = client.response("GET").await;
     assert_eq!(response.text(), "coder GET /v1/x");
-    assert_eq!(response.field("proxy-status"), "affiant");
+    assert_eq!(response.field("proxy-status"), "affiant;error=proxy_internal_response");
     assert!(told(&world, 1).await);
     // Of an answer that nobody read, nothing is told.
     let socket = tokio::net::TcpSocket::new_v4().expect("socket");

@@ -105,6 +105,9 @@ async fn c_6_what_the_protocol_proves() {
     assert_eq!(test.effects("/refuse"), 1);
     let verdict = test.world.invocation(answer.id()).await.verdict();
     assert_eq!(verdict.code().as_str(), "REMOTE_NOT_PROCESSED");
+    // What was not processed does not stand in the way of the same request.
+    assert_eq!(test.call("POST", "/refuse", b"x").await.status, 503);
+    assert_eq!(test.effects("/refuse"), 2);
     for path in ["/reset", "/gone"] {
         let answer = test.call("POST", path, b"x").await;
         assert_eq!(answer.status, 502, "{path}");

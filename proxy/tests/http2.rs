@@ -202,6 +202,14 @@ async fn s_2_broken_responses_on_streams() {
     assert_eq!(answer.text(), "hello");
     let error = answer.error.expect("a reset");
     assert_eq!(error.reason(), Some(h2::Reason::INTERNAL_ERROR));
+    // Cut right behind its head: the head, which says that nothing is known yet, is not lost.
+    for n in 0..20 {
+        let path = format!("/cut-begin?{n}");
+        let answer = exchange(&sender, request(&world, "GET", &path), b"").await;
+        assert_eq!(answer.status, 200);
+        assert!(answer.field("affiant-outcome").starts_with("unknown;"));
+        assert!(answer.error.is_some(), "no reset");
+    }
     for path in ["/close", "/cut"] {
         let answer = exchange(&sender, request(&world, "POST", path), b"x").await;
         assert_eq!(answer.status, 502, "{path}");

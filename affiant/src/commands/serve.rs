@@ -17,6 +17,9 @@ pub(super) async fn serve(context: &Context, listen: &Listen) -> anyhow::Result<
         output::line(&serde_json::json!({ "ready": listening }).to_string());
     } else {
         output::line(&format!("ready http {}", listening.http));
+        if let Some(https) = listening.https {
+            output::line(&format!("ready https {https}"));
+        }
         output::line(&format!("ready ssh {}", listening.ssh));
         if let Some(console) = listening.console {
             output::line(&format!(

@@ -40,6 +40,9 @@ pub(crate) struct Listening {
     pub(crate) http: SocketAddr,
     pub(crate) ssh: SocketAddr,
     pub(crate) console: Option<SocketAddr>,
+    /// The HTTP proxy over TLS.
+    #[serde(default)]
+    pub(crate) https: Option<SocketAddr>,
 }
 
 /// Who calls: it decides what can be seen and done.

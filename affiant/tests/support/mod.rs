@@ -83,6 +83,7 @@ impl Home {
 pub struct Server {
     pub child: Child,
     pub http: SocketAddr,
+    pub https: SocketAddr,
     pub ssh: SocketAddr,
     pub console: Option<SocketAddr>,
     token: String,
@@ -110,7 +111,8 @@ impl Server {
     }
 
     fn start_as(home: &Home, by: &[&str], address: &str, more: &[&str]) -> Self {
-        let mut serve = vec!["serve", "--http", address, "--ssh", address, "--json"];
+        let mut serve =
+            vec!["serve", "--http", address, "--https", address, "--ssh", address, "--json"];
         serve.extend(more);
         let mut command = match by {
             [] => home.command(&serve),
@@ -129,6 +131,7 @@ impl Server {
         Self {
             child,
             http: address("http"),
+            https: address("https"),
             ssh: address("ssh"),
             console: ready["ready"]["console"].as_str().map(|text| text.parse().unwrap()),
             token: home.token.clone(),

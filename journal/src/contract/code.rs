@@ -93,6 +93,9 @@ wire_enum! {
         TlsCertificateError = "TLS_CERTIFICATE_ERROR",
         /// The destination sent a TLS alert. Next: correct the TLS settings of either side.
         TlsAlertReceived = "TLS_ALERT_RECEIVED",
+        /// The upstream proxy opened no tunnel. Evidence: its status. Next: correct its settings, or
+        /// later.
+        ProxyTunnelRefused = "PROXY_TUNNEL_REFUSED",
         /// The target's host key is not the pinned one. Next: find out why, then correct the pin.
         HostKeyMismatch = "HOST_KEY_MISMATCH",
         /// No host key is pinned for the target. Next: pin one.

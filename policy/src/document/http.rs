@@ -2,8 +2,8 @@
 
 use super::reader::{Fields, Reader};
 use super::{
-    HttpRoute, Names, Shared, conditions, read_agents, read_approval, read_credential, read_host,
-    read_name, read_preset, repeat, terms, title, value,
+    HttpRoute, Names, Shared, conditions, parent, read_agents, read_approval, read_credential,
+    read_host, read_name, read_preset, repeat, terms, title, value,
 };
 use crate::grant::FRAMING;
 use crate::host::{Pattern, is_private_literal};
@@ -33,6 +33,7 @@ pub(super) const KNOWN: &[&str] = &[
     "batch",
     "repeat_guard",
     "private_addresses",
+    "parent",
     "intercept",
 ];
 
@@ -84,9 +85,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         warn_of_exposure(fields, &target, scheme, &hosts, credential);
         warn_of_other_hosts(fields, &hosts, shared.presets.get(&credential.id));
     }
-    if !private_addresses {
-        warn_of_private_host(&target, &hosts);
-    }
+    warn_of_private_host(&target, &hosts, private_addresses);
     let contract = preset.map(|preset| {
         let overridden = idempotent.is_some() || fields.has("idempotency");
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
@@ -109,6 +108,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         preset: preset.map(|p| p.name),
         intercept: read_intercept(fields, &target),
         approval,
+        parent: None,
         retry,
         reconcile,
         job,
@@ -126,6 +126,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         conditions,
         grant,
         preset: contract,
+        parent: parent::of_route(fields, shared),
     })
 }
 
@@ -249,8 +250,9 @@ fn read_hosts(target: &Fields<'_, '_>, preset: Option<&Preset>) -> Option<Vec<Pa
 }
 
 /// A host that policy would refuse by its address.
-fn warn_of_private_host(target: &Fields<'_, '_>, hosts: &[Pattern]) {
+fn warn_of_private_host(target: &Fields<'_, '_>, hosts: &[Pattern], allowed: bool) {
     if let [Pattern::Exact(host)] = hosts
+        && !allowed
         && is_private_literal(host)
     {
         let hint = Some("add private_addresses = \"allow\" to the route".to_owned());

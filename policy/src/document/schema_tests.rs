@@ -71,7 +71,7 @@ fn takes(text: &str) -> bool {
 #[test]
 fn the_schema_has_the_keys_of_the_parser() {
     let limits: Vec<_> = super::terms::HTTP_LIMITS.to_vec();
-    let tables: [(&str, &[&str]); 22] = [
+    let tables: [(&str, &[&str]); 23] = [
         ("", super::ROOT),
         ("/properties/defaults", super::DEFAULTS),
         ("/properties/approvals", super::approvals::KNOWN),
@@ -87,6 +87,7 @@ fn the_schema_has_the_keys_of_the_parser() {
         ("/$defs/route/properties/batch", super::repeat::BATCH),
         ("/$defs/ssh", super::ssh::KNOWN),
         ("/$defs/ssh/properties/match", super::ssh::MATCH),
+        ("/$defs/parent", super::parent::KNOWN),
         ("/$defs/trust", super::TRUST),
         ("/$defs/program", super::credential::PROGRAM),
         ("/$defs/result", super::terms::RESULT),

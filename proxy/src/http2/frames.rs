@@ -4,6 +4,8 @@
 /// What was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
+    /// HEADERS that do not end the stream passed in full.
+    Headers(u32),
     /// A frame with END_STREAM passed in full.
     EndStream(u32),
     /// A GOAWAY: the last stream that the peer may have acted on.
@@ -71,6 +73,7 @@ impl Frames {
         let id = |bytes| u32::from_be_bytes(bytes) & 0x7fff_ffff;
         match kind {
             DATA | HEADERS if flags & END_STREAM != 0 => Some(Seen::EndStream(id([a, b, c, d]))),
+            HEADERS => Some(Seen::Headers(id([a, b, c, d]))),
             // On a stream it is malformed, and proves nothing (RFC 9113 section 6.8).
             GOAWAY if self.have == 13 && id([a, b, c, d]) == 0 => {
                 Some(Seen::GoAway(id([e, f, g, h])))
@@ -105,7 +108,9 @@ mod tests {
         for pace in [1, 2, 7, 9, 13, 100, bytes.len()] {
             let (mut frames, mut seen) = (Frames::default(), Vec::new());
             bytes.chunks(pace).for_each(|piece| frames.see(piece, |one| seen.push(one)));
-            assert_eq!(seen, [Seen::EndStream(1), Seen::GoAway(5), Seen::EndStream(3)], "{pace}");
+            let expected =
+                [Seen::Headers(1), Seen::EndStream(1), Seen::GoAway(5), Seen::EndStream(3)];
+            assert_eq!(seen, expected, "{pace}");
         }
     }
 }

@@ -18,6 +18,8 @@ use tokio_rustls::server::TlsStream;
 #[derive(Debug, Clone, Copy)]
 enum Sent {
     Open,
+    /// Its head left.
+    Begun,
     /// In the buffers of TLS, perhaps.
     Written,
     /// Handed to TCP, which stood at this many bytes then.
@@ -29,6 +31,8 @@ enum Sent {
 pub(crate) struct Progress {
     /// Bytes handed to TCP.
     written: Arc<AtomicU64>,
+    /// Whether these are TCP's own bytes. Below more TLS, only an empty queue says something.
+    exact: bool,
     fd: OwnedFd,
     streams: Mutex<HashMap<u32, Sent>>,
 }
@@ -48,6 +52,11 @@ impl Progress {
         self.lock().remove(&id);
     }
 
+    /// Whether the stream's head left.
+    pub(crate) fn has_begun(&self, id: u32) -> bool {
+        !matches!(self.lock().get(&id), Some(Sent::Open))
+    }
+
     /// Whether the caller's host acknowledged everything up to the stream's end.
     pub(crate) fn is_acknowledged(&self, id: u32) -> io::Result<bool> {
         rustix::net::sockopt::socket_error(&self.fd)??;
@@ -55,6 +64,9 @@ impl Progress {
             return Ok(false);
         };
         let open = u64::try_from(unacknowledged(self.fd.as_fd())?).unwrap_or(u64::MAX);
+        if !self.exact {
+            return Ok(open == 0);
+        }
         Ok(self.written.load(Ordering::Acquire).saturating_sub(open) >= position)
     }
 }
@@ -71,8 +83,9 @@ impl Watched {
     /// The descriptor can't be duplicated.
     pub(crate) fn new(tls: TlsStream<Rewound>) -> io::Result<Self> {
         let rewound = tls.get_ref().0;
+        let exact = rewound.is_exact();
         let (fd, written) = (rewound.as_fd().try_clone_to_owned()?, rewound.written());
-        let progress = Arc::new(Progress { written, fd, streams: Mutex::default() });
+        let progress = Arc::new(Progress { written, exact, fd, streams: Mutex::default() });
         Ok(Self { tls, frames: Frames::default(), progress })
     }
 
@@ -101,10 +114,13 @@ impl AsyncWrite for Watched {
         let length = ready!(Pin::new(&mut this.tls).poll_write(cx, buf))?;
         let progress = &this.progress;
         this.frames.see(buf.get(..length).unwrap_or_default(), |seen| {
-            if let Seen::EndStream(id) = seen
-                && let Some(sent) = progress.lock().get_mut(&id)
-            {
-                *sent = Sent::Written;
+            let (id, to) = match seen {
+                Seen::Headers(id) => (id, Sent::Begun),
+                Seen::EndStream(id) => (id, Sent::Written),
+                Seen::GoAway(_) => return,
+            };
+            if let Some(sent) = progress.lock().get_mut(&id) {
+                *sent = to;
             }
         });
         Poll::Ready(Ok(length))

@@ -10,6 +10,11 @@ use h2::{Reason, SendStream};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How long the head of a response that is broken off may take to leave.
+const BEGIN: Duration = Duration::from_secs(1);
 
 enum State {
     Head,
@@ -120,6 +125,15 @@ impl Stream {
             return Ok(false);
         }
         self.progress.is_acknowledged(self.id)
+    }
+
+    /// Waits, not for long, until the head of the response left: a reset would overtake it.
+    pub(crate) async fn begun(&self) {
+        let until = Instant::now() + BEGIN;
+        while self.sending.is_some() && !self.progress.has_begun(self.id) && Instant::now() < until
+        {
+            sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// Breaks an open response off visibly (contract S-2).

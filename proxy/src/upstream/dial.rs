@@ -1,31 +1,37 @@
 //! Setting up a new connection: resolve, check, connect, verify. Nothing of a request is known here.
 
-use super::exchange::{Idle, Peer, Wire};
+use super::exchange::{Idle, Link, Peer, Wire};
 use super::http2;
-use super::tls::{self, Trust};
+use super::parent::{self, Parent};
+use super::race::{self, Try};
+use super::resolve::Names;
+use super::tls::{Alert, Client, Error as TlsError, Trust};
 use super::versions::Offer;
 use crate::address;
 use crate::again::{chance, pause};
+use crate::hops::Said;
 use crate::target::{Authority, Host, Scheme};
 use journal::contract::{Code, Digest, PeerIdentity, Retry, SetupAttempt, SetupStage, Verdict};
-use rustls::AlertDescription;
 use rustls_pki_types::ServerName;
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// Addresses of a name that are tried at most.
-const MAX_ADDRESSES: usize = 4;
+const MAX_ADDRESSES: usize = 8;
 
 static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
 /// Where to, on whose word, and for how long.
+#[derive(Clone, Copy)]
 pub(crate) struct Plan<'a> {
     pub(crate) scheme: Scheme,
     pub(crate) authority: &'a Authority,
@@ -36,14 +42,23 @@ pub(crate) struct Plan<'a> {
     pub(crate) offer: Offer,
     /// How often all addresses are tried, within the time (contract C-4).
     pub(crate) rounds: u32,
+    /// The upstream proxy.
+    pub(crate) parent: Option<&'a Parent>,
+    /// Whether what is not TLS needs a tunnel through that proxy, too.
+    pub(crate) tunnel: bool,
+    /// Shown in the handshake.
+    pub(crate) client: Option<&'a Client>,
 }
 
 /// Why no connection was set up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The resolver failed.
+    /// The resolver failed; with the response code where there was a response.
     #[error("the name of the destination could not be resolved")]
-    Resolve(#[source] io::Error),
+    Resolve {
+        /// The name of the code.
+        rcode: Option<&'static str>,
+    },
     /// The resolver did not answer.
     #[error("the resolver did not answer in time")]
     ResolveTimeout,
@@ -59,8 +74,8 @@ pub(crate) enum Error {
     /// TCP or TLS took too long.
     #[error("the connection was not set up in time")]
     Timeout,
-    /// The connection broke inside the handshake.
-    #[error("the connection broke inside the TLS handshake")]
+    /// The connection broke inside the set-up.
+    #[error("the connection broke while it was set up")]
     Broken(#[source] io::Error),
     /// The origin speaks no version of HTTP that was offered.
     #[error("the origin speaks no version of HTTP that was offered")]
@@ -71,59 +86,93 @@ pub(crate) enum Error {
         /// Ours.
         code: Code,
         /// Its name in records.
-        cause: &'static str,
+        cause: String,
+        /// What the other side said.
+        alert: Option<Alert>,
     },
-    /// The trusted certificates of the policy can't be used.
-    #[error("the certificates that policy trusts for this host can't be read")]
-    Trust(#[source] tls::Error),
+    /// The trusted certificates of the policy, or the client's own, can't be used.
+    #[error("the certificates that policy names for this host can't be used")]
+    Trust(#[source] TlsError),
+    /// The upstream proxy opened no tunnel.
+    #[error("the upstream proxy answered {status} and opened no tunnel")]
+    Refused {
+        /// Its answer.
+        status: u16,
+        /// Its `Proxy-Status`.
+        said: Said,
+    },
+    /// What the upstream proxy sent is no response.
+    #[error("the upstream proxy did not answer in HTTP/1.1")]
+    ParentSpeech,
 }
 
 impl Error {
     /// The verdict: nothing was dispatched (contract C-1).
-    #[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
     pub(crate) fn verdict(&self) -> Verdict {
         let backoff = |code| Verdict::not_connected(Retry::Backoff, code);
         let correct = |code| Verdict::not_connected(Retry::AfterCorrection, code);
         match self {
-            Self::Resolve(_) => backoff(Code::DnsError),
+            Self::Resolve { .. } => backoff(Code::DnsError),
             Self::ResolveTimeout => backoff(Code::DnsTimeout),
             Self::NotFound => correct(Code::DestinationNotFound),
             Self::Prohibited => correct(Code::AddressProhibited),
-            Self::Connect(error) => match error.kind() {
-                io::ErrorKind::ConnectionRefused => backoff(Code::ConnectionRefused),
-                io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
-                    backoff(Code::DestinationUnroutable)
-                }
-                io::ErrorKind::TimedOut => backoff(Code::ConnectionTimeout),
-                _ => backoff(Code::ConnectionTerminated),
-            },
+            Self::Connect(error) => backoff(connect_code(error)),
             Self::Timeout => backoff(Code::ConnectionTimeout),
             Self::Broken(_) => backoff(Code::ConnectionTerminated),
             Self::NoProtocol => correct(Code::TlsAlertReceived),
             Self::Tls { code, .. } => correct(*code),
             Self::Trust(_) => correct(Code::TlsCertificateError),
+            Self::Refused { status: 429 | 500.., .. } => backoff(Code::ProxyTunnelRefused),
+            Self::Refused { .. } => correct(Code::ProxyTunnelRefused),
+            Self::ParentSpeech => correct(Code::ProxyTunnelRefused),
         }
     }
 
     /// The name of the cause in records.
     fn cause(&self) -> String {
         match self {
-            Self::Resolve(_) => "DNS_ERROR".to_owned(),
+            Self::Resolve { rcode } => {
+                rcode.map_or("DNS_ERROR".to_owned(), |rcode| format!("DNS_{rcode}"))
+            }
             Self::ResolveTimeout => "DNS_TIMEOUT".to_owned(),
             Self::NotFound => "NAME_NOT_FOUND".to_owned(),
             Self::Prohibited => "ADDRESS_PROHIBITED".to_owned(),
             Self::Connect(error) | Self::Broken(error) => errno(error),
             Self::Timeout => "ETIMEDOUT".to_owned(),
             Self::NoProtocol => "ALERT_NO_APPLICATION_PROTOCOL".to_owned(),
-            Self::Tls { cause, .. } => (*cause).to_owned(),
+            Self::Tls { cause, .. } => cause.clone(),
             Self::Trust(_) => "TRUST_UNREADABLE".to_owned(),
+            Self::Refused { status, .. } => format!("PROXY_HTTP_{status}"),
+            Self::ParentSpeech => "PROXY_SPEECH".to_owned(),
         }
     }
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
+fn connect_code(error: &io::Error) -> Code {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Code::ConnectionRefused,
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+            Code::DestinationUnroutable
+        }
+        io::ErrorKind::TimedOut => Code::ConnectionTimeout,
+        // Out of descriptors is our own lack.
+        _ if error.raw_os_error().is_some_and(is_out_of_descriptors) => Code::InternalError,
+        _ => Code::ConnectionTerminated,
+    }
+}
+
+fn is_out_of_descriptors(errno: i32) -> bool {
+    let errno = rustix::io::Errno::from_raw_os_error(errno);
+    errno == rustix::io::Errno::MFILE || errno == rustix::io::Errno::NFILE
 }
 
 /// A name of an I/O error for records.
 #[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
 pub(crate) fn errno(error: &io::Error) -> String {
+    if let Some(alert) = Alert::behind(error) {
+        return alert.cause();
+    }
     let name = match error.kind() {
         io::ErrorKind::ConnectionRefused => "ECONNREFUSED",
         io::ErrorKind::ConnectionReset => "ECONNRESET",
@@ -138,182 +187,267 @@ pub(crate) fn errno(error: &io::Error) -> String {
     name.to_owned()
 }
 
-/// Sets up one connection, in as many rounds as the plan allows for what may pass by itself. Every try
-/// is told to `record` (contract C-4); none sends a request byte.
-pub(crate) async fn dial(
-    plan: &Plan<'_>,
-    trust: &Trust,
-    mut record: impl FnMut(SetupAttempt),
-) -> Result<Idle, Error> {
-    let deadline = Instant::now() + plan.timeout;
-    let mut n = 0;
-    for round in 1.. {
-        let error = match dial_once(plan, trust, deadline, &mut n, &mut record).await {
-            Ok(idle) => return Ok(idle),
-            Err(error) => error,
-        };
-        let until = Instant::now() + pause(round - 1, chance());
-        if round >= plan.rounds || error.verdict().retry() != Retry::Backoff || until >= deadline {
-            return Err(error);
-        }
-        tokio::time::sleep_until(until).await;
-    }
-    Err(Error::Timeout)
+/// A failed set-up, and how far the way was known.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub(crate) struct Failure {
+    /// What failed.
+    #[source]
+    pub(crate) error: Error,
+    /// The hop that was asked, by its address or name.
+    pub(crate) hop: String,
 }
 
-async fn dial_once(
-    plan: &Plan<'_>,
-    trust: &Trust,
-    deadline: Instant,
-    n: &mut u32,
-    record: &mut impl FnMut(SetupAttempt),
-) -> Result<Idle, Error> {
-    let mut told = |stage: SetupStage, address: Option<SocketAddr>, result: Result<(), &Error>| {
-        *n += 1;
-        let code = result.err().map_or_else(|| "ok".to_owned(), Error::cause);
-        record(SetupAttempt { n: *n, stage, code, address: address.map(|a| a.to_string()) });
-    };
-    let addresses = match resolve(plan.authority, deadline).await {
-        Ok(addresses) => addresses,
-        Err(error) => {
-            told(SetupStage::Resolve, None, Err(&error));
-            return Err(error);
+/// Tells each try of one set-up, numbered (contract C-4).
+struct Told<F> {
+    n: u32,
+    record: F,
+}
+
+impl<F: FnMut(SetupAttempt)> Told<F> {
+    fn tell(&mut self, stage: SetupStage, address: Option<SocketAddr>, code: String) {
+        self.n += 1;
+        let address = address.map(|address| address.to_string());
+        (self.record)(SetupAttempt { n: self.n, stage, code, address });
+    }
+}
+
+/// What sets connections up.
+pub(crate) struct Dialer {
+    trust: Trust,
+    names: Names,
+}
+
+impl Dialer {
+    /// Trusts the system's roots; asks these name servers, or the system's.
+    pub(crate) fn new(servers: &[SocketAddr]) -> Result<Self, rustls::Error> {
+        Ok(Self { trust: Trust::load()?, names: Names::new(servers) })
+    }
+
+    /// Sets up one connection, in as many rounds as the plan allows for what may pass by itself.
+    /// Every try is told to `record` (contract C-4); none sends a request byte.
+    pub(crate) async fn dial(
+        &self,
+        plan: &Plan<'_>,
+        record: impl FnMut(SetupAttempt),
+    ) -> Result<Idle, Failure> {
+        let deadline = Instant::now() + plan.timeout;
+        let mut told = Told { n: 0, record };
+        let mut round = 1;
+        loop {
+            let failure = match self.dial_once(plan, deadline, &mut told).await {
+                Ok(idle) => return Ok(idle),
+                Err(failure) => failure,
+            };
+            let until = Instant::now() + pause(round - 1, chance());
+            let passes = failure.error.verdict().retry() == Retry::Backoff;
+            if round >= plan.rounds || !passes || until >= deadline {
+                return Err(failure);
+            }
+            tokio::time::sleep_until(until).await;
+            round += 1;
         }
-    };
-    let allowed = |a: &SocketAddr| plan.private_addresses || address::is_public(a.ip());
-    let mut last = Error::NotFound;
-    let mut tried = 0;
-    for address in addresses.iter().filter(|a| allowed(a)).take(MAX_ADDRESSES) {
-        tried += 1;
-        match connect(plan, *address, trust, deadline).await {
-            Ok(idle) => {
-                let stage = match plan.scheme {
-                    Scheme::Http => SetupStage::TcpConnect,
-                    Scheme::Https => SetupStage::TlsHandshake,
+    }
+
+    async fn dial_once<F: FnMut(SetupAttempt)>(
+        &self,
+        plan: &Plan<'_>,
+        deadline: Instant,
+        told: &mut Told<F>,
+    ) -> Result<Idle, Failure> {
+        let next = plan.parent.map_or(plan.authority, |parent| &parent.authority);
+        let fail = |error, address: Option<SocketAddr>| {
+            let hop = address.map_or_else(|| next.to_string(), |address| address.to_string());
+            Failure { error, hop }
+        };
+        let mut left = match self.addresses(plan, next, deadline, told).await {
+            Ok(left) => left,
+            Err((error, address)) => return Err(fail(error, address)),
+        };
+        let (mut plan, mut last) = (*plan, fail(Error::NotFound, None));
+        loop {
+            let won = race::connect(&mut left, deadline, |address, tried| {
+                let error = match tried {
+                    Try::Connected => return,
+                    Try::Overtaken => {
+                        let code = "OVERTAKEN".to_owned();
+                        return told.tell(SetupStage::TcpConnect, Some(address), code);
+                    }
+                    Try::Failed(error) => Error::Connect(again(error)),
+                    Try::TimedOut => Error::Timeout,
                 };
-                told(stage, Some(*address), Ok(()));
-                return Ok(idle);
-            }
-            Err((stage, error)) => {
-                told(stage, Some(*address), Err(&error));
-                last = error;
-            }
-        }
-        // An origin without HTTP/1.1 is asked again, with HTTP/2. Nothing was sent yet.
-        if matches!(last, Error::NoProtocol) && plan.offer == Offer::Http11 {
-            let plan = Plan { offer: Offer::Http2, ..*plan };
-            match connect(&plan, *address, trust, deadline).await {
+                told.tell(SetupStage::TcpConnect, Some(address), error.cause());
+                last = fail(error, Some(address));
+            });
+            let Some((tcp, address)) = won.await else { return Err(last) };
+            let (stage, error) = match self.set_up(&plan, tcp, address, deadline).await {
                 Ok(idle) => {
-                    told(SetupStage::TlsHandshake, Some(*address), Ok(()));
+                    told.tell(plan.last_stage(), Some(address), "ok".to_owned());
                     return Ok(idle);
                 }
-                Err((stage, error)) => {
-                    told(stage, Some(*address), Err(&error));
-                    last = error;
-                }
+                Err(failed) => failed,
+            };
+            told.tell(stage, Some(address), error.cause());
+            if matches!(error, Error::NoProtocol) && plan.offer == Offer::Http11 {
+                // An origin without HTTP/1.1 is asked again, with HTTP/2. Nothing was sent yet.
+                plan.offer = Offer::Http2;
+                left.push_front(address);
             }
-        }
-        if Instant::now() >= deadline {
-            break;
-        }
-    }
-    if tried == 0 && !addresses.is_empty() {
-        let first = addresses.first().copied();
-        told(SetupStage::AddressCheck, first, Err(&Error::Prohibited));
-        return Err(Error::Prohibited);
-    }
-    Err(last)
-}
-
-async fn resolve(authority: &Authority, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
-    let name = match &authority.host {
-        Host::Address(address) => return Ok(vec![SocketAddr::new(*address, authority.port)]),
-        Host::Name(name) => name,
-    };
-    let looked_up = timeout_at(deadline, tokio::net::lookup_host((name.as_ref(), authority.port)));
-    match looked_up.await {
-        Err(_) => Err(Error::ResolveTimeout),
-        Ok(Ok(addresses)) => {
-            let addresses: Vec<_> = addresses.collect();
-            if addresses.is_empty() { Err(Error::NotFound) } else { Ok(addresses) }
-        }
-        Ok(Err(error)) => {
-            // The resolver's own kind is only in its words (getaddrinfo: EAI_NONAME, EAI_NODATA).
-            let words = error.to_string();
-            let unknown = ["not known", "No address associated", "nodename nor servname"];
-            if unknown.iter().any(|known| words.contains(known)) {
-                Err(Error::NotFound)
-            } else {
-                Err(Error::Resolve(error))
+            let decided = matches!(error, Error::Refused { .. } | Error::Trust(_));
+            last = fail(error, Some(address));
+            if decided || Instant::now() >= deadline {
+                return Err(last);
             }
         }
     }
-}
 
-async fn connect(
-    plan: &Plan<'_>,
-    address: SocketAddr,
-    trust: &Trust,
-    deadline: Instant,
-) -> Result<Idle, (SetupStage, Error)> {
-    let tcp = timeout_at(deadline, TcpStream::connect(address))
-        .await
-        .map_err(|_| (SetupStage::TcpConnect, Error::Timeout))?
-        .map_err(|error| (SetupStage::TcpConnect, Error::Connect(error)))?;
-    tcp.set_nodelay(true).map_err(|error| (SetupStage::TcpConnect, Error::Connect(error)))?;
-    let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
-    let (wire, identity) = match plan.scheme {
-        Scheme::Http => (Wire::Plain(tcp), PeerIdentity::Unverified),
-        Scheme::Https => {
-            let at = |error| (SetupStage::TlsHandshake, error);
-            timeout_at(deadline, handshake(plan, tcp, trust))
+    /// The addresses that may be dialled, checked, in the order of trying.
+    async fn addresses<F: FnMut(SetupAttempt)>(
+        &self,
+        plan: &Plan<'_>,
+        next: &Authority,
+        deadline: Instant,
+        told: &mut Told<F>,
+    ) -> Result<VecDeque<SocketAddr>, (Error, Option<SocketAddr>)> {
+        // The operator named the proxy: its address is not the caller's choice. Literal targets are
+        // judged all the same; names are the proxy's to resolve.
+        let through = plan.parent.is_some();
+        if let Host::Address(address) = plan.authority.host
+            && through
+            && !is_allowed(address, plan.private_addresses)
+        {
+            let address = Some(SocketAddr::new(address, plan.authority.port));
+            told.tell(SetupStage::AddressCheck, address, Error::Prohibited.cause());
+            return Err((Error::Prohibited, address));
+        }
+        let resolved = match &next.host {
+            Host::Address(address) => Ok(vec![*address]),
+            Host::Name(name) => self.names.resolve(name, deadline).await,
+        };
+        let all: Vec<_> = match resolved {
+            Ok(all) => all.into_iter().map(|address| SocketAddr::new(address, next.port)).collect(),
+            Err(error) => {
+                told.tell(SetupStage::Resolve, None, error.cause());
+                return Err((error, None));
+            }
+        };
+        let allowed = |a: &&SocketAddr| through || is_allowed(a.ip(), plan.private_addresses);
+        let left: VecDeque<_> = all.iter().filter(allowed).take(MAX_ADDRESSES).copied().collect();
+        if left.is_empty() && !all.is_empty() {
+            let first = all.first().copied();
+            told.tell(SetupStage::AddressCheck, first, Error::Prohibited.cause());
+            return Err((Error::Prohibited, first));
+        }
+        Ok(left)
+    }
+
+    /// From TCP to a connection that carries exchanges.
+    async fn set_up(
+        &self,
+        plan: &Plan<'_>,
+        tcp: TcpStream,
+        address: SocketAddr,
+        deadline: Instant,
+    ) -> Result<Idle, (SetupStage, Error)> {
+        let of = |stage| move |error| (stage, error);
+        tcp.set_nodelay(true).map_err(|error| (SetupStage::TcpConnect, Error::Connect(error)))?;
+        let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
+        let link = timeout_at(deadline, self.link(plan, tcp))
+            .await
+            .unwrap_or(Err(Error::Timeout))
+            .map_err(of(SetupStage::ProxyTunnel))?;
+        let (wire, identity) = match plan.scheme {
+            Scheme::Http => (Wire::Plain(link), PeerIdentity::Unverified),
+            Scheme::Https => timeout_at(deadline, self.handshake(plan, link))
                 .await
-                .map_err(|_| at(Error::Timeout))?
-                .map_err(at)?
+                .unwrap_or(Err(Error::Timeout))
+                .map_err(of(SetupStage::TlsHandshake))?,
+        };
+        let peer = Peer { connection, address, identity, reused: false };
+        if !wire.speaks_http2() {
+            return Ok(Idle::new(wire, peer));
         }
-    };
-    let peer = Peer { connection, address, identity, reused: false };
-    if !wire.speaks_http2() {
-        return Ok(Idle::new(wire, peer));
+        let begun = timeout_at(deadline, http2::Connection::begin(wire, peer)).await;
+        let begun = begun.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        begun
+            .map(Idle::on_streams)
+            .map_err(|error| (SetupStage::TlsHandshake, Error::Broken(error)))
     }
-    let begun = timeout_at(deadline, http2::Connection::begin(wire, peer));
-    let at = |error| (SetupStage::TlsHandshake, error);
-    let begun = begun.await.map_err(|_| at(Error::Timeout))?;
-    begun.map(Idle::on_streams).map_err(|error| at(Error::Broken(error)))
+
+    /// The connection to the origin, directly or through the upstream proxy.
+    async fn link(&self, plan: &Plan<'_>, tcp: TcpStream) -> Result<Link, Error> {
+        let Some(parent) = plan.parent else { return Ok(Link::Plain(tcp)) };
+        let mut link = match parent.scheme {
+            Scheme::Http => Link::Plain(tcp),
+            Scheme::Https => {
+                let config = self.trust.config(&parent.trust, Offer::Http11);
+                let config = config.map_err(Error::Trust)?;
+                Link::Tls(Box::new(tls(config, &parent.authority.host, tcp).await?))
+            }
+        };
+        if plan.scheme == Scheme::Https || plan.tunnel {
+            parent::tunnel(&mut link, parent, plan.authority).await?;
+        }
+        Ok(link)
+    }
+
+    async fn handshake(&self, plan: &Plan<'_>, link: Link) -> Result<(Wire, PeerIdentity), Error> {
+        let config = match plan.client {
+            None => self.trust.config(plan.trust, plan.offer),
+            Some(client) => self.trust.with_client(plan.trust, plan.offer, client),
+        };
+        let tls = tls(config.map_err(Error::Trust)?, &plan.authority.host, link).await?;
+        let (_, session) = tls.get_ref();
+        let leaf = session.peer_certificates().and_then(<[_]>::first).map(|leaf| Digest::of(leaf));
+        let missing = || Error::Tls {
+            code: Code::TlsCertificateError,
+            cause: "CERT_MISSING".to_owned(),
+            alert: None,
+        };
+        let leaf = leaf.ok_or_else(missing)?;
+        let resumed = session.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
+        let identity = PeerIdentity::Tls { name: plan.authority.host.to_string(), leaf, resumed };
+        Ok((Wire::Tls(Box::new(tls)), identity))
+    }
 }
 
-async fn handshake(
-    plan: &Plan<'_>,
-    tcp: TcpStream,
-    trust: &Trust,
-) -> Result<(Wire, PeerIdentity), Error> {
-    let config = trust.config(plan.trust, plan.offer).map_err(Error::Trust)?;
-    let name = match &plan.authority.host {
+impl Plan<'_> {
+    /// The stage that a set-up ends with.
+    const fn last_stage(&self) -> SetupStage {
+        match (self.scheme, self.parent) {
+            (Scheme::Https, _) => SetupStage::TlsHandshake,
+            (Scheme::Http, Some(_)) if self.tunnel => SetupStage::ProxyTunnel,
+            (Scheme::Http, _) => SetupStage::TcpConnect,
+        }
+    }
+}
+
+/// One handshake, as far as a verified certificate of the host.
+async fn tls<S: AsyncRead + AsyncWrite + Unpin>(
+    config: std::sync::Arc<rustls::ClientConfig>,
+    host: &Host,
+    stream: S,
+) -> Result<TlsStream<S>, Error> {
+    let name = match host {
         Host::Address(address) => ServerName::from(*address),
-        Host::Name(name) => ServerName::try_from(name.to_string())
-            .map_err(|_| Error::Tls { code: Code::TlsProtocolError, cause: "TLS_NAME" })?,
+        Host::Name(name) => ServerName::try_from(name.to_string()).map_err(|_| Error::Tls {
+            code: Code::TlsProtocolError,
+            cause: "TLS_NAME".to_owned(),
+            alert: None,
+        })?,
     };
-    let tls = TlsConnector::from(Arc::clone(&config)).connect(name, tcp).await;
-    let tls = tls.map_err(|error| {
+    TlsConnector::from(config).connect(name, stream).await.map_err(|error| {
         let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        let refused = rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol);
-        if cause == Some(&refused) {
-            return Error::NoProtocol;
-        }
-        match cause.map(tls::classify) {
-            Some((code, cause)) => Error::Tls { code, cause },
-            None => Error::Broken(error),
-        }
-    })?;
-    let (_, session) = tls.get_ref();
-    let leaf = session.peer_certificates().and_then(<[_]>::first).map(|leaf| Digest::of(leaf));
-    let leaf = leaf.ok_or(Error::Tls { code: Code::TlsCertificateError, cause: "CERT_MISSING" })?;
-    let resumed = session.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
-    let identity = PeerIdentity::Tls { name: plan.authority.host.to_string(), leaf, resumed };
-    Ok((Wire::Tls(Box::new(tls)), identity))
+        cause.map(super::tls::failure).unwrap_or(Error::Broken(error))
+    })
 }
 
-/// Whether the address of a kept connection may carry a call of this grant.
+/// The error once more: the library's own can't be copied.
+fn again(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
+}
+
+/// Whether an address may carry a call of this grant.
 pub(crate) fn is_allowed(address: IpAddr, private_addresses: bool) -> bool {
     private_addresses || address::is_public(address)
 }

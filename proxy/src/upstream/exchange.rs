@@ -28,14 +28,21 @@ use zeroize::Zeroizing;
 /// Interim responses before a final one, at most.
 const MAX_INTERIM: u32 = 32;
 
+/// The connection to the next hop; TLS only towards an upstream proxy.
+pub(crate) type Link = crate::wire::Wire<TcpStream, TlsStream<TcpStream>>;
+
 /// The transport to an origin.
-pub(crate) type Wire = crate::wire::Wire<TlsStream<TcpStream>>;
+pub(crate) type Wire = crate::wire::Wire<Link, TlsStream<Link>>;
 
 impl Wire {
     fn tcp(&self) -> &TcpStream {
-        match self {
-            Self::Plain(tcp) => tcp,
+        let link = match self {
+            Self::Plain(link) => link,
             Self::Tls(tls) => tls.get_ref().0,
+        };
+        match link {
+            Link::Plain(tcp) => tcp,
+            Link::Tls(tls) => tls.get_ref().0,
         }
     }
 
@@ -57,10 +64,12 @@ impl Wire {
             Ok(_) => {}
         }
         // Bytes are there. On TLS they may be a session ticket, which is no content.
-        let Self::Tls(tls) = self else { return false };
+        if matches!(self, Self::Plain(Link::Plain(_))) {
+            return false;
+        }
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut buf = ReadBuf::new(&mut byte);
-        Pin::new(tls).poll_read(&mut cx, &mut buf).is_pending()
+        Pin::new(self).poll_read(&mut cx, &mut buf).is_pending()
     }
 }
 
@@ -122,6 +131,10 @@ impl Idle {
 
     pub(crate) const fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    pub(super) const fn since(&self) -> Instant {
+        self.since
     }
 
     pub(super) fn idle_for(&self) -> std::time::Duration {

@@ -27,8 +27,20 @@ pub(crate) struct Key {
     pub(crate) trust: Vec<PathBuf>,
     /// Id and version of the credential.
     pub(crate) credential: Option<(String, u64)>,
+    /// The upstream proxy, and as whom.
+    pub(crate) parent: Option<Through>,
     /// The versions of HTTP that were offered.
     pub(crate) offer: Offer,
+}
+
+/// What identifies the way through an upstream proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Through {
+    pub(crate) scheme: Scheme,
+    pub(crate) authority: Authority,
+    pub(crate) trust: Vec<PathBuf>,
+    /// Id and version of the credential.
+    pub(crate) credential: Option<(String, u64)>,
 }
 
 /// A connection that carries many exchanges, and when the last of them began.
@@ -73,9 +85,11 @@ impl Pool {
 
     /// Keeps a new connection for the exchanges after its first, if it carries many.
     pub(crate) fn share(&self, key: &Key, idle: &Idle) {
-        if let Some(connection) = idle.streams()
-            && self.streams.len() < KEYS
-        {
+        if let Some(connection) = idle.streams() {
+            if self.streams.len() >= KEYS && !self.streams.contains_key(key) {
+                self.drop_ended();
+                evict(&self.streams, |kept| kept.used);
+            }
             let streams = Streams { connection: connection.clone(), used: Instant::now() };
             self.streams.insert(key.clone(), streams);
         }
@@ -83,27 +97,102 @@ impl Pool {
 
     /// Closes what lay idle for too long.
     pub(crate) fn sweep(&self) {
-        // Exchanges under way keep their connection open.
-        self.streams
-            .retain(|_, kept| kept.used.elapsed() < IDLE && kept.connection.again().is_some());
+        self.drop_ended();
         self.idle.retain(|_, kept| {
             kept.retain(|idle| idle.idle_for() < IDLE);
             !kept.is_empty()
         });
     }
 
+    /// Forgets connections that carry many exchanges and are over. Exchanges under way keep theirs
+    /// open.
+    fn drop_ended(&self) {
+        self.streams
+            .retain(|_, kept| kept.used.elapsed() < IDLE && kept.connection.again().is_some());
+    }
+
     /// Keeps a connection.
     pub(crate) fn put(&self, key: Key, idle: Idle) {
         if self.idle.len() >= KEYS && !self.idle.contains_key(&key) {
             self.sweep();
-            if self.idle.len() >= KEYS {
-                return;
-            }
+            evict(&self.idle, |kept| {
+                kept.iter().map(Idle::since).max().unwrap_or_else(Instant::now)
+            });
         }
         let mut kept = self.idle.entry(key).or_default();
         kept.retain(|idle| idle.idle_for() < IDLE);
         if kept.len() < PER_KEY {
             kept.push(idle);
         }
+    }
+}
+
+/// Makes room for one key more: the one that was used least recently goes, so that origins of late
+/// never stand behind those of the past.
+fn evict<V>(kept: &DashMap<Key, V>, used: impl Fn(&V) -> Instant) {
+    if kept.len() < KEYS {
+        return;
+    }
+    let oldest = kept.iter().min_by_key(|entry| used(entry.value())).map(|e| e.key().clone());
+    if let Some(oldest) = oldest {
+        kept.remove(&oldest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::exchange::{Link, Peer, Wire};
+    use super::*;
+    use journal::contract::PeerIdentity;
+    use tokio::net::{TcpListener, TcpStream};
+
+    fn key(port: u16) -> Key {
+        let host = crate::target::Host::Address([127, 0, 0, 1].into());
+        Key {
+            scheme: Scheme::Http,
+            authority: Authority { host, port },
+            trust: Vec::new(),
+            credential: None,
+            parent: None,
+            offer: Offer::Http11,
+        }
+    }
+
+    /// A pool that is full of other origins takes a new one at once, and the one that was idle for
+    /// longest goes.
+    #[tokio::test]
+    async fn a_full_pool_takes_new_origins() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+        let address = listener.local_addr().expect("address");
+        let pool = Pool::default();
+        let (mut accepted, last) = (Vec::new(), u16::try_from(KEYS).expect("few") + 1);
+        for port in 1..=last {
+            let tcp = TcpStream::connect(address).await.expect("connect");
+            accepted.push(listener.accept().await.expect("accept"));
+            let identity = PeerIdentity::Unverified;
+            let peer = Peer { connection: port.into(), address, identity, reused: false };
+            pool.put(key(port), Idle::new(Wire::Plain(Link::Plain(tcp)), peer));
+        }
+        let take = |port| pool.take(&key(port), true, |_| true).map(|idle| idle.peer().connection);
+        assert_eq!(pool.idle.len(), KEYS);
+        assert_eq!((take(1), take(2), take(last)), (None, Some(2), Some(last.into())));
+        // What identifies trust keeps connections apart (contract C-5).
+        for other in [
+            Key { trust: vec!["/x".into()], ..key(3) },
+            Key { credential: Some(("c".to_owned(), 1)), ..key(3) },
+            Key { offer: Offer::Http2, ..key(3) },
+            Key {
+                parent: Some(Through {
+                    scheme: Scheme::Http,
+                    authority: key(4).authority,
+                    trust: Vec::new(),
+                    credential: None,
+                }),
+                ..key(3)
+            },
+        ] {
+            assert!(pool.take(&other, true, |_| true).is_none());
+        }
+        assert_eq!(take(3), Some(3));
     }
 }

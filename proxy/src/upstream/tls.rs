@@ -3,6 +3,7 @@
 use super::versions::Offer;
 use dashmap::DashMap;
 use journal::contract::Code;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -19,6 +20,19 @@ pub(crate) enum Error {
     /// The settings could not be built.
     #[error("build TLS settings")]
     Config(#[source] rustls::Error),
+}
+
+/// A client certificate, its key inside.
+pub(crate) struct Client(CertifiedKey);
+
+impl Client {
+    /// # Errors
+    /// The key is of no supported kind, or not the certificate's.
+    pub(crate) fn new(certificate: &policy::ClientCertificate) -> Result<Self, rustls::Error> {
+        let provider = rustls::crypto::ring::default_provider();
+        let chain = certificate.chain.clone();
+        CertifiedKey::from_der(chain, certificate.expose_key(), &provider).map(Self)
+    }
 }
 
 /// Extra roots by file, with the time of each file's last change.
@@ -41,7 +55,7 @@ impl Trust {
         let (added, ignored) = roots.add_parsable_certificates(native.certs);
         tracing::debug!(added, ignored, "system roots loaded");
         let trust = Self { roots, configs: DashMap::new() };
-        trust.build(&[], Offer::Http11).map(|_| trust).map_err(|error| match error {
+        trust.build(&[], Offer::Http11, None).map(|_| trust).map_err(|error| match error {
             Error::Config(error) => error,
             Error::File(_) => rustls::Error::General("no file was read".to_owned()),
         })
@@ -60,7 +74,7 @@ impl Trust {
         if let Some(config) = self.configs.get(&key) {
             return Ok(Arc::clone(&config));
         }
-        let config = Arc::new(self.build(files, offer)?);
+        let config = Arc::new(self.build(files, offer, None)?);
         // A changed file leaves its old settings behind; there are few.
         if self.configs.len() > 256 {
             self.configs.clear();
@@ -69,7 +83,22 @@ impl Trust {
         Ok(config)
     }
 
-    fn build(&self, files: &[PathBuf], offer: Offer) -> Result<ClientConfig, Error> {
+    /// The same, with a client certificate. Not kept: the key lives as long as its connection.
+    pub(crate) fn with_client(
+        &self,
+        files: &[PathBuf],
+        offer: Offer,
+        client: &Client,
+    ) -> Result<Arc<ClientConfig>, Error> {
+        self.build(files, offer, Some(client)).map(Arc::new)
+    }
+
+    fn build(
+        &self,
+        files: &[PathBuf],
+        offer: Offer,
+        client: Option<&Client>,
+    ) -> Result<ClientConfig, Error> {
         let mut roots = self.roots.clone();
         for file in files {
             for certificate in CertificateDer::pem_file_iter(file).map_err(Error::File)? {
@@ -78,11 +107,17 @@ impl Trust {
             }
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(Error::Config)?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+        let mut config = match client {
+            None => builder.with_no_client_auth(),
+            Some(Client(key)) => {
+                let shown = SingleCertAndKey::from(key.clone());
+                builder.with_client_cert_resolver(Arc::new(shown))
+            }
+        };
         config.alpn_protocols = match offer {
             Offer::Http2 => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             Offer::Http11 => vec![b"http/1.1".to_vec()],
@@ -93,17 +128,97 @@ impl Trust {
     }
 }
 
+/// A TLS alert of the other side (RFC 8446 section 6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Alert {
+    /// Its number.
+    pub(crate) id: u8,
+    /// Its name.
+    pub(crate) name: &'static str,
+}
+
+impl Alert {
+    /// The other side speaks none of the protocols that were offered (RFC 7301).
+    pub(crate) const NO_PROTOCOL: Self = Self { id: 120, name: "no_application_protocol" };
+
+    fn of(description: AlertDescription) -> Self {
+        let id = u8::from(description);
+        let known = ALERTS.iter().find(|(known, _)| *known == id);
+        Self { id, name: known.map_or("unknown", |(_, name)| name) }
+    }
+
+    /// The alert behind an error of a connection, if there is one.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
+    pub(crate) fn behind(error: &std::io::Error) -> Option<Self> {
+        match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+            rustls::Error::AlertReceived(description) => Some(Self::of(*description)),
+            _ => None,
+        }
+    }
+
+    /// The name of the cause in records.
+    pub(crate) fn cause(self) -> String {
+        format!("ALERT_{}", self.name.to_ascii_uppercase())
+    }
+}
+
+/// The alerts of IANA's registry.
+const ALERTS: &[(u8, &str)] = &[
+    (0, "close_notify"),
+    (10, "unexpected_message"),
+    (20, "bad_record_mac"),
+    (22, "record_overflow"),
+    (40, "handshake_failure"),
+    (42, "bad_certificate"),
+    (43, "unsupported_certificate"),
+    (44, "certificate_revoked"),
+    (45, "certificate_expired"),
+    (46, "certificate_unknown"),
+    (47, "illegal_parameter"),
+    (48, "unknown_ca"),
+    (49, "access_denied"),
+    (50, "decode_error"),
+    (51, "decrypt_error"),
+    (70, "protocol_version"),
+    (71, "insufficient_security"),
+    (80, "internal_error"),
+    (86, "inappropriate_fallback"),
+    (90, "user_canceled"),
+    (109, "missing_extension"),
+    (110, "unsupported_extension"),
+    (112, "unrecognized_name"),
+    (113, "bad_certificate_status_response"),
+    (115, "unknown_psk_identity"),
+    (116, "certificate_required"),
+    (120, "no_application_protocol"),
+];
+
+/// A failed handshake.
+pub(crate) fn failure(error: &rustls::Error) -> super::dial::Error {
+    let refused = rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol);
+    if *error == refused {
+        return super::dial::Error::NoProtocol;
+    }
+    let (code, cause, alert) = classify(error);
+    super::dial::Error::Tls { code, cause, alert }
+}
+
 /// A failed handshake in the words of records: our code, and a name of the cause.
 #[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
-pub(crate) fn classify(error: &rustls::Error) -> (Code, &'static str) {
+fn classify(error: &rustls::Error) -> (Code, String, Option<Alert>) {
+    let protocol = |cause: &str| (Code::TlsProtocolError, cause.to_owned(), None);
+    let untrusted = |cause: &str| (Code::TlsCertificateError, cause.to_owned(), None);
     match error {
-        rustls::Error::InvalidCertificate(cause) => (Code::TlsCertificateError, certificate(cause)),
-        rustls::Error::NoCertificatesPresented => (Code::TlsCertificateError, "CERT_MISSING"),
-        rustls::Error::AlertReceived(alert) => (Code::TlsAlertReceived, alert_name(*alert)),
-        rustls::Error::PeerIncompatible(_) => (Code::TlsProtocolError, "TLS_INCOMPATIBLE"),
-        rustls::Error::PeerMisbehaved(_) => (Code::TlsProtocolError, "TLS_MISBEHAVED"),
-        rustls::Error::NoApplicationProtocol => (Code::TlsProtocolError, "TLS_NO_PROTOCOL"),
-        _ => (Code::TlsProtocolError, "TLS_PROTOCOL"),
+        rustls::Error::InvalidCertificate(cause) => untrusted(certificate(cause)),
+        rustls::Error::NoCertificatesPresented => untrusted("CERT_MISSING"),
+        rustls::Error::AlertReceived(description) => {
+            let alert = Alert::of(*description);
+            (Code::TlsAlertReceived, alert.cause(), Some(alert))
+        }
+        rustls::Error::PeerIncompatible(_) => protocol("TLS_INCOMPATIBLE"),
+        rustls::Error::PeerMisbehaved(_) => protocol("TLS_MISBEHAVED"),
+        rustls::Error::NoApplicationProtocol => protocol("TLS_NO_PROTOCOL"),
+        _ => protocol("TLS_PROTOCOL"),
     }
 }
 
@@ -125,20 +240,5 @@ fn certificate(cause: &CertificateError) -> &'static str {
             "CERT_WRONG_PURPOSE"
         }
         _ => "CERT_INVALID",
-    }
-}
-
-#[expect(clippy::wildcard_enum_match_arm, reason = "an open enumeration of another crate")]
-fn alert_name(alert: AlertDescription) -> &'static str {
-    match alert {
-        AlertDescription::HandshakeFailure => "ALERT_HANDSHAKE_FAILURE",
-        AlertDescription::BadCertificate => "ALERT_BAD_CERTIFICATE",
-        AlertDescription::CertificateRequired => "ALERT_CERTIFICATE_REQUIRED",
-        AlertDescription::UnrecognisedName => "ALERT_UNRECOGNISED_NAME",
-        AlertDescription::ProtocolVersion => "ALERT_PROTOCOL_VERSION",
-        AlertDescription::AccessDenied => "ALERT_ACCESS_DENIED",
-        AlertDescription::InternalError => "ALERT_INTERNAL_ERROR",
-        AlertDescription::NoApplicationProtocol => "ALERT_NO_APPLICATION_PROTOCOL",
-        _ => "ALERT",
     }
 }

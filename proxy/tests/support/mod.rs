@@ -12,8 +12,10 @@
     reason = "support of tests: a failure here is a failure of the test"
 )]
 
+pub mod dns;
 pub mod http2;
 pub mod origin;
+pub mod parent;
 pub mod wire;
 
 use async_trait::async_trait;

@@ -1,0 +1,81 @@
+//! Who the proxy is to callers that speak TLS with the proxy itself.
+
+use crate::ca::{self, Ca};
+use crate::target::Host;
+use rustls::ServerConfig;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A certificate that can't be used for the listener.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file holds no certificate or no key, or can't be read.
+    #[error("read certificate and key of the listener")]
+    File(#[source] rustls_pki_types::pem::Error),
+    /// There is no certificate in the file.
+    #[error("the file holds no certificate")]
+    Empty,
+    /// Certificate and key don't fit, or are of a kind that is not supported.
+    #[error("use certificate and key of the listener")]
+    Tls(#[source] rustls::Error),
+    /// The home's authority could not sign.
+    #[error("make a certificate for the listener")]
+    Authority(#[source] ca::Error),
+    /// Not a host.
+    #[error("the listener's name is not a host")]
+    Name,
+}
+
+/// Certificate and key of a listener.
+#[derive(Debug, Clone)]
+pub struct ListenerIdentity {
+    pub(crate) config: Arc<ServerConfig>,
+}
+
+impl ListenerIdentity {
+    /// A certificate chain and its key, as PEM files.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, Error> {
+        let chain = CertificateDer::pem_file_iter(certificate).map_err(Error::File)?;
+        let chain = chain.collect::<Result<Vec<_>, _>>().map_err(Error::File)?;
+        if chain.is_empty() {
+            return Err(Error::Empty);
+        }
+        let key = PrivateKeyDer::from_pem_file(key).map_err(Error::File)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(Error::Tls)?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(Error::Tls)?;
+        config.alpn_protocols = protocols();
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// A leaf of the home's authority for these names and addresses.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn from_ca(ca: &Ca, names: &[&str]) -> Result<Self, Error> {
+        let hosts: Result<Vec<Host>, _> = names
+            .iter()
+            .map(|name| match name.parse() {
+                Ok(address) => Ok(Host::Address(address)),
+                Err(_) => name.parse().map_err(|_| Error::Name),
+            })
+            .collect();
+        let mut config = ca.listener_config(&hosts?).map_err(Error::Authority)?;
+        config.alpn_protocols = protocols();
+        Ok(Self { config: Arc::new(config) })
+    }
+}
+
+/// Callers speak HTTP/1.1 with the proxy itself, and any version inside of their tunnels.
+fn protocols() -> Vec<Vec<u8>> {
+    vec![b"http/1.1".to_vec()]
+}

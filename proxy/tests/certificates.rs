@@ -1,0 +1,216 @@
+//! TLS with origins: who is verified, what is shown, and what alerts mean.
+
+#![allow(clippy::indexing_slicing, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use journal::contract::{Outcome, PeerIdentity};
+use policy::Secret;
+use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use support::{Client, Response, World};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+/// An authority that signs for both sides.
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().expect("key");
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).expect("authority").pem();
+        Self { pem, issuer: Issuer::new(params, key) }
+    }
+
+    /// Certificate and key as PEM text.
+    fn leaf(&self, name: &str) -> String {
+        let key = KeyPair::generate().expect("key");
+        let params = CertificateParams::new(vec![name.to_owned()]).expect("name");
+        let leaf = params.signed_by(&key, &self.issuer).expect("leaf");
+        leaf.pem() + &key.serialize_pem()
+    }
+}
+
+/// An origin that takes only clients with a certificate, and says by which they came.
+struct Origin {
+    port: u16,
+    /// The leaves that were shown, one a connection.
+    shown: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+async fn origin(
+    authority: &Authority,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> Origin {
+    let mut roots = rustls::RootCertStore::empty();
+    let pem = CertificateDer::from_pem_slice(authority.pem.as_bytes()).expect("PEM");
+    roots.add(pem).expect("root");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+    let leaf = authority.leaf("127.0.0.1");
+    let key = PrivatePkcs8KeyDer::from_pem_slice(leaf.as_bytes()).expect("key");
+    let chain = vec![CertificateDer::from_pem_slice(leaf.as_bytes()).expect("leaf")];
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[version])
+        .expect("versions")
+        .with_client_cert_verifier(verifier.build().expect("verifier"))
+        .with_single_cert(chain, key.into())
+        .expect("config");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let port = listener.local_addr().expect("address").port();
+    let shown = Arc::new(Mutex::new(Vec::new()));
+    let shared = Arc::clone(&shown);
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    tokio::spawn(async move {
+        loop {
+            let (tcp, _) = listener.accept().await.expect("accept");
+            let (acceptor, shown) = (acceptor.clone(), Arc::clone(&shared));
+            tokio::spawn(async move {
+                let mut tls = match acceptor.accept(tcp).into_fallible().await {
+                    Ok(tls) => tls,
+                    // Closing with unread bytes would reset the connection and lose the alert.
+                    Err((_, mut tcp)) => {
+                        tcp.shutdown().await.expect("shutdown");
+                        while matches!(tcp.read(&mut [0; 256]).await, Ok(1..)) {}
+                        return;
+                    }
+                };
+                let leaf = tls.get_ref().1.peer_certificates().expect("shown")[0].to_vec();
+                shown.lock().expect("lock").push(leaf);
+                let mut buffer = vec![0; 4096];
+                while matches!(tls.read(&mut buffer).await, Ok(1..)) {
+                    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                    tls.write_all(answer).await.expect("answer");
+                    tls.flush().await.expect("flush");
+                }
+            });
+        }
+    });
+    Origin { port, shown }
+}
+
+async fn world(directory: &Path, authority: &Authority, port: u16) -> World {
+    let file = directory.join("authority.pem");
+    std::fs::write(&file, &authority.pem).expect("file");
+    let terms = "private_addresses = \"allow\"\n";
+    let route = |name: &str, path: &str, credential: &str| {
+        format!(
+            "[[route]]\nname = \"{name}\"\n\
+             match = {{ host = \"127.0.0.1\", port = {port}, path = \"/{path}\" }}\n\
+             {credential}{terms}"
+        )
+    };
+    let credential =
+        |id: &str| format!("[[credential]]\nid = \"{id}\"\nsecret = \"{id}\"\ninject = \"mtls\"\n");
+    let extra = format!(
+        "[[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{}\"\n{}{}{}{}{}",
+        file.display(),
+        credential("one"),
+        credential("two"),
+        route("one", "one", "credential = \"one\"\n"),
+        route("two", "two", "credential = \"two\"\n"),
+        route("none", "none", ""),
+    );
+    World::with(|_, _| extra, proxy::Options::default()).await
+}
+
+async fn get(world: &World, port: u16, path: &str) -> Response {
+    let mut client = Client::connect(world.address).await;
+    let credentials = world.credentials();
+    client
+        .send(&format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+        .await;
+    assert_eq!(client.response("CONNECT").await.status, 200);
+    let mut client = client.into_tls(world.ca.certificate_pem(), "127.0.0.1").await;
+    client.send(&format!("GET /{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n")).await;
+    client.response("GET").await
+}
+
+fn der(pem: &str) -> Vec<u8> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM").to_vec()
+}
+
+/// C-5, I-2: each credential's certificate opens connections of its own, over TLS 1.2 and 1.3, to an
+/// origin whose identity is on record; the key is nowhere else.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_5_client_certificates_open_their_own_connections() {
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let directory = tempfile::tempdir().expect("directory");
+        let authority = Authority::new();
+        let origin = origin(&authority, version).await;
+        let world = world(directory.path(), &authority, origin.port).await;
+        let (one, two) = (authority.leaf("one"), authority.leaf("two"));
+        world.policy.set_secret("one", &Secret::from(one.clone())).expect("secret");
+        world.policy.set_secret("two", &Secret::from(two.clone())).expect("secret");
+        for path in ["one", "two", "one", "two"] {
+            let answer = get(&world, origin.port, path).await;
+            assert_eq!(answer.text(), "ok", "{version:?} {answer:?}");
+            let evidence = world.invocation(answer.id()).await.evidence();
+            let Some(PeerIdentity::Tls { name, .. }) = evidence.peer else { panic!("no TLS") };
+            assert_eq!(name, "127.0.0.1");
+        }
+        assert_eq!(*origin.shown.lock().expect("lock"), [der(&one), der(&two)]);
+        // A rotated certificate is shown from the next call on.
+        let three = authority.leaf("three");
+        world.policy.set_secret("one", &Secret::from(three.clone())).expect("secret");
+        assert_eq!(get(&world, origin.port, "one").await.text(), "ok");
+        assert_eq!(origin.shown.lock().expect("lock").last(), Some(&der(&three)));
+        let key = one.lines().rev().nth(1).expect("a line of the key").to_owned();
+        assert_eq!(world.files_with(&key), Vec::<std::path::PathBuf>::new());
+    }
+}
+
+/// I-1: what is no certificate with its key is found before anything is dialled.
+#[tokio::test(flavor = "multi_thread")]
+async fn i_1_client_certificates_that_can_not_be_used() {
+    let directory = tempfile::tempdir().expect("directory");
+    let authority = Authority::new();
+    let origin = origin(&authority, &rustls::version::TLS13).await;
+    let world = world(directory.path(), &authority, origin.port).await;
+    let (one, two) = (authority.leaf("one"), authority.leaf("two"));
+    let key_at = |pem: &str| pem.find("-----BEGIN PRIVATE KEY").expect("key");
+    let mixed = format!("{}{}", &one[..key_at(&one)], &two[key_at(&two)..]);
+    for text in ["no PEM at all".to_owned(), mixed] {
+        world.policy.set_secret("one", &Secret::from(text)).expect("secret");
+        let answer = get(&world, origin.port, "one").await;
+        assert_eq!(
+            answer.facts()[..3],
+            ["SECRET_UNREADABLE", "credential_injection", "not_attempted"]
+        );
+    }
+    assert_eq!(origin.shown.lock().expect("lock").len(), 0);
+}
+
+/// C-1, C-3: an origin that wants a certificate says so by an alert. Over TLS 1.2 that ends the
+/// set-up; over TLS 1.3 it comes after the request left, and proves nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_1_alerts_are_told() {
+    for (version, code, outcome) in [
+        (&rustls::version::TLS12, "TLS_ALERT_RECEIVED", Outcome::NotAttempted),
+        (&rustls::version::TLS13, "REMOTE_OUTCOME_UNKNOWN", Outcome::Unknown),
+    ] {
+        let directory = tempfile::tempdir().expect("directory");
+        let authority = Authority::new();
+        let origin = origin(&authority, version).await;
+        let world = world(directory.path(), &authority, origin.port).await;
+        let answer = get(&world, origin.port, "none").await;
+        assert_eq!((answer.status, answer.facts()[0].as_str()), (502, code), "{answer:?}");
+        assert_eq!(world.invocation(answer.id()).await.verdict().outcome(), outcome);
+        let said = answer.field("proxy-status");
+        let expected = format!(
+            "affiant;error=tls_alert_received;next-hop=\"127.0.0.1:{}\";alert-id=116;\
+             alert-message=\"certificate_required\";",
+            origin.port
+        );
+        assert!(said.starts_with(&expected), "{said}\n{expected}");
+    }
+}

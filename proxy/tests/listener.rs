@@ -1,0 +1,155 @@
+//! The proxy over TLS: callers whose proxy URL says `https`.
+
+#![allow(clippy::indexing_slicing, clippy::expect_used, reason = "tests")]
+
+mod support;
+
+use proxy::{ListenerIdentity, Options, Proxy};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{Client, World};
+use tokio::net::TcpListener;
+use tokio::process::Command;
+use tokio::sync::watch;
+
+/// What a control API would answer; none is asked here.
+struct Nothing;
+
+#[async_trait::async_trait]
+impl proxy::Control for Nothing {
+    async fn call(
+        &self,
+        _agent: &str,
+        _request: http::Request<bytes::Bytes>,
+    ) -> http::Response<bytes::Bytes> {
+        http::Response::new(bytes::Bytes::new())
+    }
+}
+
+/// A second listener beside the world's own.
+async fn listen(world: &World, identity: ListenerIdentity) -> (SocketAddr, watch::Sender<bool>) {
+    let proxy = Proxy::new(
+        world.journal.clone(),
+        Arc::clone(&world.policy),
+        Arc::clone(&world.ca),
+        Arc::new(Nothing),
+        Options::default(),
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let address = listener.local_addr().expect("address");
+    let (shutdown, watching) = watch::channel(false);
+    tokio::spawn(proxy.expect("proxy").serve_tls(listener, identity, watching));
+    (address, shutdown)
+}
+
+async fn curl(arguments: &[&str]) -> (String, String, bool) {
+    let mut command = Command::new("curl");
+    command.args(["-sS", "--noproxy", "", "-m", "20"]).args(arguments).kill_on_drop(true);
+    let output = tokio::time::timeout(Duration::from_secs(60), command.output());
+    let output = output.await.expect("in time").expect("curl");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (text(output.stdout), text(output.stderr), output.status.success())
+}
+
+/// curl, in clear text and in tunnels, with the certificate of the home's authority and with one of
+/// its own; a wrong name is refused by the client.
+#[tokio::test(flavor = "multi_thread")]
+async fn curl_speaks_tls_with_the_proxy() {
+    let world = World::new().await;
+    let own = own_files(world.home.path());
+    let home = world.ca_file().display().to_string();
+    let by_ca = ListenerIdentity::from_ca(&world.ca, &["localhost", "127.0.0.1"]);
+    let by_files = ListenerIdentity::from_files(&own.join("cert.pem"), &own.join("key.pem"));
+    let own_ca = own.join("cert.pem").display().to_string();
+    for (identity, ca) in [(by_ca, home.clone()), (by_files, own_ca)] {
+        let (address, _shutdown) = listen(&world, identity.expect("identity")).await;
+        let url = format!("https://coder:{}@localhost:{}", world.token, address.port());
+        for target in [world.plain_url("/echo"), world.secure_url("/echo")] {
+            let arguments =
+                ["-x", &url, "--proxy-cacert", &ca, "--cacert", &home, "-d", "content", &target];
+            let (out, err, ok) = curl(&arguments).await;
+            assert!(ok && out.ends_with("content"), "{target} {err}");
+        }
+        let other = url.replace("localhost", "localhost.localdomain");
+        let resolve = format!("localhost.localdomain:{}:127.0.0.1", address.port());
+        let target = world.plain_url("/echo");
+        let (_, err, ok) =
+            curl(&["-x", &other, "--resolve", &resolve, "--proxy-cacert", &ca, &target]).await;
+        assert!(!ok && err.contains("subject name"), "{err}");
+    }
+}
+
+/// A certificate that signs itself, for `localhost`.
+fn own_files(directory: &Path) -> std::path::PathBuf {
+    let key = rcgen::KeyPair::generate().expect("key");
+    let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("name");
+    let certificate = params.self_signed(&key).expect("certificate");
+    std::fs::write(directory.join("cert.pem"), certificate.pem()).expect("file");
+    std::fs::write(directory.join("key.pem"), key.serialize_pem()).expect("file");
+    directory.to_owned()
+}
+
+/// R-5: TLS in TLS, with HTTP/1.1 and HTTP/2 inside: answered, recorded, and confirmed once the
+/// caller's host has it. Someone without TLS gets nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn r_5_tunnels_inside_of_tls() {
+    let world = World::new().await;
+    let identity = ListenerIdentity::from_ca(&world.ca, &["localhost"]).expect("identity");
+    let (address, _shutdown) = listen(&world, identity).await;
+    let port = world.secure.address.port();
+    let tunnel = || async {
+        let client = Client::connect(address).await;
+        let mut client = client.into_tls(world.ca.certificate_pem(), "localhost").await;
+        let credentials = world.credentials();
+        client
+            .send(&format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+            .await;
+        assert_eq!(client.response("CONNECT").await.status, 200);
+        client
+    };
+    let mut client = tunnel().await.into_tls(world.ca.certificate_pem(), "localhost").await;
+    for path in ["/ok", "/big?3000000"] {
+        client.send(&world.secure_request("GET", path, "", "")).await;
+        let answer = client.response("GET").await;
+        assert!(answer.complete && answer.status == 200);
+        world.events(answer.id(), "RESULT_DELIVERED").await;
+    }
+    let tls = tunnel().await.into_h2(world.ca.certificate_pem(), "localhost").await;
+    let (sender, connection) = h2::client::handshake(tls).await.expect("handshake");
+    tokio::spawn(connection);
+    let request = http::Request::builder().uri(format!("https://localhost:{port}/ok"));
+    let mut sender = sender.ready().await.expect("ready");
+    let sent = sender.send_request(request.body(()).expect("request"), true).expect("sent");
+    let response = sent.0.await.expect("response");
+    let said = response.headers()["affiant-outcome"].to_str().expect("text").to_owned();
+    let (_, rest) = said.split_once("invocation=\"").expect("an id");
+    world.events(rest[..30].parse().expect("an id"), "RESULT_DELIVERED").await;
+    let mut plain = Client::connect(address).await;
+    plain.send("GET http://127.0.0.1/ HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    // At most a TLS alert comes back.
+    let mut answer = Vec::new();
+    while plain.fill().await {
+        answer = plain.take(1).await;
+    }
+    assert!(!answer.starts_with(b"H"));
+}
+
+#[test]
+fn certificates_that_can_not_be_used() {
+    let directory = tempfile::tempdir().expect("directory");
+    let own = own_files(directory.path());
+    let (certificate, key) = (own.join("cert.pem"), own.join("key.pem"));
+    std::fs::write(own.join("other.pem"), rcgen::KeyPair::generate().expect("key").serialize_pem())
+        .expect("file");
+    for (certificate, key, why) in [
+        (&own.join("absent.pem"), &key, "read certificate and key of the listener"),
+        (&key, &key, "the file holds no certificate"),
+        (&certificate, &certificate, "read certificate and key of the listener"),
+        (&certificate, &own.join("other.pem"), "use certificate and key of the listener"),
+    ] {
+        let error = ListenerIdentity::from_files(certificate, key).expect_err("refused");
+        assert_eq!(error.to_string(), why);
+    }
+}

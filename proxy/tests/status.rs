@@ -1,0 +1,229 @@
+//! Every error type of RFC 9209: where it arises, or why it can't.
+
+#![allow(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::too_many_lines,
+    reason = "tests"
+)]
+
+mod support;
+
+use proxy::Options;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use support::{Client, Response, World};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+enum Place {
+    /// In this file.
+    Here,
+    /// In another one, as part of a test of that name.
+    There(&'static str, &'static str),
+    Never(&'static str),
+}
+use Place::{Here, Never, There};
+
+const ADDRESSES: &str = include_str!("addresses.rs");
+const CERTIFICATES: &str = include_str!("certificates.rs");
+const PARENTS: &str = include_str!("parents.rs");
+
+/// RFC 9209 section 2.3, in its order.
+const TYPES: [(&str, Place); 32] = [
+    ("dns_timeout", There(ADDRESSES, "c_1_failures_of_dns_have_their_kinds")),
+    ("dns_error", There(ADDRESSES, "c_1_failures_of_dns_have_their_kinds")),
+    ("destination_not_found", There(ADDRESSES, "c_1_failures_of_dns_have_their_kinds")),
+    ("destination_unavailable", There(PARENTS, "c_8_a_parent_that_opens_no_tunnel")),
+    ("destination_ip_prohibited", There(ADDRESSES, "c_4_every_try_is_on_record")),
+    ("destination_ip_unroutable", Here),
+    ("connection_refused", Here),
+    ("connection_terminated", Here),
+    ("connection_timeout", Here),
+    ("connection_read_timeout", Here),
+    ("connection_write_timeout", Here),
+    ("connection_limit_reached", Never("connections to an origin are not limited in number")),
+    ("tls_protocol_error", Here),
+    ("tls_certificate_error", Here),
+    ("tls_alert_received", There(CERTIFICATES, "c_1_alerts_are_told")),
+    ("http_request_error", Here),
+    ("http_request_denied", Here),
+    ("http_response_incomplete", Here),
+    ("http_response_header_section_size", Here),
+    ("http_response_header_size", Never("the head is bounded as a whole, not line by line")),
+    ("http_response_body_size", Never("content is streamed to its end, whatever its length")),
+    ("http_response_trailer_section_size", Here),
+    ("http_response_trailer_size", Never("the section is bounded as a whole, not line by line")),
+    ("http_response_transfer_coding", Here),
+    ("http_response_content_coding", Never("content codings are passed on as they are")),
+    ("http_response_timeout", Here),
+    ("http_upgrade_failed", Never("the version is agreed in the handshake, never by an upgrade")),
+    ("http_protocol_error", Here),
+    ("proxy_internal_response", Here),
+    ("proxy_internal_error", Here),
+    ("proxy_configuration_error", Here),
+    ("proxy_loop_detected", Here),
+];
+
+/// A route to a port of an address of loopback.
+fn route(name: &str, scheme: &str, host: &str, port: u16, terms: &str) -> String {
+    format!(
+        "[[route]]\nname = \"{name}\"\nprivate_addresses = \"allow\"\n{terms}\n\
+         match = {{ scheme = \"{scheme}\", host = \"{host}\", port = {port} }}\n"
+    )
+}
+
+/// An origin that answers every connection with a line of text.
+async fn babble() -> (u16, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let port = listener.local_addr().expect("address").port();
+    let task = tokio::spawn(async move {
+        loop {
+            let (mut tcp, _) = listener.accept().await.expect("accept");
+            drop(tcp.write_all(b"220 good morning\r\n").await);
+            // Until the other side has read it.
+            while matches!(tcp.read(&mut [0; 512]).await, Ok(1..)) {}
+        }
+    });
+    (port, task)
+}
+
+/// One request in absolute form, and its answer.
+async fn call(world: &World, url: &str, method: &str, fields: &str, content: &[u8]) -> Response {
+    let authority = url.split("://").nth(1).expect("a URL").split('/').next().expect("authority");
+    let (credentials, length) = (world.credentials(), content.len());
+    let mut client = Client::connect(world.address).await;
+    client
+        .send(&format!(
+            "{method} {url} HTTP/1.1\r\nHost: {authority}\r\n{credentials}{fields}\
+             Content-Length: {length}\r\n\r\n"
+        ))
+        .await;
+    // An early answer may come before all is taken.
+    let _taken = client.try_send(content).await;
+    client.response(method).await
+}
+
+/// The parameters that belong to the type.
+fn check(answer: &Response, error: &str, parameters: &str) {
+    let said = answer.field("proxy-status");
+    let rest = said.strip_prefix(&format!("affiant;error={error}"));
+    let rest = rest.unwrap_or_else(|| panic!("{error} is not in {said}"));
+    assert!(rest.is_empty() || rest.starts_with(';'), "{error} {said}");
+    assert!(rest.contains(parameters), "{parameters} is not in {said}");
+}
+
+/// E-4: what goes wrong has the type, the next hop, and the parameters of RFC 9209.
+#[tokio::test(flavor = "multi_thread")]
+async fn e_4_error_types_arise() {
+    let mut arisen = BTreeSet::new();
+    let mut expect = |answer: &Response, error: &'static str, parameters: &str| {
+        check(answer, error, parameters);
+        arisen.insert(error);
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let closed = listener.local_addr().expect("address").port();
+    drop(listener);
+    // A full backlog answers no further connection; an accepted one is never read.
+    let socket = TcpSocket::new_v4().expect("socket");
+    socket.bind("127.0.0.1:0".parse().expect("address")).expect("bound");
+    let full = socket.listen(0).expect("listener");
+    let silent = full.local_addr().expect("address");
+    let _fits = TcpStream::connect(silent).await.expect("the one that fits");
+    let unread = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let deaf = unread.local_addr().expect("address").port();
+    let silent = silent.port();
+    let (babbling, _babbler) = babble().await;
+    let world = World::with(
+        |plain, secure| {
+            let short = "limits = { connect_timeout = \"300ms\", response_timeout = \"1s\", idle_timeout = \"1s\" }";
+            let clear = plain.address.port();
+            route("closed", "http", "127.0.0.1", closed, "")
+                + &route("silent", "http", "127.0.0.1", silent, short)
+                + &route("deaf", "http", "127.0.0.1", deaf, short)
+                + &route("broadcast", "http", "255.255.255.255", 80, "")
+                + &route("no-tls", "https", "127.0.0.1", babbling, "")
+                + &route("other-name", "https", "127.0.0.1", secure.address.port(), "")
+                + &format!(
+                    "[[route]]\nname = \"short\"\nprivate_addresses = \"allow\"\n{short}\n\
+                     match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {clear}, \
+                     path = \"/gate*\" }}\n"
+                )
+        },
+        Options::default(),
+    )
+    .await;
+    let origin = world.origin.address.to_string();
+    let hop = format!(";next-hop=\"{origin}\"");
+    let at = |port: u16| format!("http://127.0.0.1:{port}/");
+    let get = |path: &'static str| {
+        let (world, url) = (&world, world.plain_url(path));
+        async move { call(world, &url, "GET", "", b"").await }
+    };
+    let hop_of = |port: u16| format!(";next-hop=\"127.0.0.1:{port}\"");
+    let answer = call(&world, "http://255.255.255.255/", "GET", "", b"").await;
+    expect(&answer, "destination_ip_unroutable", ";next-hop=\"255.255.255.255:80\"");
+    expect(&call(&world, &at(closed), "GET", "", b"").await, "connection_refused", &hop_of(closed));
+    expect(&call(&world, &at(silent), "GET", "", b"").await, "connection_timeout", &hop_of(silent));
+    let much = vec![b'x'; 24 << 20];
+    let answer = call(&world, &at(deaf), "PUT", "", &much).await;
+    expect(&answer, "connection_write_timeout", &hop_of(deaf));
+    expect(&get("/close").await, "connection_terminated", &hop);
+    expect(&get("/gate-stall").await, "connection_read_timeout", &hop);
+    expect(&get("/gate").await, "http_response_timeout", &hop);
+    expect(&get("/cut").await, "http_response_incomplete", &hop);
+    expect(&get("/bad-head").await, "http_protocol_error", &hop);
+    expect(
+        &get("/long-head").await,
+        "http_response_header_section_size",
+        ";header-section-size=65536",
+    );
+    expect(
+        &get("/long-trailer").await,
+        "http_response_trailer_section_size",
+        ";trailer-section-size=65536",
+    );
+    expect(&get("/bad-coding").await, "http_response_transfer_coding", &hop);
+    let secure = format!("https://127.0.0.1:{}/", world.secure.address.port());
+    let answer = call(&world, &secure, "GET", "", b"").await;
+    expect(&answer, "tls_certificate_error", &hop_of(world.secure.address.port()));
+    let url = format!("https://127.0.0.1:{babbling}/");
+    expect(&call(&world, &url, "GET", "", b"").await, "tls_protocol_error", &hop_of(babbling));
+    let answer = call(&world, &world.plain_url("/ok"), "GET", "Expect: x\r\n", b"").await;
+    expect(&answer, "http_request_error", ";status-code=400;status-phrase=\"Bad Request\"");
+    let answer = call(&world, "http://elsewhere.example/", "GET", "", b"").await;
+    expect(&answer, "http_request_denied", "");
+    let answer = call(&world, "http://affiant.internal/v1/x", "GET", "", b"").await;
+    expect(&answer, "proxy_internal_response", "");
+    let via = get("/ok").await.field("via").to_owned();
+    let answer =
+        call(&world, &world.plain_url("/ok"), "GET", &format!("Via: {via}\r\n"), b"").await;
+    expect(&answer, "proxy_loop_detected", "");
+    let with_credential = world.secure_url("/with-credential/ok");
+    world.policy.remove_secret("pay-token").expect("removed");
+    let answer = call(&world, &with_credential, "GET", "", b"").await;
+    expect(&answer, "proxy_configuration_error", "");
+    world.policy.vault().lock();
+    let answer = call(&world, &with_credential, "GET", "", b"").await;
+    expect(&answer, "proxy_internal_error", "");
+    let here = TYPES.iter().filter(|(_, place)| matches!(place, Here)).map(|(error, _)| *error);
+    assert_eq!(arisen, here.collect());
+    tokio::time::timeout(Duration::from_secs(1), async { drop(unread) }).await.expect("closed");
+}
+
+/// E-4: each type arises in a test, or can't arise for a reason that is written down.
+#[test]
+fn e_4_no_error_type_is_left_out() {
+    for (error, place) in &TYPES {
+        match place {
+            Here => {}
+            There(text, test) => {
+                let (_, body) = text.split_once(&format!("async fn {test}(")).expect("the test");
+                let body = body.split("\n}\n").next().expect("a body");
+                assert!(body.contains(error), "{error} is not in {test}");
+            }
+            Never(reason) => assert!(reason.len() > 20, "{error}"),
+        }
+    }
+}
