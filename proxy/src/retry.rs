@@ -306,24 +306,9 @@ impl Job<'_> {
             }
         };
         let exchange = self.exchange(call, &prepared, ready, ahead, proof);
-        tokio::pin!(exchange);
-        let mut renew = tokio::time::interval(ttl.max(Duration::from_millis(30)) / 3);
-        renew.tick().await;
-        loop {
-            tokio::select! {
-                finished = &mut exchange => {
-                    // Nobody took the result yet; it is fetched by its id.
-                    drop(finished);
-                    return Ok(id);
-                }
-                _ = renew.tick() => {
-                    if let Err(error) = lease.renew(ttl).await {
-                        // What is dispatched stays on record and bars others until it settles.
-                        tracing::info!(%error, %id, "a lease could not be renewed");
-                    }
-                }
-            }
-        }
+        // Nobody took the result yet; it is fetched by its id.
+        drop(renewing(exchange, lease, ttl, id).await);
+        Ok(id)
     }
 
     /// Ends the attempt before dispatch, on record.
@@ -334,6 +319,29 @@ impl Job<'_> {
     ) -> Result<InvocationId, Error> {
         let (id, _) = self.record_refusal(call, refusal).await;
         Ok(id)
+    }
+}
+
+/// Renews the lease for as long as the exchange lasts.
+async fn renewing<T>(
+    exchange: impl Future<Output = T>,
+    lease: &Lease,
+    ttl: Duration,
+    id: InvocationId,
+) -> T {
+    tokio::pin!(exchange);
+    let mut renew = tokio::time::interval(ttl.max(Duration::from_millis(30)) / 3);
+    renew.tick().await;
+    loop {
+        tokio::select! {
+            finished = &mut exchange => return finished,
+            _ = renew.tick() => {
+                if let Err(error) = lease.renew(ttl).await {
+                    // What is dispatched stays on record and bars others until it settles.
+                    tracing::info!(%error, %id, "a lease could not be renewed");
+                }
+            }
+        }
     }
 }
 

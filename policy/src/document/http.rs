@@ -71,8 +71,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let target = read_target(fields, preset.is_some())?;
     let clear = target.word("scheme", &["https", "http"]) == Some(1);
     let scheme = if clear { Scheme::Http } else { Scheme::Https };
-    let port = target.number("port", 1, 65_535).and_then(|p| u16::try_from(p).ok());
-    let port = port.unwrap_or_else(|| scheme.default_port());
+    let port = read_port(&target, scheme);
     let methods = read_methods(&target);
     let path = match preset.and_then(|p| p.path) {
         Some(path) if !target.has("path") => path::Pattern::parse(path).ok(),
@@ -128,6 +127,11 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         preset: contract,
         parent: parent::of_route(fields, shared),
     })
+}
+
+fn read_port(target: &Fields<'_, '_>, scheme: Scheme) -> u16 {
+    let port = target.number("port", 1, 65_535).and_then(|port| u16::try_from(port).ok());
+    port.unwrap_or_else(|| scheme.default_port())
 }
 
 /// An approval is for one call; whoever wants another one asks again.
