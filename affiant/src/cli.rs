@@ -45,6 +45,9 @@ pub(crate) enum Command {
     /// Who may call
     #[command(subcommand)]
     Agent(Agent),
+    /// Calls that wait for the approval of a person
+    #[command(subcommand)]
+    Approval(Approval),
     /// Invocations
     #[command(subcommand)]
     Inv(Inv),
@@ -269,6 +272,9 @@ pub(crate) enum Agent {
     Add {
         /// Its name
         name: String,
+        /// End its access after this time, for example 30d [default: never]
+        #[arg(long, value_name = "TIME", value_parser = age)]
+        lasts: Option<Duration>,
     },
     /// List the agents
     List,
@@ -276,11 +282,33 @@ pub(crate) enum Agent {
     Rotate {
         /// Its name
         name: String,
+        /// Let the old token work for so long, for example 1h
+        #[arg(long, value_name = "TIME", value_parser = age)]
+        overlap: Option<Duration>,
+        /// End its access after this time [default: as the old token was to last]
+        #[arg(long, value_name = "TIME", value_parser = age)]
+        lasts: Option<Duration>,
     },
     /// Remove an agent
     Rm {
         /// Its name
         name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Approval {
+    /// What waits, with the request that would be sent
+    List,
+    /// Let a call be sent, once
+    Approve {
+        /// Its invocation id
+        id: String,
+    },
+    /// Refuse a call for good
+    Deny {
+        /// Its invocation id
+        id: String,
     },
 }
 

@@ -10,6 +10,7 @@ mod home;
 mod output;
 mod reconciler;
 mod server;
+mod webhook;
 
 use anyhow::Context as _;
 use clap::Parser as _;

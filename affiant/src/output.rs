@@ -68,6 +68,13 @@ pub(crate) fn table(rows: &[Vec<String>]) {
     }
 }
 
+/// Who runs the command, for records.
+pub(crate) fn who() -> String {
+    std::env::var("USER")
+        .or_else(|_| std::env::var("LOGNAME"))
+        .unwrap_or_else(|_| format!("uid {}", rustix::process::getuid()))
+}
+
 /// Milliseconds since 1970 as RFC 3339, in UTC.
 pub(crate) fn time(at_ms: u64) -> String {
     time::OffsetDateTime::from_unix_timestamp_nanos(i128::from(at_ms) * 1_000_000)

@@ -350,3 +350,111 @@ fn v_1_a_removed_agent_is_out_at_once() {
     bench.home.ok(&["agent", "add", "coder"]);
     assert_eq!(finish(bench.ssh(&[], "true"), b"").status.code(), Some(255), "the old key got in");
 }
+
+/// The envelope on stderr, after the summary.
+fn envelope(stderr: &[u8]) -> Value {
+    let text = text(stderr);
+    let line = text.lines().find(|line| line.starts_with('{'));
+    serde_json::from_str(line.unwrap_or_else(|| panic!("no envelope: {text}"))).unwrap()
+}
+
+/// V-6: a command is held before its dispatch, its exact text is shown, and it runs once it is approved,
+/// with the input that came meanwhile.
+#[test]
+fn v_6_a_command_waits_and_runs_once_when_it_is_approved() {
+    let bench = Bench::with("", "approval = \"required\"\n");
+    let marker = bench.home.path().join("ran");
+    let command = format!("cat >> {}; echo done", marker.display());
+    let (home, waiting) = (&bench.home, || {
+        bench.home.json(&["approval", "list"])["approvals"].as_array().unwrap().clone()
+    });
+    let output = std::thread::scope(|scope| {
+        let ssh = scope.spawn(|| finish(bench.ssh(&[], &command), b"once\n"));
+        eventually("a question", || !waiting().is_empty());
+        let held = waiting().remove(0);
+        assert_eq!((&held["action"], &held["state"]), (&"exec".into(), &"pending".into()));
+        assert_eq!(held["request"]["command"], command.as_str());
+        assert_eq!(held["request"]["not_covered"], "input");
+        assert!(home.ok(&["approval", "list"]).contains(&command));
+        assert!(!marker.exists(), "held before dispatch");
+        home.ok(&["approval", "approve", held["invocation_id"].as_str().unwrap()]);
+        ssh.join().unwrap()
+    });
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "done\n"));
+    assert!(text(&output.stderr).contains("waits for the approval of a person"), "{output:?}");
+    assert_eq!(std::fs::read_to_string(&marker).unwrap(), "once\n");
+    let record = bench.newest();
+    assert_eq!(
+        (&record["error"]["outcome"], &record["approval"]["state"]),
+        (&"committed".into(), &"approved".into())
+    );
+}
+
+/// V-6, I-1: who does not wait to the end gets the envelope and comes back by the id, also after a
+/// restart; another command under that id is refused; a denied one is never run.
+#[test]
+fn v_6_a_command_comes_back_by_its_id_and_a_denied_one_never_runs() {
+    let before = "[approvals]\nwait = \"1s\"\n";
+    let mut bench = Bench::with(before, "approval = \"required\"\n");
+    let marker = bench.home.path().join("ran");
+    let command = format!("echo x >> {}", marker.display());
+    let id = "act_01ARZ3NDEKTSV4RRFFQ69G5FAV";
+    let variable = format!("SetEnv=AFFIANT_INVOCATION={id}");
+    let ask = |bench: &Bench, command: &str| {
+        let output = finish(bench.ssh(&["-o", &variable], command), b"");
+        (output.status.code(), output)
+    };
+    let (code, output) = ask(&bench, &command);
+    let pending = envelope(&output.stderr);
+    assert_eq!((code, &pending["error"]["code"]), (Some(255), &"APPROVAL_PENDING".into()));
+    assert_eq!(
+        (&pending["invocation_id"], &pending["error"]["outcome"]),
+        (&id.into(), &"not_attempted".into())
+    );
+    bench.home.ok(&["approval", "approve", id]);
+    bench.server.kill();
+    bench.server = bench.home.serve();
+    std::fs::write(&bench.config, bench.home.ok(&["ssh-config", "--agent", "coder"])).unwrap();
+    let (_, output) = ask(&bench, "echo other");
+    assert_eq!(envelope(&output.stderr)["error"]["code"], "IDEMPOTENCY_MISMATCH");
+    assert!(!marker.exists());
+    for _ in 0..2 {
+        let (code, output) = ask(&bench, &command);
+        assert_eq!(code, Some(0), "{output:?}");
+    }
+    assert_eq!(std::fs::read_to_string(&marker).unwrap(), "x\n", "run once");
+
+    let output = finish(bench.ssh(&[], "echo denied"), b"");
+    let denied = envelope(&output.stderr)["invocation_id"].as_str().unwrap().to_owned();
+    bench.home.ok(&["approval", "deny", &denied]);
+    let record = bench.home.json(&["inv", "show", &denied]);
+    let error = &record["error"];
+    assert_eq!(
+        (&error["code"], &error["phase"], &error["retry"]),
+        (&"APPROVAL_DENIED".into(), &"credential_injection".into(), &"never".into())
+    );
+}
+
+/// A command over the agent's budget is refused before its dispatch, with a time; one whose agent's
+/// access ended gets no further, whether by token or by key.
+#[test]
+fn a_budget_holds_for_commands_and_an_ended_access_for_logins() {
+    let bench = Bench::with("[[budget]]\nname = \"b\"\ncalls_per_day = 1\n", "");
+    assert_eq!(finish(bench.ssh(&[], "echo 1"), b"").status.code(), Some(0));
+    let output = finish(bench.ssh(&[], "echo 2"), b"");
+    let spent = envelope(&output.stderr);
+    assert_eq!(
+        (output.status.code(), &spent["error"]["code"]),
+        (Some(255), &"BUDGET_SPENT".into())
+    );
+    assert_eq!(
+        (&spent["error"]["retry"], &spent["error"]["field"]),
+        (&"backoff".into(), &"budget.calls_per_day".into())
+    );
+    assert!(spent["error"]["not_before_ms"].as_u64().is_some());
+    bench.home.ok(&["agent", "rotate", "coder", "--lasts", "0s"]);
+    bench.home.ok(&["ssh-config", "--agent", "coder"]);
+    let refused = finish(bench.ssh(&[], "echo 3"), b"");
+    assert_eq!(refused.status.code(), Some(255));
+    assert!(text(&refused.stderr).contains("Permission denied"), "{}", text(&refused.stderr));
+}

@@ -246,6 +246,7 @@ fn accepted(fingerprint: Digest) -> Accepted {
         command: None,
         fingerprint: Some(fingerprint),
         caller_id: false,
+        counted: false,
         link: None,
     }
 }

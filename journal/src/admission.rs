@@ -8,6 +8,8 @@ use crate::enqueue::event_draft;
 use crate::entry::Entry;
 use crate::failpoint::{self, Stage};
 use crate::guard::{self, Admission, Guard};
+use crate::held;
+use crate::ledger::Counted;
 use crate::log::Draft;
 use crate::projection::{Invocation, State};
 use crate::queue::Item;
@@ -21,10 +23,11 @@ const GUARD_LIMIT: usize = 64;
 pub(crate) fn admit(
     core: &Arc<Core>,
     id: InvocationId,
-    accepted: Accepted,
+    mut accepted: Accepted,
     guard: &Guard,
 ) -> Result<Admission, append::Error> {
     core.check_health()?;
+    accepted.counted = guard.budget.is_some();
     let event = Event {
         invocation: id,
         at_ms: now_ms(),
@@ -43,13 +46,23 @@ pub(crate) fn admit(
     if let Some(earlier) = earlier(core, &recent, id, accepted, guard, event.at_ms)? {
         return Ok(earlier);
     }
+    let agent = accepted.agent.as_deref().unwrap_or_default();
+    let counted = guard.budget.map(|budget| core.ledger.begin(agent, &budget, event.at_ms));
+    let counted = match counted.transpose() {
+        Ok(counted) => counted,
+        Err(spent) => return Ok(Admission::Spent(spent)),
+    };
     // Later events repeat parts of the first at most.
     let reserved = EVENT_RESERVE + 2 * draft.length() as u64;
-    core.reserve(reserved)?;
+    if let Err(error) = core.reserve(reserved) {
+        give_back(counted);
+        return Err(error);
+    }
     let event = Arc::new(event);
     let admitted = enqueue_first(core, &event, draft, request_hash, key_hash);
     let Ok((entry, epoch)) = admitted else {
         core.release(reserved);
+        give_back(counted);
         return admitted.map(|_| Admission::Mismatch);
     };
     if let Some(hash) = request_hash {
@@ -60,7 +73,13 @@ pub(crate) fn admit(
     }
     drop(recent);
     failpoint::event(Stage::Act, id, event.body.name());
-    Ok(Admission::New(Call::new(Arc::clone(core), entry, epoch, reserved)))
+    Ok(Admission::New(Call::new(Arc::clone(core), entry, epoch, reserved, counted)))
+}
+
+fn give_back(counted: Option<Counted>) {
+    if let Some(counted) = counted {
+        counted.end(None, now_ms());
+    }
 }
 
 fn enqueue_first(
@@ -111,11 +130,18 @@ fn earlier(
     };
     if let Some(known) = known {
         let same = guard::is_same(known.accepted(), accepted);
-        return Ok(Some(if same {
-            Admission::SameRequest(Box::new(known))
-        } else {
-            Admission::Mismatch
+        return Ok(Some(match (same, known.is_held()) {
+            (true, true) => Admission::Held(Box::new(known)),
+            (true, false) => Admission::SameRequest(Box::new(known)),
+            (false, _) => Admission::Mismatch,
         }));
+    }
+    // V-6: who repeats a call that waits means that call, unless it says otherwise by an id.
+    if guard.join
+        && !accepted.caller_id
+        && let Some(held) = held::joined(core, accepted)
+    {
+        return Ok(Some(Admission::Held(Box::new(held))));
     }
     // K-3: a key stands for one request of one agent.
     if let Some((scope, key)) = &guard.key {

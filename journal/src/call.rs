@@ -10,6 +10,7 @@ use crate::core::{Core, now_ms};
 use crate::enqueue::{Part, Wait};
 use crate::entry::Entry;
 use crate::failpoint::{self, Stage};
+use crate::ledger::Counted;
 use crate::log::Draft;
 use crate::projection::{Delivery, Invocation, State};
 use crate::queue::{self, Outcome as Told};
@@ -100,6 +101,7 @@ pub struct Call {
     outstanding: VecDeque<oneshot::Receiver<Told>>,
     reserved_events: u64,
     reserved_result: u64,
+    counted: Option<Counted>,
 }
 
 impl std::fmt::Debug for Call {
@@ -115,6 +117,7 @@ impl Call {
         entry: Arc<Entry>,
         epoch: u64,
         reserved_events: u64,
+        counted: Option<Counted>,
     ) -> Self {
         Self {
             core,
@@ -124,6 +127,7 @@ impl Call {
             outstanding: VecDeque::new(),
             reserved_events,
             reserved_result: 0,
+            counted,
         }
     }
 
@@ -137,6 +141,13 @@ impl Call {
     #[must_use]
     pub fn invocation(&self) -> Invocation {
         self.entry.state.lock().live.clone()
+    }
+
+    /// The credential that it is bound to (contract V-5).
+    #[must_use]
+    pub fn bound_credential(&self) -> Option<CredentialUse> {
+        let state = self.entry.state.lock();
+        state.live.preflight().and_then(|bound| bound.credential.clone())
     }
 
     /// Reserves room for a result of that length (contract R-6), on top of what every call has for
@@ -159,6 +170,23 @@ impl Call {
         self.core.append(&self.entry, Some(self.epoch), parts, Wait::No)?;
         failpoint::event(Stage::Act, self.entry.id, name);
         Ok(())
+    }
+
+    /// Reserves more room for events of unusual length.
+    pub(crate) fn reserve_events(&mut self, bytes: u64) -> Result<(), append::Error> {
+        self.core.reserve(bytes)?;
+        self.reserved_events += bytes;
+        Ok(())
+    }
+
+    /// What parks the call.
+    pub(crate) fn shared(&self) -> (Arc<Core>, Arc<Entry>) {
+        (Arc::clone(&self.core), Arc::clone(&self.entry))
+    }
+
+    /// Appends and waits until it is durable.
+    pub(crate) async fn append_waited(&self, body: Body) -> Result<Sequence, append::Error> {
+        self.append_durable(vec![Part::Event(Source::TransportObserved, body)]).await
     }
 
     async fn append_durable(&self, parts: Vec<Part>) -> Result<Sequence, append::Error> {
@@ -331,8 +359,9 @@ impl Call {
         let mut parts: Vec<Part> = last.map(Part::Chunk).into_iter().collect();
         parts.push(Part::Event(source, Body::RemoteResponseComplete(complete)));
         parts.push(Part::Event(source, Body::ResultCommitted(Box::new(committed))));
-        let sequence = self.append_durable(parts).await?;
-        Ok(Settled { id: self.entry.id, sequence, verdict })
+        let appended = self.append_durable(parts).await;
+        self.end_count();
+        Ok(Settled { id: self.entry.id, sequence: appended?, verdict })
     }
 
     /// Appends `RESULT_COMMITTED` alone, for a refusal that the protocol itself proves
@@ -348,8 +377,9 @@ impl Call {
         let committed = ResultCommitted { not_before_ms, ..ResultCommitted::of(verdict) };
         let body = Body::ResultCommitted(Box::new(committed));
         let parts = vec![Part::Event(Source::TransportObserved, body)];
-        let sequence = self.append_durable(parts).await?;
-        Ok(Settled { id: self.entry.id, sequence, verdict })
+        let appended = self.append_durable(parts).await;
+        self.end_count();
+        Ok(Settled { id: self.entry.id, sequence: appended?, verdict })
     }
 
     /// Appends `INVOCATION_ENDED` and waits until it is durable.
@@ -360,8 +390,18 @@ impl Call {
         let verdict = ended.verdict;
         let body = Body::InvocationEnded(Box::new(ended));
         let parts = vec![Part::Event(Source::TransportObserved, body)];
-        let sequence = self.append_durable(parts).await?;
-        Ok(Settled { id: self.entry.id, sequence, verdict })
+        let appended = self.append_durable(parts).await;
+        self.end_count();
+        Ok(Settled { id: self.entry.id, sequence: appended?, verdict })
+    }
+
+    /// Ends the count of a budget: bytes are known, and another call may begin.
+    fn end_count(&mut self) {
+        let Some(counted) = self.counted.take() else { return };
+        let state = self.entry.state.lock();
+        let used = state.live.is_dispatched().then(|| state.live.moved_bytes());
+        drop(state);
+        counted.end(used, now_ms());
     }
 
     /// Appends `RESULT_DELIVERED`; does not wait. Nothing happens when it is on record already.
@@ -426,7 +466,14 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         self.give_up();
+        self.end_count();
         self.core.release(self.reserved_events + self.reserved_result);
+        let was_taken = std::mem::take(&mut self.entry.state.lock().is_taken);
+        if was_taken {
+            // Given up before dispatch, it waits again, and somebody may wait for that.
+            crate::held::unpin_if_over(&self.core, &self.entry);
+            self.entry.settled.notify_waiters();
+        }
         self.core.release_entry(&self.entry);
     }
 }

@@ -5,8 +5,10 @@ use crate::checkpoint::Signer;
 use crate::contract::{InvocationId, Sequence};
 use crate::entry::Entry;
 use crate::guard::Recent;
+use crate::held::Parked;
 use crate::index::Index;
 use crate::lease;
+use crate::ledger::Ledger;
 use crate::log::disk::Disk;
 use crate::log::read::Segments;
 use crate::log::recover::Watermark;
@@ -83,6 +85,10 @@ pub(crate) struct Core {
     pub(crate) retention: Retention,
     pub(crate) guard_horizon_ms: u64,
     pub(crate) leases: Mutex<lease::Table>,
+    /// Calls that wait for a person.
+    pub(crate) parked: Parked,
+    /// What agents used of their budgets.
+    pub(crate) ledger: Arc<Ledger>,
     pub(crate) signer: Signer,
     /// Where keys and sealed copies lie.
     pub(crate) directory: PathBuf,

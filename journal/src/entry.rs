@@ -35,6 +35,8 @@ pub(crate) struct EntryState {
     pub(crate) records: Vec<(Sequence, Kind, Position)>,
     /// Calls and look-ups that hold it; it stays in memory while there are any.
     pub(crate) users: u32,
+    /// Whether a call goes on with it after an approval.
+    pub(crate) is_taken: bool,
     /// Whether recovery found its dispatch on the disk although no proof of it was handed out.
     pub(crate) unproven: bool,
 }
@@ -59,6 +61,7 @@ impl Entry {
                 events,
                 records: Vec::new(),
                 users: 1,
+                is_taken: false,
                 unproven: false,
             }),
         }
@@ -77,6 +80,7 @@ impl Entry {
                 events: VecDeque::new(),
                 records: Vec::new(),
                 users: 0,
+                is_taken: false,
                 unproven: false,
             }),
         }
@@ -139,12 +143,16 @@ impl EntryState {
     }
 }
 
-/// Whether an event can settle its invocation.
+/// Whether somebody may wait for an event without having appended it: outcomes and decisions.
 pub(crate) const fn settles(body: &Body) -> bool {
     match body {
-        Body::ResultCommitted(_) | Body::InvocationEnded(_) | Body::DispatchWithdrawn(_) => true,
+        Body::ResultCommitted(_)
+        | Body::InvocationEnded(_)
+        | Body::DispatchWithdrawn(_)
+        | Body::ApprovalDecided(_) => true,
         Body::ActionAccepted(_)
         | Body::PreflightValidated(_)
+        | Body::ApprovalRequested(_)
         | Body::CredentialAuthorized(_)
         | Body::RequestStored(_)
         | Body::SetupAttempted(_)

@@ -1,7 +1,7 @@
 //! What makes an earlier invocation answer instead of a new one (contract K-3, K-10, K-11).
 
 use crate::call::Call;
-use crate::contract::{Accepted, Code, Fingerprint, Gateway, Outcome};
+use crate::contract::{Accepted, Budget, Code, Fingerprint, Gateway, Outcome, Spent};
 use crate::entry::Entry;
 use crate::projection::{Delivery, Invocation, State};
 use sha2::{Digest as _, Sha256};
@@ -16,6 +16,10 @@ pub struct Guard {
     pub window: Option<Duration>,
     /// Remote scope and idempotency key of the request (K-3).
     pub key: Option<(String, String)>,
+    /// Whether an equal request that is held for a person is joined (V-6).
+    pub join: bool,
+    /// What bounds the agent. `None`: it is not counted.
+    pub budget: Option<Budget>,
 }
 
 /// What became of a submission. Everything but `New` dispatches nothing and records nothing.
@@ -23,6 +27,10 @@ pub struct Guard {
 pub enum Admission {
     /// It is on record, and under way.
     New(Call),
+    /// A budget of the agent leaves no room for it.
+    Spent(Spent),
+    /// V-6: the same request is held for a person, or approved and not sent yet.
+    Held(Box<Invocation>),
     /// K-10: the id is known, with the same agent and an equal fingerprint.
     SameRequest(Box<Invocation>),
     /// The id (K-10) or the key in its scope (K-3) is known with another fingerprint or agent.

@@ -26,7 +26,7 @@ use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn,
 use std::path::Path;
 
 /// Changes with any change of what is stored; another value rebuilds the index.
-const SCHEMA: u32 = 4;
+const SCHEMA: u32 = 5;
 /// Address space that the index may grow into.
 const MAP_BYTES: usize = 1 << 36;
 
@@ -204,6 +204,14 @@ impl Index {
         self.toggle(writer, &doubt, invocation.is_in_doubt(), &id)?;
         if let Some(expiry) = invocation.result_expires_ms() {
             self.toggle(writer, &expiry_key(expiry, id), true, &[])?;
+        }
+        if let Some(at_ms) = invocation.dispatched_at_ms().filter(|_| invocation.accepted().counted)
+        {
+            let mut value = at_ms.to_be_bytes().to_vec();
+            value.extend_from_slice(&invocation.moved_bytes().to_be_bytes());
+            let agent = invocation.accepted().agent.as_deref().unwrap_or_default();
+            value.extend_from_slice(agent.as_bytes());
+            self.table.put(writer, &key(b'b', first.0.to_be_bytes(), None), &value)?;
         }
         self.put_total(writer, invocation)?;
         if let Some(hash) = guard::request_hash(invocation.accepted()) {
@@ -405,6 +413,40 @@ impl Index {
             if let Some(key) = invocation.as_ref().and_then(totals::total_key) {
                 self.table.delete(&mut writer, &key)?;
             }
+        }
+        writer.commit()?;
+        Ok(())
+    }
+
+    /// Calls that count for a budget and were dispatched at or after a time: agent, time, bytes.
+    pub(crate) fn counted(&self, since_ms: u64) -> Result<Vec<(String, u64, u64)>, Error> {
+        let reader = self.env.read_txn()?;
+        let mut found = Vec::new();
+        for entry in self.table.prefix_iter(&reader, b"b")? {
+            let (at_ms, rest) = entry?.1.split_first_chunk::<8>().ok_or(Error::Malformed)?;
+            let (bytes, agent) = rest.split_first_chunk::<8>().ok_or(Error::Malformed)?;
+            let at_ms = u64::from_be_bytes(*at_ms);
+            if at_ms >= since_ms {
+                let agent = std::str::from_utf8(agent).map_err(|_| Error::Malformed)?;
+                found.push((agent.to_owned(), at_ms, u64::from_be_bytes(*bytes)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Forgets calls that count for no budget any more.
+    pub(crate) fn prune_counted(&self, before_ms: u64) -> Result<(), Error> {
+        let mut writer = self.env.write_txn()?;
+        let mut old = Vec::new();
+        for entry in self.table.prefix_iter(&writer, b"b")? {
+            let (key, value) = entry?;
+            let at_ms = value.first_chunk::<8>().ok_or(Error::Malformed)?;
+            if u64::from_be_bytes(*at_ms) < before_ms {
+                old.push(key.to_vec());
+            }
+        }
+        for key in &old {
+            self.table.delete(&mut writer, key)?;
         }
         writer.commit()?;
         Ok(())

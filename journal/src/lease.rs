@@ -271,6 +271,7 @@ mod tests {
             command: None,
             fingerprint: Some(Digest::of(b"f")),
             caller_id: false,
+            counted: false,
             link: None,
         };
         let start = event(Body::ActionAccepted(Box::new(accepted)));

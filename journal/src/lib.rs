@@ -32,7 +32,9 @@ mod core;
 mod enqueue;
 mod entry;
 mod guard;
+mod held;
 mod index;
+mod ledger;
 mod list;
 mod live;
 mod log;
@@ -56,6 +58,7 @@ mod tests;
 
 pub use call::{Call, Dispatched, Settled};
 pub use guard::{Admission, Guard};
+pub use held::{DecideError, MAX_HELD, Question, Resumed};
 pub use lease::Lease;
 pub use live::{Journal, Ticket};
 pub use options::{Filter, Maintained, Options, Page, Recovery, Retention, Stats};

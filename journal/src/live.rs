@@ -409,6 +409,9 @@ fn check_late(source: Source, body: &Body) -> Result<(), IllegalEvent> {
         | Body::JobTracked(_)
         | Body::RemoteResponseComplete(_)
         | Body::InvocationEnded(_) => illegal("only the call itself appends it"),
+        Body::ApprovalRequested(_) | Body::ApprovalDecided(_) => {
+            illegal("a call is held by its gateway and decided by an operator")
+        }
         Body::ResultExpired(_) => illegal("only retention appends it"),
         Body::LeaseAcquired(_)
         | Body::LeaseRenewed(_)

@@ -75,10 +75,9 @@ pub(crate) fn pass(core: &Arc<Core>, now_ms: u64) -> Result<Maintained, Error> {
     expire_surplus(core, now_ms, &mut done)?;
     drop_expired(core, now_ms, &mut done)?;
     let index = core.index.read();
-    index
-        .as_ref()
-        .ok_or_else(closed)?
-        .prune_guards(now_ms.saturating_sub(core.guard_horizon_ms))?;
+    let index = index.as_ref().ok_or_else(closed)?;
+    index.prune_guards(now_ms.saturating_sub(core.guard_horizon_ms))?;
+    index.prune_counted(crate::ledger::oldest_ms(now_ms))?;
     Ok(done)
 }
 

@@ -16,13 +16,14 @@
 //! it. None leads out of `Ended(not_attempted)` (contract D-1, J-3).
 
 use crate::contract::{
-    Accepted, BatchMembers, Body, Confirmation, Dispatch, Event, InvocationId, Member, Preflight,
-    RequestSent, RequestStored, ResponseComplete, ResponseStarted, ResultCommitted, ResultRef,
-    Sequence, SetupAttempt, Source, Verdict,
+    Accepted, Approval, BatchMembers, Body, Confirmation, Dispatch, Event, InvocationId, Member,
+    Preflight, RequestSent, RequestStored, ResponseComplete, ResponseStarted, ResultCommitted,
+    ResultRef, Sequence, SetupAttempt, Source, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
 mod answer;
+mod held;
 mod legal;
 mod read;
 mod standing;
@@ -99,10 +100,14 @@ pub struct Invocation {
     last_sequence: Sequence,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     preflight: Option<Preflight>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    approval: Option<Approval>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     attempts: Vec<SetupAttempt>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     dispatch: Option<(Sequence, Dispatch)>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    dispatched_at_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     sent: Option<RequestSent>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -179,8 +184,10 @@ impl Invocation {
             first_sequence: sequence,
             last_sequence: sequence,
             preflight: None,
+            approval: None,
             attempts: Vec::new(),
             dispatch: None,
+            dispatched_at_ms: None,
             sent: None,
             started: None,
             complete: None,
@@ -223,11 +230,14 @@ impl Invocation {
                 self.preflight = Some((**preflight).clone());
                 self.state = State::Validated;
             }
+            Body::ApprovalRequested(requested) => self.ask(requested, event.at_ms),
+            Body::ApprovalDecided(decided) => self.decide(decided),
             Body::CredentialAuthorized(_) => self.state = State::Authorized,
             Body::RequestStored(stored) => self.request = Some((sequence, *stored)),
             Body::SetupAttempted(attempt) => self.attempts.push(attempt.clone()),
             Body::DispatchStarted(dispatch) => {
                 self.dispatch = Some((sequence, (**dispatch).clone()));
+                self.dispatched_at_ms = self.accepted.counted.then_some(event.at_ms);
                 self.state = State::Dispatched;
             }
             Body::DispatchWithdrawn(withdrawn) => {

@@ -57,7 +57,9 @@ fn reopen(core: &Arc<Core>, durable: &Watermark) -> Result<Log, open::Error> {
     feed.watermark = Some(mark);
     drop(feed);
     for entry in open {
-        end_interrupted(core, &entry, Sequence(durable.sequence));
+        if !crate::held::keep(core, &entry) {
+            end_interrupted(core, &entry, Sequence(durable.sequence));
+        }
     }
     tracing::warn!(sequence = last.0, "the log was recovered; service resumes");
     Ok(Log::Live { tail: Box::new(tail), store })

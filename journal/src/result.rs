@@ -33,8 +33,18 @@ impl ResultKey {
 
     /// The key of one stored result: no two results share one, so chunk numbers can be nonces.
     fn derive(&self, salt: &[u8; 16], id: InvocationId) -> Option<LessSafeKey> {
+        self.derive_for(KEY_INFO, salt, id)
+    }
+
+    /// A key for one thing of one invocation.
+    pub(crate) fn derive_for(
+        &self,
+        purpose: &[u8],
+        salt: &[u8; 16],
+        id: InvocationId,
+    ) -> Option<LessSafeKey> {
         let id = id.to_bytes();
-        let info = [KEY_INFO, &id];
+        let info = [purpose, &id];
         let extracted = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(&*self.0);
         let expanded = extracted.expand(&info, &AES_256_GCM).ok()?;
         Some(LessSafeKey::new(UnboundKey::from(expanded)))

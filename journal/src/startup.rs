@@ -7,6 +7,7 @@ use crate::core::{Core, Counters, Feed, now_ms};
 use crate::enqueue::{Part, Wait};
 use crate::guard::Recent;
 use crate::index::{self, Index};
+use crate::ledger::{self, Ledger};
 use crate::log::BLOCK;
 use crate::log::disk::{Directory, Disk};
 use crate::log::read::Segments;
@@ -69,6 +70,7 @@ pub(crate) fn open_on(
     let (index, found, mut recovery) = index_and_log(&*disk, &survey, &path, options.durable)?;
     let horizon = u64::try_from(options.guard_horizon.as_millis()).unwrap_or(u64::MAX);
     let open = index.open_invocations()?;
+    let counted = index.counted(ledger::oldest_ms(now_ms()))?;
     let spares = Arc::new(Spares::new(Arc::clone(&disk), options.segment_bytes, inline));
     let core = Arc::new(Core {
         segments: Segments::new(Arc::clone(&disk)),
@@ -89,6 +91,8 @@ pub(crate) fn open_on(
         retention: options.retention,
         guard_horizon_ms: horizon,
         leases: Mutex::new(crate::lease::Table::default()),
+        parked: crate::held::Parked::default(),
+        ledger: Arc::new(Ledger::restored(counted)),
         tally: crate::tally::Counter::default(),
         clock: crate::clock::Clock::default(),
         signer,
@@ -204,10 +208,14 @@ fn bring_up(
     Ok((found, recovery))
 }
 
-/// Ends what the last run left open, and waits until that is durable (contract J-7).
+/// Ends what the last run left open, and waits until that is durable (contract J-7). What waits for a
+/// person goes on waiting.
 fn end_open(core: &Arc<Core>, open: &[InvocationId], recovery: &mut Recovery) -> Result<(), Error> {
     let mut last = Sequence(0);
     for id in open {
+        if crate::held::pin(core, *id).map_err(|_| append::Error::NotFound)? {
+            continue;
+        }
         let entry = core.entry(*id).map_err(|_| append::Error::NotFound)?;
         let Some(entry) = entry else { continue };
         let (state, verdict) = {

@@ -5,7 +5,7 @@ mod capacity;
 mod common;
 
 use crate::contract::{
-    Code, Ended, InvocationId, Outcome, Retry, SetupAttempt, SetupStage, Verdict,
+    Code, Digest, Ended, InvocationId, Outcome, Retry, SetupAttempt, SetupStage, Verdict,
 };
 use crate::log::disk::Disk;
 use crate::log::sim::{Fault, Random, Sim};
@@ -32,6 +32,8 @@ struct Promises {
     dispatched: Vec<InvocationId>,
     committed: Vec<(InvocationId, Vec<u8>)>,
     ended: Vec<(InvocationId, Verdict)>,
+    /// Held, and whether approved.
+    held: Vec<(InvocationId, bool)>,
     /// The call whose dispatch was refused its proof: nothing was sent.
     unsent: Option<InvocationId>,
 }
@@ -89,6 +91,21 @@ async fn work(journal: &Journal, promises: &mut Promises) -> Result<(), append::
         drop(call.end(ended(verdict)).await?);
         promises.ended.push((call.id(), verdict));
         drop(call);
+        // Held for a person, and decided.
+        let mut call = admit_or(journal, round)?;
+        let id = call.id();
+        call.preflight(preflight())?;
+        let lasts = Duration::from_secs(3600);
+        let fingerprint = Digest::of(b"x");
+        call.hold(crate::Question { fingerprint, lasts, shown: b"x" }).await?;
+        promises.held.push((id, false));
+        match journal.decide(id, true, "alice").await {
+            Ok(_) => {}
+            Err(crate::DecideError::Append(error)) => return Err(error),
+            Err(other) => panic!("{other}"),
+        }
+        promises.held.retain(|(held, _)| *held != id);
+        promises.held.push((id, true));
         // Dispatched, and still under way when the crash comes, or given up.
         let mut call = admit_or(journal, round)?;
         start(&mut call)?;
@@ -120,6 +137,12 @@ fn check(journal: &Journal, promises: &Promises, what: &str) {
         assert!(found.is_dispatched(), "{what}");
         assert_ne!(found.verdict().outcome(), Outcome::NotAttempted, "{what}");
         assert!(found.is_settled(), "{what}");
+    }
+    for (id, decided) in &promises.held {
+        let found = journal.held().into_iter().find(|held| held.id() == *id);
+        let found = found.unwrap_or_else(|| panic!("{what}: {id} waits no more"));
+        let approved = found.approval().is_some_and(|it| it.covers(Digest::of(b"x")));
+        assert!(approved || !decided, "{what}: a decision is lost");
     }
     for (id, body) in &promises.committed {
         assert_eq!(&content(journal, *id), body, "{what}");

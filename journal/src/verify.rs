@@ -481,6 +481,8 @@ const fn reference(body: &Body) -> Option<&ResultRef> {
         Body::ResultCommitted(committed) => committed.result.as_ref(),
         Body::ActionAccepted(_)
         | Body::PreflightValidated(_)
+        | Body::ApprovalRequested(_)
+        | Body::ApprovalDecided(_)
         | Body::CredentialAuthorized(_)
         | Body::SetupAttempted(_)
         | Body::DispatchStarted(_)

@@ -152,7 +152,7 @@ async fn k_11_off_by_window_and_for_an_id_of_the_callers_own() {
     };
     assert_eq!(again(guarded(), false), "in doubt");
     assert_eq!(again(Guard::default(), false), "new");
-    let narrow = Guard { window: Some(Duration::ZERO), key: None };
+    let narrow = Guard { window: Some(Duration::ZERO), ..Guard::default() };
     assert_eq!(again(narrow, false), "new");
     assert_eq!(again(guarded(), true), "new");
     journal.close().await;
@@ -221,7 +221,7 @@ async fn k_10_an_id_stands_for_one_request_of_one_agent() {
 async fn k_3_a_key_stands_for_one_request() {
     let home = tempfile::tempdir().unwrap();
     let (journal, _) = open(home.path());
-    let guard = || Guard { window: None, key: Some(("pay".to_owned(), "k1".to_owned())) };
+    let guard = || Guard { key: Some(("pay".to_owned(), "k1".to_owned())), ..Guard::default() };
     let bound = |fingerprint: &str, expires_at_ms| Preflight {
         idempotency: Some(Idempotency {
             key: "k1".to_owned(),

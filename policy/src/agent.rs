@@ -24,6 +24,8 @@ pub struct Info {
     pub added_at_ms: u64,
     /// When its token was last set, milliseconds since 1970.
     pub token_set_at_ms: u64,
+    /// When its access ends, milliseconds since 1970; none: never.
+    pub expires_at_ms: Option<u64>,
     /// Registered SSH public keys, each `algorithm base64`.
     pub keys: Vec<String>,
 }
@@ -42,6 +44,9 @@ pub enum Error {
     /// There is no such agent.
     #[error("there is no agent {0:?}")]
     Unknown(String),
+    /// Its access ended.
+    #[error("the access of agent {0:?} ended; `affiant agent rotate` renews it")]
+    Expired(String),
     /// The text is not an OpenSSH public key line.
     #[error("this is not an OpenSSH public key line (`ssh-ed25519 AAAA...`)")]
     Key,
@@ -60,13 +65,31 @@ struct Record {
     token_set_at_ms: u64,
     /// Base64 of the keyed hash of the token.
     token_hash: String,
+    /// How long a token lasts; none: until it is replaced.
+    #[serde(default)]
+    lasts_ms: Option<u64>,
     #[serde(default)]
     keys: Vec<String>,
     #[serde(default)]
     sessions: Vec<SessionRecord>,
 }
 
-/// A token for one run, beside the agent's own.
+impl Record {
+    fn expires_at_ms(&self) -> Option<u64> {
+        self.lasts_ms.map(|lasts| self.token_set_at_ms.saturating_add(lasts))
+    }
+}
+
+/// How an agent gets a new token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rotation {
+    /// How long the old token, and those of runs, work beside the new one; none: they end at once.
+    pub overlap: Option<Duration>,
+    /// How long the new token lasts; none: as long as the old one was to last.
+    pub lasts: Option<Duration>,
+}
+
+/// A token beside the agent's own: of one run, or the one before a rotation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct SessionRecord {
     token_hash: String,
@@ -96,6 +119,7 @@ pub(crate) struct Book {
 struct Entry {
     /// Hash and end of every token.
     tokens: Vec<(Vec<u8>, u64)>,
+    expires_at_ms: u64,
     keys: Vec<String>,
 }
 
@@ -114,16 +138,17 @@ impl Book {
         let key = Zeroizing::new(key.ok_or(store::Error::Damaged("the key of token hashes"))?);
         let mut book = Self { key, ..Self::default() };
         for (name, record) in store.records::<Record>(&store.agents, txn, "an agent")? {
-            let own = (record.token_hash.as_str(), u64::MAX);
+            let expires_at_ms = record.expires_at_ms().unwrap_or(u64::MAX);
+            let own = (record.token_hash.as_str(), expires_at_ms);
             let sessions = record.sessions.iter().map(|s| (s.token_hash.as_str(), s.expires_at_ms));
             let mut tokens = Vec::new();
-            for (hash, expires_at_ms) in std::iter::once(own).chain(sessions) {
+            for (hash, end) in std::iter::once(own).chain(sessions) {
                 let hash = seal::decode(hash).ok_or(store::Error::Damaged("an agent"))?;
-                let proof = Proof { agent: name.clone(), expires_at_ms };
+                let proof = Proof { agent: name.clone(), expires_at_ms: end };
                 book.by_hash.insert(hash.clone(), proof);
-                tokens.push((hash, expires_at_ms));
+                tokens.push((hash, end));
             }
-            book.agents.insert(name, Entry { tokens, keys: record.keys });
+            book.agents.insert(name, Entry { tokens, expires_at_ms, keys: record.keys });
         }
         Ok(book)
     }
@@ -145,10 +170,12 @@ impl Policy {
         })
     }
 
-    /// Whether there is such an agent. For sessions that outlive their login.
+    /// Whether there is such an agent, and its access has not ended. For what outlives its login, and
+    /// for logins without a token.
     #[must_use]
-    pub fn has_agent(&self, name: &str) -> bool {
-        self.state().agents.agents.contains_key(name)
+    pub fn is_current(&self, name: &str) -> bool {
+        let state = self.state();
+        state.agents.agents.get(name).is_some_and(|entry| now_ms() < entry.expires_at_ms)
     }
 
     /// The agent whose token this is.
@@ -165,7 +192,9 @@ impl Policy {
     #[must_use]
     pub fn authenticate_key(&self, agent: &str, key: &str) -> bool {
         let Ok(key) = value::public_key(key) else { return false };
-        self.state().agents.agents.get(agent).is_some_and(|entry| entry.keys.contains(&key))
+        let state = self.state();
+        let registered = state.agents.agents.get(agent).is_some_and(|e| e.keys.contains(&key));
+        registered && self.is_current(agent)
     }
 
     /// Adds an agent; answers its token, which is not kept and can't be shown again.
@@ -173,6 +202,14 @@ impl Policy {
     /// # Errors
     /// [`Error`].
     pub fn add_agent(&self, name: &str) -> Result<Secret, Error> {
+        self.add_agent_for(name, None)
+    }
+
+    /// As [`Policy::add_agent`], with a time after which its access ends.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn add_agent_for(&self, name: &str, lasts: Option<Duration>) -> Result<Secret, Error> {
         if !value::is_name(name, 64, b"") {
             return Err(Error::Name);
         }
@@ -182,6 +219,7 @@ impl Policy {
             added_at_ms: now,
             token_set_at_ms: now,
             token_hash: self.token_hash(&token),
+            lasts_ms: lasts.map(millis),
             keys: Vec::new(),
             sessions: Vec::new(),
         };
@@ -200,12 +238,28 @@ impl Policy {
     /// # Errors
     /// [`Error`].
     pub fn rotate_agent(&self, name: &str) -> Result<Secret, Error> {
+        self.rotate_agent_with(name, Rotation::default())
+    }
+
+    /// As [`Policy::rotate_agent`], with an overlap or another lifetime.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn rotate_agent_with(&self, name: &str, rotation: Rotation) -> Result<Secret, Error> {
         let token = fresh_token()?;
         let hash = self.token_hash(&token);
+        let now = now_ms();
+        let until = rotation.overlap.map_or(now, |overlap| now.saturating_add(millis(overlap)));
         self.change_agent(name, |record| {
-            record.token_hash = hash;
-            record.token_set_at_ms = now_ms();
-            record.sessions.clear();
+            let expires_at_ms = record.expires_at_ms().unwrap_or(u64::MAX);
+            let old = std::mem::replace(&mut record.token_hash, hash);
+            record.sessions.push(SessionRecord { token_hash: old, expires_at_ms });
+            for session in &mut record.sessions {
+                session.expires_at_ms = session.expires_at_ms.min(until);
+            }
+            record.sessions.retain(|session| now < session.expires_at_ms);
+            record.token_set_at_ms = now;
+            record.lasts_ms = rotation.lasts.map(millis).or(record.lasts_ms);
         })?;
         Ok(token)
     }
@@ -218,10 +272,13 @@ impl Policy {
         let token = fresh_token()?;
         let token_hash = self.token_hash(&token);
         let now = now_ms();
-        let lasts_ms = u64::try_from(SESSION.as_millis()).unwrap_or(u64::MAX);
+        if self.state().agents.agents.contains_key(name) && !self.is_current(name) {
+            return Err(Error::Expired(name.to_owned()));
+        }
         self.change_agent(name, |record| {
             record.sessions.retain(|session| now < session.expires_at_ms);
-            let expires_at_ms = now.saturating_add(lasts_ms);
+            let latest = record.expires_at_ms().unwrap_or(u64::MAX);
+            let expires_at_ms = now.saturating_add(millis(SESSION)).min(latest);
             record.sessions.push(SessionRecord { token_hash, expires_at_ms });
         })?;
         Ok(Session { agent: name.to_owned(), token })
@@ -280,6 +337,7 @@ impl Policy {
             name,
             added_at_ms: record.added_at_ms,
             token_set_at_ms: record.token_set_at_ms,
+            expires_at_ms: record.expires_at_ms(),
             keys: record.keys,
         };
         Ok(records.into_iter().map(info).collect())
@@ -304,6 +362,10 @@ impl Policy {
     }
 }
 
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn fresh_token() -> Result<Secret, Error> {
     let random = seal::random_key().map_err(Error::Random)?;
     Ok(Secret::from(format!("{TOKEN_HEAD}{}", URL_SAFE_NO_PAD.encode(*random))))
@@ -312,6 +374,37 @@ fn fresh_token() -> Result<Secret, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An agent's access ends with its time, and everything that rests on it; a rotation renews it,
+    /// and with an overlap the old token works beside the new one for so long.
+    #[test]
+    fn tokens_expire_and_rotate_with_an_overlap() {
+        let home = tempfile::tempdir().unwrap();
+        let policy = Policy::init(home.path(), None).unwrap();
+        let works = |token: &Secret| policy.authenticate("a", token.expose_text().unwrap());
+        let hour = Some(Duration::from_secs(3600));
+        let first = policy.add_agent_for("a", hour).unwrap();
+        let info = || policy.list_agents().unwrap().remove(0);
+        assert_eq!(info().expires_at_ms, Some(info().token_set_at_ms + 3_600_000));
+        let rotation = Rotation { overlap: hour, lasts: None };
+        let second = policy.rotate_agent_with("a", rotation).unwrap();
+        assert!(works(&first) && works(&second));
+        assert_eq!(policy.agent_by_token(first.expose_text().unwrap()).as_deref(), Some("a"));
+        let third = policy.rotate_agent("a").unwrap();
+        assert!(!works(&first) && !works(&second) && works(&third));
+        assert_eq!(info().expires_at_ms, Some(info().token_set_at_ms + 3_600_000));
+        let key =
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE2h2hmDUO3o+G5OiqVpMTVjIHwuEc0LIVFQmVqJMwZz";
+        policy.add_agent_key("a", key).unwrap();
+        assert!(policy.authenticate_key("a", key) && policy.is_current("a"));
+        let short = Rotation { overlap: None, lasts: Some(Duration::ZERO) };
+        let fourth = policy.rotate_agent_with("a", short).unwrap();
+        assert!(!works(&fourth) && !policy.authenticate_key("a", key) && !policy.is_current("a"));
+        assert_eq!(policy.agent_by_token(fourth.expose_text().unwrap()), None);
+        assert!(matches!(policy.add_session("a"), Err(Error::Expired(_))));
+        let fifth = policy.rotate_agent_with("a", Rotation { lasts: hour, ..short }).unwrap();
+        assert!(works(&fifth) && policy.is_current("a"));
+    }
 
     #[test]
     fn a_session_ends_with_its_run_and_with_the_agents_token() {

@@ -2,7 +2,8 @@
 
 use crate::batch::{BatchForm, BatchRule};
 use crate::condition::Wanted;
-use crate::document::{HttpRoute, Names, SshRoute};
+use crate::document::approvals::Approvals;
+use crate::document::{HttpRoute, Names, SshRoute, budget};
 use crate::host::Pattern;
 use crate::repeat::{JobRule, ReconcileRule, RetryRule, Shows};
 use crate::{Credential, IdempotencyRule, Limits, SecretRef, Snapshot};
@@ -14,7 +15,7 @@ use std::time::Duration;
 /// One rule that differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// `defaults`, `route`, `ssh` or `trust`.
+    /// `defaults`, `approvals`, `budget`, `route`, `ssh` or `trust`.
     pub kind: &'static str,
     /// The rule's name.
     pub name: String,
@@ -86,6 +87,10 @@ impl Snapshot {
         let mut rules = Rules::new();
         let keys = Keys::from([("egress", self.defaults().egress.as_str().to_owned())]);
         rules.insert(("defaults", "defaults".to_owned()), keys);
+        rules.insert(("approvals", "approvals".to_owned()), approvals(self.approvals()));
+        for named in self.budgets() {
+            rules.insert(("budget", named.name.clone()), budget(named));
+        }
         for route in self.http_routes() {
             rules.insert(("route", route.name.clone()), http(route));
         }
@@ -99,6 +104,31 @@ impl Snapshot {
         }
         rules
     }
+}
+
+fn approvals(approvals: &Approvals) -> Keys {
+    let mut keys = Keys::from([
+        ("wait", time(approvals.terms.wait)),
+        ("expire", time(approvals.terms.expire)),
+    ]);
+    keys.extend(approvals.webhook.clone().map(|webhook| ("webhook", webhook)));
+    keys
+}
+
+fn budget(named: &budget::Named) -> Keys {
+    let of = &named.budget;
+    let mut keys = Keys::from([("agents", names(&named.agents))]);
+    for (key, limit) in [
+        ("calls_per_minute", of.calls_per_minute),
+        ("calls_per_hour", of.calls_per_hour),
+        ("calls_per_day", of.calls_per_day),
+        ("concurrent_calls", of.concurrent_calls),
+        ("bytes_per_hour", of.bytes_per_hour),
+        ("bytes_per_day", of.bytes_per_day),
+    ] {
+        keys.extend(limit.map(|limit| (key, limit.to_string())));
+    }
+    keys
 }
 
 fn http(route: &HttpRoute) -> Keys {
@@ -116,7 +146,7 @@ fn http(route: &HttpRoute) -> Keys {
     put("match.headers", wanted(&route.conditions.headers));
     put("match.query", wanted(&route.conditions.query));
     put("match.body", some(route.conditions.body_in_words()));
-    put("approval", route.approval.then(|| "required".to_owned()));
+    put("approval", grant.approval.map(|_| "required".to_owned()));
     put("preset", grant.preset.map(str::to_owned));
     put("credential", grant.credential.as_ref().map(credential));
     put("forbidden headers", some(joined(grant.forbidden_headers.iter().cloned())));
@@ -156,7 +186,7 @@ fn ssh(route: &SshRoute) -> Keys {
     put("match.users", Some(names(&route.users)));
     put("match.commands", Some(names(&route.commands)));
     put("shell", Some(if route.any_shell { "any" } else { "plain" }.to_owned()));
-    put("approval", route.approval.then(|| "required".to_owned()));
+    put("approval", grant.approval.map(|_| "required".to_owned()));
     put("address", grant.address.clone());
     put("host_keys", some(joined(grant.host_keys.iter().cloned())));
     put("known_hosts", grant.known_hosts.clone());

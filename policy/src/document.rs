@@ -3,6 +3,8 @@
 //! Reading never stops at the first error, and never panics. What a text means is decided here; how
 //! fast it is looked up is decided in `snapshot`.
 
+pub(crate) mod approvals;
+pub(crate) mod budget;
 mod conditions;
 mod credential;
 mod http;
@@ -19,7 +21,8 @@ use crate::condition::Conditions;
 use crate::host::{self, Pattern};
 use crate::parent::ParentRule;
 use crate::preset::{Contract, PRESETS, Preset};
-use crate::{Credential, HttpGrant, SshGrant, path};
+use crate::{Approval, Credential, HttpGrant, SshGrant, path};
+use approvals::Approvals;
 use reader::{Fields, Place, Reader};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -40,6 +43,10 @@ pub(crate) struct Document {
     pub ssh: Vec<SshRoute>,
     /// Private certificate authorities.
     pub trust: Vec<Trust>,
+    /// How calls wait for a person.
+    pub approvals: Approvals,
+    /// What agents may use.
+    pub budgets: Vec<budget::Named>,
 }
 
 /// What becomes of HTTP that no route matches.
@@ -91,8 +98,6 @@ pub(crate) struct HttpRoute {
     pub methods: Names,
     pub path: Option<path::Pattern>,
     pub conditions: Conditions,
-    /// Whether a person has to approve each call.
-    pub approval: bool,
     /// The grant, without what the preset says of single calls.
     pub grant: HttpGrant,
     pub preset: Option<Contract>,
@@ -124,7 +129,6 @@ pub(crate) struct SshRoute {
     /// Whether `*` in commands may stand for characters that a shell acts on.
     pub any_shell: bool,
     pub allow: Allow,
-    pub approval: bool,
     pub grant: SshGrant,
 }
 
@@ -151,6 +155,7 @@ struct Shared {
     presets: BTreeMap<String, &'static Preset>,
     used: std::cell::RefCell<BTreeSet<String>>,
     terms: Terms,
+    approval: Approval,
     parents: BTreeMap<String, Option<ParentRule>>,
     /// The upstream proxy of `[defaults]`.
     parent: Option<ParentRule>,
@@ -159,7 +164,17 @@ struct Shared {
 const DEFAULTS: &[&str] =
     &["egress", "parent", "private_addresses", "repeat_guard", "result", "limits"];
 const TRUST: &[&str] = &["host", "ca_file"];
-const ROOT: &[&str] = &["defaults", "credential", "hashicorp", "parent", "route", "ssh", "trust"];
+const ROOT: &[&str] = &[
+    "defaults",
+    "approvals",
+    "budget",
+    "credential",
+    "hashicorp",
+    "parent",
+    "route",
+    "ssh",
+    "trust",
+];
 
 /// Reads a policy text. The reader keeps what is wrong; the document holds what could be read.
 pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
@@ -177,8 +192,10 @@ pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
     let mut defaults = fields.as_ref().map(read_defaults).unwrap_or_default();
     let credential::Read { credentials, presets, places } = credential::read(reader, &root);
     let terms = defaults.terms.clone();
+    let approvals = approvals::read(&root);
+    let approval = approvals.terms;
     let (used, parents, parent) = Default::default();
-    let mut shared = Shared { credentials, presets, used, terms, parents, parent };
+    let mut shared = Shared { credentials, presets, used, terms, approval, parents, parent };
     shared.parents = parent::read(reader, &root, &shared);
     let chosen = fields.as_ref().and_then(|fields| parent::read_choice(fields, &shared));
     defaults.parent = chosen.flatten();
@@ -187,6 +204,8 @@ pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
         http: http::read(reader, &root, &shared),
         ssh: ssh::read(reader, &root, &shared),
         trust: read_trust(reader, &root),
+        budgets: budget::read(reader, &root),
+        approvals,
         defaults,
     };
     for (id, place) in places {
@@ -343,14 +362,14 @@ fn read_preset(fields: &Fields<'_, '_>) -> Option<&'static Preset> {
     found
 }
 
-/// The key `approval`: whether it is required.
-fn read_approval(fields: &Fields<'_, '_>) -> bool {
+/// The key `approval`: how calls wait for a person, if they do.
+fn read_approval(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Approval> {
     let required = fields.word("approval", &["none", "required"]) == Some(1);
-    if required {
-        let message = "this version has no approvals yet, so every call of the route is refused";
+    if required && fields.truth("intercept") == Some(false) {
+        let message = "can't be asked for what is not looked into, so every call is refused";
         fields.doubtful("approval", message, None);
     }
-    required
+    required.then_some(shared.approval)
 }
 
 #[cfg(test)]

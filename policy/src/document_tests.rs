@@ -274,9 +274,12 @@ fn ssh_routes_are_checked() {
 
 #[test]
 fn what_is_not_acted_on_is_announced() {
-    let text = format!("{ROUTE}approval = \"required\"\nretry = {{ max_attempts = 3 }}\n");
-    let warnings = warnings(&text);
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let text = format!("{ROUTE}approval = \"required\"\nintercept = false\n");
+    let found = warnings(&text);
+    assert!(
+        matches!(found.as_slice(), [one] if one.contains("every call is refused")),
+        "{found:?}"
+    );
     check(&format!("{ROUTE}retry = {{ max_attempts = 0 }}\n"), 4, 26, &["from 1 to 100"]);
     let reconcile = "reconcile = { path = \"/x\", committed = { status = 20 } }";
     check(&format!("{ROUTE}{reconcile}\n"), 4, 51, &["100 to 599"]);
@@ -312,6 +315,20 @@ fn terms_of_repeating_are_checked() {
     wrong("batch = { form = \"json-rpc\", id = \"a\" }", "no JSON pointer");
     let blind = format!("{ROUTE}reconcile = {{ path = \"/x\", committed = {{ status = 200 }} }}\n");
     assert!(warnings(&blind).iter().any(|w| w.contains("names no operation")));
+}
+
+#[test]
+fn approvals_and_budgets_are_checked() {
+    let both = format!("{ROUTE}approval = \"required\"\nretry = {{ max_attempts = 2 }}\n");
+    assert!(findings(&both).iter().any(|found| found.to_string().contains("for one call")));
+    check("[approvals]\nwait = \"11m\"\n", 2, 8, &["at most", "10m"]);
+    check("[approvals]\nexpire = \"2d\"\n", 2, 10, &["at most", "24h"]);
+    check("[approvals]\nwebhook = \"hooks.test\"\n", 2, 11, &["not the URL"]);
+    let budget = "[[budget]]\nname = \"b\"\n";
+    check(&format!("{budget}calls_per_minute = -1\n"), 3, 20, &["from 0"]);
+    check(&format!("{budget}calls_per_week = 1\n"), 3, 1, &["calls_per_week"]);
+    check(&format!("{budget}calls_per_day = 1\n{budget}"), 5, 8, &["there already"]);
+    assert!(warnings(budget).iter().any(|w| w.contains("bounds nothing")));
 }
 
 #[test]
@@ -379,10 +396,12 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 11);
+    assert_eq!(blocks, 12);
     let lists = [
         super::DEFAULTS,
         super::TRUST,
+        super::approvals::KNOWN,
+        super::budget::KNOWN,
         super::parent::KNOWN,
         super::credential::KNOWN,
         super::token::HASHICORP,

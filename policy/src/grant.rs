@@ -43,6 +43,8 @@ pub struct HttpGrant {
     pub preset: Option<&'static str>,
     /// Whether tunnels of the route are looked into; false: bytes pass as they are.
     pub intercept: bool,
+    /// How the call waits for a person; none: nobody is asked.
+    pub approval: Option<Approval>,
     /// The upstream proxy that the call goes through.
     pub parent: Option<Parent>,
     /// Whether and how often a call may be sent again; none: its request is not stored.
@@ -98,6 +100,17 @@ pub struct SshGrant {
     pub repeat_window: Option<Duration>,
     /// Whether loopback, private and link-local addresses may be dialled.
     pub private_addresses: bool,
+    /// How the call waits for a person; none: nobody is asked.
+    pub approval: Option<Approval>,
+}
+
+/// How a call waits for a person (contract V-6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Approval {
+    /// How long the caller's connection waits for the decision.
+    pub wait: Duration,
+    /// How long the question stands, and how long an approval can be used.
+    pub expire: Duration,
 }
 
 impl SshGrant {

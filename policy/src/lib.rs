@@ -44,7 +44,9 @@ pub use action::{Body, Details, HttpAction, Scheme, SshAction, SshRequest};
 pub use certificate::ClientCertificate;
 pub use diagnostic::Diagnostic;
 pub use explain::{Considered, Explanation};
-pub use grant::{Credential, Denial, HttpGrant, IdempotencyRule, Limits, SecretRef, SshGrant};
+pub use grant::{
+    Approval, Credential, Denial, HttpGrant, IdempotencyRule, Limits, SecretRef, SshGrant,
+};
 pub use handle::{Policy, VersionInfo, apply, open, rollback};
 pub use hashicorp::{Field, Hashicorp, Login, Server};
 pub use inject::Inject;

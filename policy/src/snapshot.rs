@@ -5,13 +5,14 @@ mod http;
 mod order;
 mod ssh;
 
+use crate::document::approvals::Approvals;
 use crate::document::reader::{Place, Reader};
-use crate::document::{self, Defaults, Egress, HttpRoute, SshRoute, Trust};
+use crate::document::{self, Defaults, Egress, HttpRoute, SshRoute, Trust, budget};
 use crate::{
     Body, Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, SshAction, SshGrant,
     host,
 };
-use journal::contract::Code;
+use journal::contract::{Budget, Code};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -26,6 +27,8 @@ pub struct Snapshot {
     http: http::Index,
     ssh: ssh::Index,
     trust: Vec<Trust>,
+    approvals: Approvals,
+    budgets: Vec<budget::Named>,
     warnings: Vec<Diagnostic>,
 }
 
@@ -73,8 +76,8 @@ impl Snapshot {
             reader.error_at(second.1, message, Some(hint.to_owned()));
         }
         let warnings = reader.finish()?;
-        let (defaults, trust) = (document.defaults, document.trust);
-        Ok(Self { version, defaults, http, ssh, trust, warnings })
+        let document::Document { defaults, trust, approvals, budgets, .. } = document;
+        Ok(Self { version, defaults, http, ssh, trust, approvals, budgets, warnings })
     }
 
     /// The version in the store; 0 when the text was only checked, or no policy was applied yet
@@ -118,7 +121,7 @@ impl Snapshot {
     pub fn opaque(&self, agent: &str, host: &str, port: u16) -> Result<Option<HttpGrant>, Denial> {
         let host = normal_host(host)?;
         match self.http.opaque(agent, &host, port) {
-            Some(route) if route.approval => Err(approval_pending(&route.name)),
+            Some(route) if route.grant.approval.is_some() => Err(approval_pending(&route.name)),
             Some(route) => {
                 let parent = route.parent.as_ref().and_then(|rule| rule.for_host(&host));
                 Ok(Some(HttpGrant { parent, ..route.grant.clone() }))
@@ -155,7 +158,6 @@ impl Snapshot {
     ) -> Result<HttpGrant, Denial> {
         let target = http::Target::of(action, *details)?;
         match self.http.find(&target) {
-            Found::Route(route) if route.approval => Err(approval_pending(&route.name)),
             Found::Route(route) => {
                 let parent = route.parent.as_ref().and_then(|rule| rule.for_host(&target.host));
                 let grant = route.grant_for(target.method, &target.path);
@@ -192,7 +194,6 @@ impl Snapshot {
     pub fn ssh(&self, action: &SshAction<'_>) -> Result<SshGrant, Denial> {
         let host = normal_host(action.host)?;
         match self.ssh.find(action, &host) {
-            Some(route) if route.approval => Err(approval_pending(&route.name)),
             Some(route) => Ok(route.grant.clone()),
             None => Err(self.ssh.refuse(action, &host)),
         }
@@ -211,10 +212,24 @@ impl Snapshot {
     ) -> Result<Option<SshGrant>, Denial> {
         let host = normal_host(host)?;
         match self.ssh.relay(agent, &host, port) {
-            Some(route) if route.approval => Err(approval_pending(&route.name)),
+            Some(route) if route.grant.approval.is_some() => Err(approval_pending(&route.name)),
             Some(route) => Ok(Some(route.grant.clone())),
             None => Ok(None),
         }
+    }
+
+    /// What the agent may use: of each key the smallest number of all budgets for it. `None`: it is
+    /// not counted.
+    #[must_use]
+    pub fn budget(&self, agent: &str) -> Option<Budget> {
+        let own = self.budgets.iter().filter(|named| order::admits(&named.agents, agent));
+        own.map(|named| named.budget).reduce(Budget::and)
+    }
+
+    /// Where questions for approval are posted.
+    #[must_use]
+    pub fn webhook(&self) -> Option<&str> {
+        self.approvals.webhook.as_deref()
     }
 
     /// Explains the decision on an HTTP action.
@@ -305,12 +320,21 @@ impl Snapshot {
             stripped_headers: Vec::new(),
             preset: None,
             intercept: true,
+            approval: None,
             parent: self.defaults.parent.as_ref().and_then(|rule| rule.for_host(host)),
             retry: None,
             reconcile: None,
             job: None,
             batch: None,
         }
+    }
+
+    pub(crate) const fn approvals(&self) -> &Approvals {
+        &self.approvals
+    }
+
+    pub(crate) fn budgets(&self) -> &[budget::Named] {
+        &self.budgets
     }
 }
 
@@ -323,12 +347,15 @@ fn normal_host(text: &str) -> Result<String, Denial> {
     })
 }
 
-/// Approvals are not there yet: a route that requires one is closed, never open.
+/// What is not looked into can't be shown to a person: such a route is closed, never open.
 fn approval_pending(route: &str) -> Denial {
     Denial {
         code: Code::ApprovalPending,
         field: "approval".to_owned(),
-        message: format!("Route {route:?} requires the approval of a person, which is not given."),
+        message: format!(
+            "Route {route:?} requires the approval of a person, and nobody can be shown what passes \
+             a tunnel that is not intercepted."
+        ),
         rule: route.to_owned(),
     }
 }

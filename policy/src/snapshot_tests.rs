@@ -198,12 +198,35 @@ fn k_11_the_guard_is_widened_narrowed_or_switched_off() {
     assert_eq!(window("c.test"), None);
 }
 
-/// V-6 is not there yet: a route that requires approval is closed.
+/// V-6: a route that requires approval says how its calls wait; where nothing is looked into, nobody
+/// can be asked, and the route is closed.
 #[test]
-fn v_6_required_approval_never_lets_through() {
-    let snapshot = compile(&route("r", "host = \"a.test\"", "approval = \"required\""));
-    let denial = snapshot.http(&action("GET", "a.test", "/")).unwrap_err();
-    assert_eq!((denial.code, denial.rule.as_str()), (Code::ApprovalPending, "r"));
+fn v_6_required_approval_is_part_of_the_grant() {
+    let text = "[approvals]\nwait = \"5s\"\nexpire = \"10m\"\n".to_owned()
+        + &route("r", "host = \"a.test\"", "approval = \"required\"")
+        + &route("plain", "host = \"b.test\"", "")
+        + &route("opaque", "host = \"c.test\"", "approval = \"required\"\nintercept = false");
+    let snapshot = compile(&text);
+    let asked = crate::Approval { wait: Duration::from_secs(5), expire: Duration::from_secs(600) };
+    let approval = |host| snapshot.http(&action("GET", host, "/")).unwrap().approval;
+    assert_eq!(approval("a.test"), Some(asked));
+    assert_eq!(approval("b.test"), None);
+    let denial = snapshot.opaque("coder", "c.test", 443).unwrap_err();
+    assert_eq!((denial.code, denial.rule.as_str()), (Code::ApprovalPending, "opaque"));
+}
+
+#[test]
+fn an_agent_has_the_smallest_numbers_of_its_budgets() {
+    let text = "[[budget]]\nname = \"all\"\ncalls_per_minute = 9\nconcurrent_calls = 4\n\
+                [[budget]]\nname = \"few\"\nagents = [\"coder\"]\ncalls_per_minute = 3\n\
+                bytes_per_day = \"1GiB\"\n";
+    let snapshot = compile(text);
+    let budget = snapshot.budget("coder").unwrap();
+    assert_eq!((budget.calls_per_minute, budget.concurrent_calls), (Some(3), Some(4)));
+    assert_eq!(budget.bytes_per_day, Some(1 << 30));
+    let other = snapshot.budget("other").unwrap();
+    assert_eq!((other.calls_per_minute, other.bytes_per_day), (Some(9), None));
+    assert_eq!(compile("").budget("coder"), None);
 }
 
 #[test]

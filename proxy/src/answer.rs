@@ -102,6 +102,8 @@ fn sent_content(journal: &Journal, id: InvocationId) -> Option<(u64, Digest)> {
         Body::RequestSent(sent) => Some((sent.length_bytes, sent.digest)),
         Body::ActionAccepted(_)
         | Body::PreflightValidated(_)
+        | Body::ApprovalRequested(_)
+        | Body::ApprovalDecided(_)
         | Body::CredentialAuthorized(_)
         | Body::RequestStored(_)
         | Body::SetupAttempted(_)
@@ -151,11 +153,15 @@ impl Job<'_> {
         refusal: &Refusal,
     ) -> (InvocationId, Envelope) {
         let verdict = refusal.verdict();
+        if matches!(refusal, Refusal::Spent(_)) {
+            // The caller's id is for the call that comes when there is room again.
+            self.known.caller_id = None;
+        }
         let ended = Ended {
             verdict,
             message: refusal.to_string(),
             field: refusal.field(),
-            not_before_ms: not_before(verdict),
+            not_before_ms: refusal.not_before_ms().or_else(|| not_before(verdict)),
             observation: None,
         };
         let follow = refusal.follow().map(Invocation::id);

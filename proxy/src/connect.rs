@@ -25,35 +25,38 @@ use tokio::time::timeout;
 const SETUP_ROUNDS: u32 = 3;
 
 impl Job<'_> {
-    /// Binds the call (contract V-5), gets the credential, builds the head, sets up the connection.
-    pub(crate) async fn connect(
-        &self,
-        call: &mut Call,
-        prepared: &Prepared,
-    ) -> Result<Ready, Refusal> {
+    /// What the call is bound to (contract V-5).
+    pub(crate) fn bound(&self, prepared: &Prepared) -> Preflight {
         let grant = &prepared.grant;
         let policy = &self.shared.policy;
-        let bound = grant.credential.as_ref().map(|credential| policy.bind(credential));
-        call.preflight(Preflight {
+        Preflight {
             policy_version: prepared.snapshot.version(),
             would_deny: grant.would_deny,
             route: grant.route.clone(),
-            credential: bound.clone(),
+            credential: grant.credential.as_ref().map(|credential| policy.bind(credential)),
             idempotent: prepared.operation.idempotent,
             idempotency: prepared.operation.idempotency.clone(),
             keep: grant.keep,
             keep_seconds: grant.keep_for.as_secs(),
             keep_total_bytes: grant.keep_total_bytes,
-        })
-        .map_err(Refusal::Journal)?;
+        }
+    }
+
+    /// Gets the credential of a bound call, builds the head, sets up the connection.
+    pub(crate) async fn connect(
+        &self,
+        call: &mut Call,
+        prepared: &Prepared,
+    ) -> Result<Ready, Refusal> {
+        let bound = call.bound_credential();
         let own = self.injected(prepared, bound.as_ref()).await?;
-        let parent = self.parent(call, &prepared.snapshot, grant).await?;
+        let parent = self.parent(call, &prepared.snapshot, &prepared.grant).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
         if let Some(condition) = request::condition(&self.head) {
             call.note("server_enforced_condition", condition);
         }
         batch::name_members(call, prepared);
-        if let Some(rule) = grant.retry.as_ref().filter(|_| self.known.retries.is_none()) {
+        if let Some(rule) = prepared.grant.retry.as_ref().filter(|_| self.known.retries.is_none()) {
             self.store_request(call, prepared, rule);
         }
         let target = &prepared.target;

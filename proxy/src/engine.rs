@@ -27,8 +27,8 @@ use crate::upstream::pool;
 use crate::upstream::versions::Word;
 use bytes::Bytes;
 use journal::contract::{
-    Accepted, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult, Operation,
-    RemoteContract,
+    Accepted, Budget, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
+    Operation, RemoteContract,
 };
 use journal::{Admission, Call, Delivery, Dispatched, Guard};
 use policy::recipe::ChunkSigner;
@@ -90,6 +90,8 @@ pub(crate) struct Prepared {
     pub(crate) operation: Operation,
     /// Content read ahead.
     pub(crate) ahead: Vec<Bytes>,
+    /// What bounds the agent.
+    pub(crate) budget: Option<Budget>,
 }
 
 /// What goes to the relay: everything for the exchange except leave to begin it.
@@ -112,17 +114,9 @@ impl Job<'_> {
             Ok(prepared) => prepared,
             Err(refusal) => return self.refuse(None, &refusal).await,
         };
-        let mut call = match self.admit_when_delivered(&prepared).await {
-            Ok(Admission::New(call)) => call,
-            Ok(Admission::SameRequest(earlier)) => {
-                return self.repeat(&prepared, earlier, true).await;
-            }
-            Ok(Admission::Settled(earlier)) => return self.repeat(&prepared, earlier, false).await,
-            Ok(Admission::Mismatch) => return self.refuse(None, &Refusal::Mismatch).await,
-            Ok(Admission::InDoubt(earlier)) => {
-                return self.refuse(None, &Refusal::InDoubt(earlier)).await;
-            }
-            Err(refusal) => return self.refuse(None, &refusal).await,
+        let mut call = match self.begin(&prepared).await {
+            Ok(call) => call,
+            Err(finished) => return finished,
         };
         self.note_encoding(&mut call, &prepared.grant);
         let mut ready = match self.connect(&mut call, &prepared).await {
@@ -138,8 +132,35 @@ impl Job<'_> {
         // D-1: durable before the first byte. Nothing but the proof opens the connection.
         match call.dispatch(dispatch_record(&ready.idle, prepared.fingerprint, 1)).await {
             Ok(proof) => self.exchange(call, &prepared, ready, ahead, proof).await,
+            Err(journal::append::Error::Illegal(_)) if call.invocation().is_held() => {
+                self.refuse(Some(call), &Refusal::ApprovalMismatch).await
+            }
             Err(error) => self.refuse(Some(call), &Refusal::Journal(error)).await,
         }
+    }
+
+    /// Takes the call on record and binds it, or answers: from an earlier one, or because a person
+    /// has not approved it.
+    async fn begin(&mut self, prepared: &Prepared) -> Result<Call, Finished> {
+        let finished = match self.admit_when_delivered(prepared).await {
+            Ok(Admission::New(mut call)) => {
+                if let Some(approval) = prepared.grant.approval {
+                    return self.hold(call, prepared, approval).await;
+                }
+                match call.preflight(self.bound(prepared)) {
+                    Ok(()) => return Ok(call),
+                    Err(error) => self.refuse(Some(call), &Refusal::Journal(error)).await,
+                }
+            }
+            Ok(Admission::Held(held)) => return self.join(&held, prepared).await,
+            Ok(Admission::SameRequest(earlier)) => self.repeat(prepared, earlier, true).await,
+            Ok(Admission::Settled(earlier)) => self.repeat(prepared, earlier, false).await,
+            Ok(Admission::Mismatch) => self.refuse(None, &Refusal::Mismatch).await,
+            Ok(Admission::InDoubt(earlier)) => self.refuse(None, &Refusal::InDoubt(earlier)).await,
+            Ok(Admission::Spent(spent)) => self.refuse(None, &Refusal::Spent(spent)).await,
+            Err(refusal) => self.refuse(None, &refusal).await,
+        };
+        Err(finished)
     }
 
     /// Runs the exchange and answers.
@@ -274,18 +295,18 @@ impl Job<'_> {
             || operation.idempotency.is_some()
             || self.known.caller_id.is_some();
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
-        let guarded = guarded
-            || looked_at
-            || read.is_some()
-            || grant.retry.is_some()
-            || grant.batch.is_some();
+        let whole = looked_at || read.is_some() || grant.approval.is_some();
+        let guarded = guarded || whole || grant.retry.is_some() || grant.batch.is_some();
         // A caller of gRPC may wait for the answer to its first message before it sends the next.
-        let one_by_one = grpc::is_call(&self.head) && !looked_at && read.is_none();
+        let one_by_one = grpc::is_call(&self.head) && !whole;
         let ahead = match read {
             Some(ahead) => ahead,
             None if guarded => self.read_ahead(limit_bytes, one_by_one).await?,
             None => Vec::new(),
         };
+        if grant.approval.is_some() && !self.incoming.is_ended() {
+            return Err(Refusal::TooLongToApprove);
+        }
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
         let first = if one_by_one { grpc::first_message(&ahead) } else { None };
         let content = if let Some(first) = &first {
@@ -303,7 +324,8 @@ impl Job<'_> {
             key.fingerprint = fingerprint;
         }
         self.known.fingerprint = Some(fingerprint);
-        Ok(Prepared { target, grant, snapshot, fingerprint, partial, operation, ahead })
+        let budget = snapshot.budget(&agent);
+        Ok(Prepared { target, grant, snapshot, fingerprint, partial, operation, ahead, budget })
     }
 
     /// What policy and method say of repeating (contract S-4, K-1); the fingerprint follows later.
@@ -378,6 +400,8 @@ impl Job<'_> {
                 .repeat_window
                 .filter(|_| !prepared.operation.idempotent && !usable),
             key: key.map(|key| (key.scope.clone(), key.key.clone())),
+            join: prepared.grant.approval.is_some(),
+            budget: prepared.budget,
         };
         let id = self.known.caller_id.unwrap_or_else(|| self.shared.journal.new_id());
         let agent = self.known.agent.as_deref().unwrap_or_default();
@@ -394,6 +418,8 @@ impl Job<'_> {
             match &admission {
                 Admission::Settled(earlier) if earlier.delivery() == Delivery::Pending => {}
                 Admission::New(_)
+                | Admission::Held(_)
+                | Admission::Spent(_)
                 | Admission::SameRequest(_)
                 | Admission::Mismatch
                 | Admission::InDoubt(_)
@@ -414,6 +440,7 @@ impl Job<'_> {
             command: None,
             fingerprint: self.known.fingerprint,
             caller_id,
+            counted: false,
             link,
         }
     }

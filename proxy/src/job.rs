@@ -73,12 +73,15 @@ async fn put_on_record(
         command: None,
         fingerprint: None,
         caller_id: false,
+        counted: false,
         link: Some(submission.id()),
     };
     let id = shared.journal.new_id();
     let mut call = match shared.journal.admit(id, accepted, Guard::default())? {
         Admission::New(call) => call,
         Admission::SameRequest(_)
+        | Admission::Held(_)
+        | Admission::Spent(_)
         | Admission::Mismatch
         | Admission::InDoubt(_)
         | Admission::Settled(_) => return Err(append::Error::NotFound),

@@ -38,6 +38,7 @@ mod fingerprint;
 mod front;
 mod grpc;
 mod head;
+mod held;
 mod hops;
 mod http2;
 mod incoming;

@@ -80,9 +80,18 @@ impl Job<'_> {
         let id = self.known.caller_id.unwrap_or_else(|| self.shared.journal.new_id());
         let accepted = self.accepted(self.known.caller_id.is_some(), None);
         // Opening another tunnel to the same place is no repeat of what passed in an earlier one.
-        let mut call = match self.shared.journal.admit(id, accepted, Guard::default()) {
+        let agent = self.known.agent.as_deref().unwrap_or_default();
+        let guard = Guard { budget: snapshot.budget(agent), ..Guard::default() };
+        let mut call = match self.shared.journal.admit(id, accepted, guard) {
             Ok(Admission::New(call)) => call,
-            Ok(Admission::SameRequest(earlier) | Admission::Settled(earlier)) => {
+            Ok(Admission::Spent(spent)) => {
+                return self.refuse(None, &Refusal::Spent(spent)).await;
+            }
+            Ok(
+                Admission::SameRequest(earlier)
+                | Admission::Settled(earlier)
+                | Admission::Held(earlier),
+            ) => {
                 return self.replay(earlier, true).await;
             }
             Ok(Admission::InDoubt(earlier)) => {

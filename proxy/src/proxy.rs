@@ -90,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) versions: Versions,
     /// This proxy's name in `Via`, unlike any other's, so that loops are seen.
     pub(crate) pseudonym: String,
+    /// Whether the proxy goes down: who waits for a person waits no longer.
+    pub(crate) stopping: watch::Sender<bool>,
 }
 
 impl Proxy {
@@ -119,6 +121,7 @@ impl Proxy {
             redirects: Redirects::default(),
             versions: Versions::default(),
             pseudonym: format!("{}-{tag}", crate::render::PROXY_NAME),
+            stopping: watch::Sender::new(false),
         };
         Ok(Arc::new(Self { shared: Arc::new(shared) }))
     }
@@ -218,6 +221,7 @@ impl Proxy {
             }
         }
         drop(listener);
+        self.shared.stopping.send_replace(true);
         let drained = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(self.shared.options.drain, drained).await.is_err() {
             // A dropped call records that it was interrupted.

@@ -214,6 +214,8 @@ async fn ask(
             repeat_window: None,
             retry: None,
             reconcile: None,
+            // The question is policy's own, not the agent's: nobody is asked, and it counts for nothing.
+            approval: None,
             job: None,
             batch: None,
             // The agent may not be allowed to ask this by itself, so it does not get to read the
@@ -227,6 +229,7 @@ async fn ask(
         partial: false,
         operation: Operation { idempotent: true, idempotency: None },
         ahead: Vec::new(),
+        budget: None,
     };
     let id = job.question(first.id(), &prepared).await?;
     let query = shared.journal.invocation(id)?.ok_or(Error::NotFound)?;
@@ -250,9 +253,14 @@ impl Job<'_> {
             Admission::New(call) => call,
             Admission::Mismatch
             | Admission::SameRequest(_)
+            | Admission::Held(_)
+            | Admission::Spent(_)
             | Admission::InDoubt(_)
             | Admission::Settled(_) => return Err(Error::Malformed),
         };
+        if let Err(error) = call.preflight(self.bound(prepared)) {
+            return Ok(self.record_refusal(Some(call), &Refusal::Journal(error)).await.0);
+        }
         let ready = match self.connect(&mut call, prepared).await {
             Ok(ready) => ready,
             Err(refusal) => return Ok(self.record_refusal(Some(call), &refusal).await.0),

@@ -5,7 +5,7 @@ use crate::render::{Extra, Value};
 use crate::upstream::tls::Alert;
 use crate::upstream::{dial, exchange};
 use crate::{body, head, incoming, target};
-use journal::contract::{Code, Operation, Phase, Retry, Verdict, after_unknown};
+use journal::contract::{Code, Operation, Phase, Retry, Spent, Verdict, after_unknown};
 use journal::{Invocation, append};
 use policy::{Denial, credential};
 
@@ -55,6 +55,18 @@ pub(crate) enum Refusal {
         .0.id()
     )]
     InDoubtBeginning(Box<Invocation>),
+    #[error("{}; try again when there is room.", capitalised(.0))]
+    Spent(#[source] Spent),
+    #[error("As many calls as one agent may have wait for a person's approval already.")]
+    HoldsEnough,
+    #[error("Affiant-Wait is a number of seconds, given once.")]
+    Wait,
+    #[error(
+        "A call that a person approves has at most 1 MiB of content, all of which is approved."
+    )]
+    TooLongToApprove,
+    #[error("What would be sent is not what was approved; nothing was sent.")]
+    ApprovalMismatch,
     #[error("The journal can't take this call now, so it was not sent; try again later.")]
     Journal(#[source] append::Error),
     #[error("The vault is locked; an operator unlocks it with `affiant vault unlock`.")]
@@ -94,7 +106,12 @@ impl Refusal {
             Self::Unsupported { .. } => correct(Code::UnsupportedAction),
             Self::Loop => correct(Code::LoopDetected),
             Self::Denied(denial) => denial.verdict(),
-            Self::PayloadLimit { .. } => correct(Code::PayloadLimit),
+            Self::PayloadLimit { .. } | Self::TooLongToApprove => correct(Code::PayloadLimit),
+            Self::Spent(_) | Self::HoldsEnough => {
+                Verdict::refused(Retry::Backoff, Code::BudgetSpent)
+            }
+            Self::Wait => correct(Code::InvalidRequest),
+            Self::ApprovalMismatch => correct(Code::ApprovalMismatch),
             Self::Mismatch => correct(Code::IdempotencyMismatch),
             Self::InDoubt(earlier) | Self::InDoubtBeginning(earlier) => Verdict::refused(
                 match earlier.verdict().retry() {
@@ -120,7 +137,12 @@ impl Refusal {
     pub(crate) fn field(&self) -> Option<String> {
         let field = match self {
             Self::Head(fault) => fault.field(),
-            Self::Content(_) | Self::PayloadLimit { .. } => "request.content",
+            Self::Content(_) | Self::PayloadLimit { .. } | Self::TooLongToApprove => {
+                "request.content"
+            }
+            Self::Spent(spent) => return Some(format!("budget.{}", spent.key)),
+            Self::HoldsEnough | Self::ApprovalMismatch => "approval",
+            Self::Wait => "request.headers.affiant-wait",
             Self::Target(_) => "request.target",
             Self::InvocationId => "request.headers.affiant-invocation",
             Self::Unauthenticated => "request.headers.proxy-authorization",
@@ -138,6 +160,11 @@ impl Refusal {
             | Self::ShuttingDown => return None,
         };
         Some(field.to_owned())
+    }
+
+    /// When there is room again, where that is known.
+    pub(crate) const fn not_before_ms(&self) -> Option<u64> {
+        if let Self::Spent(spent) = self { Some(spent.not_before_ms) } else { None }
     }
 
     /// Status and `Proxy-Status` of the answer.
@@ -158,6 +185,11 @@ impl Refusal {
             | Self::Mismatch
             | Self::InDoubt(_)
             | Self::InDoubtBeginning(_)
+            | Self::Spent(_)
+            | Self::HoldsEnough
+            | Self::Wait
+            | Self::TooLongToApprove
+            | Self::ApprovalMismatch
             | Self::Journal(_)
             | Self::VaultLocked
             | Self::Credential(_)
@@ -434,7 +466,9 @@ pub(crate) const fn status(code: Code) -> (u16, &'static str) {
         | Code::HeaderForbidden
         | Code::ApprovalMismatch
         | Code::ApprovalPending
+        | Code::ApprovalExpired
         | Code::ApprovalDenied => (403, "http_request_denied"),
+        Code::BudgetSpent => (429, "http_request_denied"),
         Code::AddressProhibited => (403, "destination_ip_prohibited"),
         Code::IdempotencyMismatch => (422, "http_request_denied"),
         Code::InDoubtDuplicate | Code::InFlight => (424, "http_request_denied"),

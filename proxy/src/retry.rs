@@ -263,7 +263,11 @@ impl Job<'_> {
         // K-5: a retry neither extends nor resets the expiry of its key.
         prepared.operation.idempotency = first.operation().idempotency;
         let key = prepared.operation.idempotency.as_ref();
-        let guard = Guard { window: None, key: key.map(|k| (k.scope.clone(), k.key.clone())) };
+        let guard = Guard {
+            key: key.map(|k| (k.scope.clone(), k.key.clone())),
+            budget: prepared.budget,
+            ..Guard::default()
+        };
         let accepted = self.accepted(false, Some(first.id()));
         let id = self.shared.journal.new_id();
         let mut call = match self.shared.journal.admit(id, accepted, guard)? {
@@ -271,10 +275,17 @@ impl Job<'_> {
             Admission::Mismatch => {
                 return self.ended_before_dispatch(None, &Refusal::Mismatch).await;
             }
+            Admission::Spent(spent) => {
+                return self.ended_before_dispatch(None, &Refusal::Spent(spent)).await;
+            }
             Admission::SameRequest(earlier)
+            | Admission::Held(earlier)
             | Admission::InDoubt(earlier)
             | Admission::Settled(earlier) => return Err(Error::UnderWay(earlier.id())),
         };
+        if let Err(error) = call.preflight(self.bound(&prepared)) {
+            return self.ended_before_dispatch(Some(call), &Refusal::Journal(error)).await;
+        }
         let mut ready = match self.connect(&mut call, &prepared).await {
             Ok(ready) => ready,
             Err(refusal) => return self.ended_before_dispatch(Some(call), &refusal).await,
@@ -295,24 +306,9 @@ impl Job<'_> {
             }
         };
         let exchange = self.exchange(call, &prepared, ready, ahead, proof);
-        tokio::pin!(exchange);
-        let mut renew = tokio::time::interval(ttl.max(Duration::from_millis(30)) / 3);
-        renew.tick().await;
-        loop {
-            tokio::select! {
-                finished = &mut exchange => {
-                    // Nobody took the result yet; it is fetched by its id.
-                    drop(finished);
-                    return Ok(id);
-                }
-                _ = renew.tick() => {
-                    if let Err(error) = lease.renew(ttl).await {
-                        // What is dispatched stays on record and bars others until it settles.
-                        tracing::info!(%error, %id, "a lease could not be renewed");
-                    }
-                }
-            }
-        }
+        // Nobody took the result yet; it is fetched by its id.
+        drop(renewing(exchange, lease, ttl, id).await);
+        Ok(id)
     }
 
     /// Ends the attempt before dispatch, on record.
@@ -326,9 +322,33 @@ impl Job<'_> {
     }
 }
 
+/// Renews the lease for as long as the exchange lasts.
+async fn renewing<T>(
+    exchange: impl Future<Output = T>,
+    lease: &Lease,
+    ttl: Duration,
+    id: InvocationId,
+) -> T {
+    tokio::pin!(exchange);
+    let mut renew = tokio::time::interval(ttl.max(Duration::from_millis(30)) / 3);
+    renew.tick().await;
+    loop {
+        tokio::select! {
+            finished = &mut exchange => return finished,
+            _ = renew.tick() => {
+                if let Err(error) = lease.renew(ttl).await {
+                    // What is dispatched stays on record and bars others until it settles.
+                    tracing::info!(%error, %id, "a lease could not be renewed");
+                }
+            }
+        }
+    }
+}
+
 /// Whether policy, as it is now, still stands behind what allowed the retry (contract T-1).
 fn still_allows(prepared: &Prepared, first: &Invocation, standing: Standing) -> bool {
-    if prepared.grant.retry.is_none() {
+    // V-6: an approval is for one dispatch, and nobody is asked here.
+    if prepared.grant.retry.is_none() || prepared.grant.approval.is_some() {
         return false;
     }
     let before = first.operation().idempotency;

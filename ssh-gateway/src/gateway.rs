@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) control: Option<Arc<dyn Control>>,
     pub(crate) deliveries: Deliveries,
-    stopping: AtomicBool,
+    stopping: watch::Sender<bool>,
     next_connection: AtomicU64,
     under_way: watch::Sender<usize>,
 }
@@ -58,7 +58,12 @@ impl Drop for UnderWay {
 impl Shared {
     /// Whether no new commands are taken.
     pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        *self.stopping.borrow()
+    }
+
+    /// Turns true when no new commands are taken.
+    pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
     }
 
     /// A number for an upstream connection, unique within the process.
@@ -72,14 +77,14 @@ impl Shared {
         UnderWay(self.under_way.clone())
     }
 
-    /// All agents that policy knows.
+    /// All agents that policy knows and whose access has not ended.
     pub(crate) fn agents(&self) -> Vec<Agent> {
         let agents = self.policy.list_agents().unwrap_or_default();
         let agent = |info: policy::agent::Info| Agent {
             name: info.name,
             token_set_at_ms: info.token_set_at_ms,
         };
-        agents.into_iter().map(agent).collect()
+        agents.into_iter().filter(|info| self.policy.is_current(&info.name)).map(agent).collect()
     }
 
     /// The agent of that name.
@@ -122,7 +127,7 @@ impl Gateway {
             options,
             control,
             deliveries: Deliveries::default(),
-            stopping: AtomicBool::new(false),
+            stopping: watch::Sender::new(false),
             next_connection: AtomicU64::new(1),
             under_way: watch::Sender::new(0),
         };
@@ -155,7 +160,7 @@ impl Gateway {
             }
         }
         drop(listener);
-        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.stopping.send_replace(true);
         let mut under_way = self.shared.under_way.subscribe();
         let settled = async { drop(under_way.wait_for(|count| *count == 0).await) };
         if tokio::time::timeout(self.shared.options.drain, settled).await.is_err() {

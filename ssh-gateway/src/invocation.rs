@@ -2,6 +2,7 @@
 //! relay, settle, deliver. Each step is one function; every way out leaves a record and an answer.
 
 mod certificate;
+mod held;
 mod settle;
 
 use crate::downstream::Downstream;
@@ -19,7 +20,7 @@ use crate::spool::Spool;
 use crate::upstream::{self, Login, Plan, Ready, Running, Started};
 use journal::contract::{
     Accepted, Code, CredentialUse, Dispatch, Ended, Envelope, Evidence, Gateway, InvocationId,
-    Outcome, Preflight, Retry, Verdict,
+    Outcome, Preflight, Retry, Spent, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation};
 use policy::{Credential, Denial, Inject, Policy, Secret, SshGrant};
@@ -40,22 +41,37 @@ pub(crate) struct Refusal {
     verdict: Verdict,
     message: String,
     field: Option<String>,
+    not_before_ms: Option<u64>,
 }
 
 impl Refusal {
     pub(crate) fn new(verdict: Verdict, message: impl Into<String>, field: Option<&str>) -> Self {
-        Self { verdict, message: message.into(), field: field.map(str::to_owned) }
+        let (message, field) = (message.into(), field.map(str::to_owned));
+        Self { verdict, message, field, not_before_ms: None }
     }
 
     fn into_ended(self) -> Ended {
-        let Self { verdict, message, field } = self;
-        Ended { verdict, message, field, not_before_ms: None, observation: None }
+        let Self { verdict, message, field, not_before_ms } = self;
+        Ended { verdict, message, field, not_before_ms, observation: None }
+    }
+}
+
+impl From<Spent> for Refusal {
+    fn from(spent: Spent) -> Self {
+        Self {
+            verdict: Verdict::refused(Retry::Backoff, Code::BudgetSpent),
+            message: sentence(&spent.to_string()),
+            field: Some(format!("budget.{}", spent.key)),
+            not_before_ms: Some(spent.not_before_ms),
+        }
     }
 }
 
 impl From<Denial> for Refusal {
     fn from(denial: Denial) -> Self {
-        Self { verdict: denial.verdict(), message: denial.message, field: Some(denial.field) }
+        let verdict = denial.verdict();
+        let (message, field) = (denial.message, Some(denial.field));
+        Self { verdict, message, field, not_before_ms: None }
     }
 }
 
@@ -69,6 +85,7 @@ pub(crate) async fn run(job: Job, downstream: Downstream, spool: Spool) {
         command: job.request.command(),
         fingerprint: Some(job.request.fingerprint(&job.destination)),
         caller_id: false,
+        counted: false,
         link: None,
     };
     let id = match job.preparation.invocation.as_deref().map(str::parse::<InvocationId>) {
@@ -107,7 +124,13 @@ async fn admit(
     let decision = snapshot.ssh(&job.request.to_action(&job.destination));
     accepted.caller_id = caller_id.is_some();
     let id = caller_id.unwrap_or_else(|| shared.journal.new_id());
-    let guard = Guard { window: guard_window(&job.request, &decision), key: None };
+    let guard = Guard {
+        window: guard_window(&job.request, &decision),
+        key: None,
+        join: decision.as_ref().is_ok_and(|grant| grant.approval.is_some()),
+        budget: decision.is_ok().then(|| snapshot.budget(&job.destination.agent.name)).flatten(),
+    };
+    let unguarded = Guard { budget: guard.budget, ..Guard::default() };
     let admit = || shared.journal.admit(id, accepted.clone(), guard.clone());
     let mut admitted = admit();
     while let Ok(Admission::Settled(earlier)) = &admitted {
@@ -119,6 +142,15 @@ async fn admit(
     match admitted {
         Ok(Admission::New(call)) => {
             carry_out(job, downstream, spool, call, decision, snapshot.version()).await;
+        }
+        Ok(Admission::Held(held)) => {
+            let side = held::Caller { job, downstream, spool, accepted };
+            held::join(side, &held, decision).await;
+        }
+        Ok(Admission::Spent(spent)) => {
+            // The caller's id is for the call that comes when there is room again.
+            accepted.caller_id = false;
+            refuse(&shared, downstream, accepted, spent.into()).await;
         }
         Ok(Admission::SameRequest(earlier)) => {
             same_id(&shared, downstream, spool, accepted, *earlier).await;
@@ -132,9 +164,13 @@ async fn admit(
                     in_doubt(&shared, downstream, accepted, &earlier).await;
                 }
                 // Every earlier one had other input.
-                Resolution::Fresh => match shared.journal.admit(id, accepted, Guard::default()) {
+                Resolution::Fresh => match shared.journal.admit(id, accepted.clone(), unguarded) {
                     Ok(Admission::New(call)) => {
                         carry_out(job, downstream, spool, call, decision, snapshot.version()).await;
+                    }
+                    Ok(Admission::Spent(spent)) => {
+                        accepted.caller_id = false;
+                        refuse(&shared, downstream, accepted, spent.into()).await;
                     }
                     Ok(_) => tracing::error!(%id, "an admission without a guard was refused"),
                     Err(error) => unavailable(downstream, id, &error).await,
@@ -212,7 +248,12 @@ fn guard_window(
 }
 
 /// A refusal with a record of its own.
-async fn refuse(shared: &Shared, downstream: Downstream, accepted: Accepted, refusal: Refusal) {
+pub(crate) async fn refuse(
+    shared: &Shared,
+    downstream: Downstream,
+    accepted: Accepted,
+    refusal: Refusal,
+) {
     let envelope = record_refusal(shared, accepted, refusal.into_ended()).await;
     downstream.fail(&respond::lines(&envelope)).await;
 }
@@ -250,13 +291,30 @@ async fn carry_out(
     decision: Result<SshGrant, Denial>,
     policy_version: u64,
 ) {
-    let prepared = async {
-        let grant = decision.map_err(Refusal::from)?;
-        let (login, needles) = authorize(&job, &mut call, &grant, policy_version).await?;
-        let ready = connect(&job, &mut call, &grant, &login).await?;
-        Ok((grant, needles, ready))
+    let grant = match decision {
+        Ok(grant) => grant,
+        Err(denial) => return end_refused(call, downstream, denial.into()).await,
     };
-    let (grant, needles, ready) = match prepared.await {
+    let bound = bound(&job, &grant, policy_version);
+    if let Err(error) = call.preflight(bound) {
+        return end_refused(call, downstream, not_recorded(&error)).await;
+    }
+    if grant.approval.is_some() {
+        let accepted = call.invocation().accepted().clone();
+        let side = held::Caller { job, downstream, spool, accepted };
+        return held::ask(side, call, grant).await;
+    }
+    go_on(job, downstream, spool, call, grant).await;
+}
+
+/// A bound call, approved where that is needed: to dispatch and to its end.
+async fn go_on(job: Job, downstream: Downstream, spool: Spool, mut call: Call, grant: SshGrant) {
+    let prepared = async {
+        let (login, needles) = authorize(&job, &mut call, &grant).await?;
+        let ready = connect(&job, &mut call, &grant, &login).await?;
+        Ok((needles, ready))
+    };
+    let (needles, ready) = match prepared.await {
         Ok(prepared) => prepared,
         Err(refusal) => return end_refused(call, downstream, refusal).await,
     };
@@ -280,6 +338,10 @@ async fn carry_out(
     // From here on the target may hear of the command, and not before this is durable (D-1, D-3).
     let dispatched = match call.dispatch(dispatch).await {
         Ok(dispatched) => dispatched,
+        Err(journal::append::Error::Illegal(_)) if call.invocation().is_held() => {
+            ready.abandon().await;
+            return end_refused(call, downstream, held::mismatch()).await;
+        }
         Err(error) => {
             ready.abandon().await;
             tracing::error!(id = %call.id(), %error, "DISPATCH_STARTED is not on record");
@@ -341,27 +403,29 @@ pub(crate) async fn end_refused(mut call: Call, downstream: Downstream, refusal:
     downstream.fail(&respond::lines(&envelope)).await;
 }
 
-/// Binds the call to what policy says (contract V-5) and gets the credential.
-async fn authorize(
-    job: &Job,
-    call: &mut Call,
-    grant: &SshGrant,
-    policy_version: u64,
-) -> Result<(Login, Needles), Refusal> {
+/// What a call is bound to (contract V-5).
+fn bound(job: &Job, grant: &SshGrant, policy_version: u64) -> Preflight {
     let policy = &job.shared.policy;
-    let bound = grant.credential.as_ref().map(|credential| policy.bind(credential));
-    let preflight = Preflight {
+    Preflight {
         policy_version,
         would_deny: None,
         route: Some(grant.route.clone()),
-        credential: bound.clone(),
+        credential: grant.credential.as_ref().map(|credential| policy.bind(credential)),
         idempotent: grant.idempotent,
         idempotency: None,
         keep: grant.keep,
         keep_seconds: grant.keep_for.as_secs(),
         keep_total_bytes: grant.keep_total_bytes,
-    };
-    call.preflight(preflight).map_err(|error| not_recorded(&error))?;
+    }
+}
+
+/// Gets the credential of a bound call.
+async fn authorize(
+    job: &Job,
+    call: &mut Call,
+    grant: &SshGrant,
+) -> Result<(Login, Needles), Refusal> {
+    let bound = call.bound_credential();
     let (login, needles) = match grant.credential.as_ref().zip(bound.as_ref()) {
         None => (Login::None, Needles::default()),
         Some((credential, bound)) => {

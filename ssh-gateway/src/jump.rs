@@ -136,6 +136,7 @@ async fn refuse_jump(
         command: None,
         fingerprint: None,
         caller_id: false,
+        counted: false,
         link: None,
     };
     let ended =
@@ -167,6 +168,7 @@ pub(crate) async fn record_refused_login(shared: &Shared) {
         command: None,
         fingerprint: None,
         caller_id: false,
+        counted: false,
         link: None,
     };
     let ended = Ended {

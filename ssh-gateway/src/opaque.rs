@@ -7,7 +7,7 @@
 use crate::door::Jump;
 use crate::downstream::Downstream;
 use crate::gateway::Shared;
-use crate::invocation::{Refusal, end_refused, not_recorded, sentence};
+use crate::invocation::{Refusal, end_refused, not_recorded, refuse, sentence};
 use crate::line::Line;
 use crate::spool::{Input, Spool, spool};
 use crate::upstream;
@@ -56,10 +56,17 @@ pub(crate) async fn serve(shared: Arc<Shared>, jump: Jump, grant: SshGrant, entr
         command: None,
         fingerprint: Some(fingerprint),
         caller_id: false,
+        counted: false,
         link: None,
     };
     let id = shared.journal.new_id();
-    let Ok(Admission::New(mut call)) = shared.journal.admit(id, accepted, Guard::default()) else {
+    let budget = shared.policy.snapshot().budget(&jump.agent.name);
+    let guard = Guard { budget, ..Guard::default() };
+    let admitted = shared.journal.admit(id, accepted.clone(), guard);
+    if let Ok(Admission::Spent(spent)) = admitted {
+        return refuse(&shared, downstream, accepted, spent.into()).await;
+    }
+    let Ok(Admission::New(mut call)) = admitted else {
         tracing::error!(%id, "the journal can't take a jump");
         return downstream.fail("affiant: the journal can't take the record of this jump").await;
     };

@@ -5,6 +5,7 @@ use crate::cli;
 use crate::control::client::Client;
 use crate::output;
 use anyhow::Context as _;
+use policy::agent::Rotation;
 use policy::{Policy, Secret};
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -13,12 +14,12 @@ pub(super) async fn agent(context: &Context, command: cli::Agent) -> anyhow::Res
     context.home.require()?;
     let store = Policy::open(context.home.path()).context("open the policy store")?;
     match command {
-        cli::Agent::Add { name } => {
-            let token = store.add_agent(&name)?;
+        cli::Agent::Add { name, lasts } => {
+            let token = store.add_agent_for(&name, lasts)?;
             show_token(context, &name, &token).await
         }
-        cli::Agent::Rotate { name } => {
-            let token = store.rotate_agent(&name)?;
+        cli::Agent::Rotate { name, overlap, lasts } => {
+            let token = store.rotate_agent_with(&name, Rotation { overlap, lasts })?;
             remove_login_key(context, &name)?;
             show_token(context, &name, &token).await
         }
@@ -67,9 +68,10 @@ fn list(context: &Context, store: &Policy) -> anyhow::Result<ExitCode> {
         output::json(&agents)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut rows = vec![["NAME", "ADDED"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["NAME", "ADDED", "ACCESS ENDS"].map(str::to_owned).to_vec()];
     for agent in agents {
-        rows.push(vec![agent.name, output::time(agent.added_at_ms)]);
+        let ends = agent.expires_at_ms.map_or_else(|| "never".to_owned(), output::time);
+        rows.push(vec![agent.name, output::time(agent.added_at_ms), ends]);
     }
     output::table(&rows);
     Ok(ExitCode::SUCCESS)

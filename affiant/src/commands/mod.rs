@@ -1,6 +1,7 @@
 //! One file a verb.
 
 mod agent;
+mod approval;
 mod ca;
 mod demo;
 mod doctor;
@@ -42,6 +43,7 @@ pub(crate) async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Secret(command) => secret::secret(&context, command).await,
         Command::Vault(command) => vault::vault(&context, command).await,
         Command::Agent(command) => agent::agent(&context, command).await,
+        Command::Approval(command) => approval::approval(&context, command).await,
         Command::Inv(command) => inv::inv(&context, command).await,
         Command::Journal(command) => journal::journal(&context, command).await,
         Command::SshConfig(arguments) => ssh_config::ssh_config(&context, &arguments).await,

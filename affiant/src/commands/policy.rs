@@ -25,7 +25,7 @@ pub(super) async fn policy(context: &Context, command: cli::Policy) -> anyhow::R
         }
         cli::Policy::History => history(context),
         cli::Policy::Rollback { number } => {
-            let new = open(context)?.rollback(number, &who())?;
+            let new = open(context)?.rollback(number, &output::who())?;
             output::line(&format!("policy version {new} is in force (the text of {number})"));
             Ok(ExitCode::SUCCESS)
         }
@@ -47,12 +47,6 @@ fn open(context: &Context) -> anyhow::Result<Policy> {
 
 fn named(context: &Context, file: Option<PathBuf>) -> PathBuf {
     file.unwrap_or_else(|| context.home.policy_file())
-}
-
-fn who() -> String {
-    std::env::var("USER")
-        .or_else(|_| std::env::var("LOGNAME"))
-        .unwrap_or_else(|_| format!("uid {}", rustix::process::getuid()))
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {
@@ -109,7 +103,7 @@ fn apply(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
         Ok(snapshot) => snapshot,
         Err(diagnostics) => return report(context, &diagnostics),
     };
-    let version = store.apply(&text, &name, &who())?;
+    let version = store.apply(&text, &name, &output::who())?;
     warn(&snapshot, Some(&store.list_agents()?));
     if context.json {
         output::json(&serde_json::json!({ "version": version }))?;

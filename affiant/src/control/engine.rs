@@ -46,7 +46,7 @@ pub(super) async fn decision(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let first = find_first(&state.journal, &caller, &id)?;
-    if !first.is_settled() {
+    if !first.is_settled() && !first.is_held() {
         let detail = "the call is under way: ask again with ?wait=10s on the invocation itself";
         return Err(Problem::new(ProblemCode::NotSettled, detail));
     }

@@ -42,7 +42,11 @@ pub(super) fn describe(invocation: &Invocation) -> Value {
     let accepted = invocation.accepted();
     let mut value = json!(invocation.envelope());
     let more = json!({
-        "state": if invocation.is_settled() { "settled" } else { "in_flight" },
+        "state": match (invocation.is_settled(), invocation.is_held()) {
+            (true, _) => "settled",
+            (false, true) => "held",
+            (false, false) => "in_flight",
+        },
         "gateway": accepted.gateway,
         "agent": accepted.agent,
         "action": accepted.action,
@@ -60,6 +64,7 @@ pub(super) fn describe(invocation: &Invocation) -> Value {
             Delivery::Failed => "failed",
             Delivery::Delivered(_) => "delivered",
         },
+        "approval": super::approvals::describe(invocation),
         "note": invocation.note(),
         "members": invocation.members(),
         "links": {

@@ -2,6 +2,7 @@
 //! submits an action of its own (contract R-3).
 
 mod answer;
+pub(crate) mod approvals;
 pub(crate) mod client;
 pub(crate) mod console;
 mod engine;
@@ -66,6 +67,9 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/invocations/{id}/attest", post(engine::attest))
         .route("/v1/waiting", get(engine::waiting))
         .route("/v1/invocations/{id}/ack", post(invocations::ack))
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{id}/approve", post(approvals::approve))
+        .route("/v1/approvals/{id}/deny", post(approvals::deny))
         .route("/v1/health", get(operator::health))
         .route("/v1/metrics", get(metrics::metrics))
         .route("/v1/stats", get(operator::stats))

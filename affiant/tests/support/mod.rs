@@ -93,6 +93,7 @@ pub struct Server {
     pub http: SocketAddr,
     pub https: SocketAddr,
     pub ssh: SocketAddr,
+    pub console: Option<SocketAddr>,
     token: String,
     home: PathBuf,
 }
@@ -102,19 +103,30 @@ impl Server {
         Self::start_by(home, &[])
     }
 
+    /// With more arguments of `serve`.
+    pub fn start_with(home: &Home, more: &[&str]) -> Self {
+        Self::start_as(home, &[], "127.0.0.1:0", more)
+    }
+
     /// Started by another program, which takes the command as its last arguments.
     pub fn start_by(home: &Home, by: &[&str]) -> Self {
-        Self::start_at(home, by, "127.0.0.1:0")
+        Self::start_as(home, by, "127.0.0.1:0", &[])
     }
 
     /// The same, listening elsewhere.
     pub fn start_at(home: &Home, by: &[&str], address: &str) -> Self {
-        let serve = ["serve", "--http", address, "--https", address, "--ssh", address, "--json"];
+        Self::start_as(home, by, address, &[])
+    }
+
+    fn start_as(home: &Home, by: &[&str], address: &str, more: &[&str]) -> Self {
+        let mut serve =
+            vec!["serve", "--http", address, "--https", address, "--ssh", address, "--json"];
+        serve.extend(more);
         let mut command = match by {
             [] => home.command(&serve),
             [program, first @ ..] => {
                 let mut command = Command::new(program);
-                command.args(first).arg(BINARY).arg("--home").arg(home.path()).args(serve);
+                command.args(first).arg(BINARY).arg("--home").arg(home.path()).args(&serve);
                 clean(&mut command);
                 command
             }
@@ -129,6 +141,7 @@ impl Server {
             http: address("http"),
             https: address("https"),
             ssh: address("ssh"),
+            console: ready["ready"]["console"].as_str().map(|text| text.parse().unwrap()),
             token: home.token.clone(),
             home: home.path().to_owned(),
         }

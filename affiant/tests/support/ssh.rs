@@ -102,10 +102,15 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Self {
+        Self::with("", "")
+    }
+
+    /// With more text before the route, and more keys in it.
+    pub(crate) fn with(before: &str, keys: &str) -> Self {
         let sshd = Sshd::start();
         let home = Home::new();
         home.secret("deploy-key", &sshd.user_key);
-        home.policy(&sshd.policy(&sshd.host_key));
+        home.policy(&format!("{before}{}{keys}", sshd.policy(&sshd.host_key)));
         let server = home.serve();
         let config = home.path().join("ssh_config");
         std::fs::write(&config, home.ok(&["ssh-config", "--agent", "coder"])).unwrap();

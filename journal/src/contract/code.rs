@@ -39,8 +39,13 @@ wire_enum! {
         InDoubtDuplicate = "IN_DOUBT_DUPLICATE",
         /// The request that would be dispatched is not the one that was approved (V-6).
         ApprovalMismatch = "APPROVAL_MISMATCH",
-        /// The call waits for a person. Next: have it approved, then fetch it by id.
+        /// The call is held until a person approves it. Evidence: the request for approval, and no
+        /// dispatch. Next: have it approved, then send the same request with the same id.
         ApprovalPending = "APPROVAL_PENDING",
+        /// Nobody decided in time, or the approval was not used in time. Next: submit it anew.
+        ApprovalExpired = "APPROVAL_EXPIRED",
+        /// The agent used up what a budget of policy gives it. Next: no sooner than the stated time.
+        BudgetSpent = "BUDGET_SPENT",
         /// The caller went away before dispatch. Evidence: no dispatch record. Next: submit again.
         CallerGone = "CALLER_GONE",
         /// The journal can't take the records of a call. Next: later; the operator frees the disk.

@@ -17,7 +17,10 @@
 
 use super::lease::{LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed};
 use super::wire::wire_enum;
-use super::{Digest, Fingerprint, Idempotency, InvocationId, Member, Sequence, Verdict};
+use super::{
+    ApprovalDecided, ApprovalRequested, Digest, Fingerprint, Idempotency, InvocationId, Member,
+    Sequence, Verdict,
+};
 use serde::{Deserialize, Serialize};
 
 wire_enum! {
@@ -143,6 +146,12 @@ pub enum Body {
     /// Policy allows the call; what it is bound to is fixed (contract V-5).
     #[serde(rename = "PREFLIGHT_VALIDATED")]
     PreflightValidated(Box<Preflight>),
+    /// The call is held until a person decides (contract V-6).
+    #[serde(rename = "APPROVAL_REQUESTED")]
+    ApprovalRequested(Box<ApprovalRequested>),
+    /// A person decided.
+    #[serde(rename = "APPROVAL_DECIDED")]
+    ApprovalDecided(ApprovalDecided),
     /// The credential was obtained and may be used, or none is needed.
     #[serde(rename = "CREDENTIAL_AUTHORIZED")]
     CredentialAuthorized(Option<CredentialUse>),
@@ -218,6 +227,8 @@ impl Body {
         match self {
             Self::ActionAccepted(_) => "ACTION_ACCEPTED",
             Self::PreflightValidated(_) => "PREFLIGHT_VALIDATED",
+            Self::ApprovalRequested(_) => "APPROVAL_REQUESTED",
+            Self::ApprovalDecided(_) => "APPROVAL_DECIDED",
             Self::CredentialAuthorized(_) => "CREDENTIAL_AUTHORIZED",
             Self::RequestStored(_) => "REQUEST_STORED",
             Self::BatchMembers(_) => "BATCH_MEMBERS",
@@ -268,6 +279,9 @@ pub struct Accepted {
     /// Whether the id came from the caller (contract K-10).
     #[serde(default)]
     pub caller_id: bool,
+    /// Whether it counts for a budget of its agent, once it is dispatched.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub counted: bool,
     /// An earlier invocation that this one refers to (a refused repeat, a redirect, a job).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub link: Option<InvocationId>,

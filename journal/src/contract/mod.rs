@@ -4,7 +4,9 @@
 //! of an outside protocol in here: times and ids are arguments. A change to anything that is
 //! serialised is a change of the log format (see `FORMAT.md`).
 
+mod approval;
 mod batch;
+mod budget;
 mod code;
 mod decision;
 mod envelope;
@@ -16,7 +18,11 @@ mod lease;
 mod verdict;
 mod wire;
 
+pub use approval::{
+    Approval, ApprovalDecided, ApprovalRequested, ApprovalState, Ruling, is_bound_alike,
+};
 pub use batch::{Member, Said, judge_members, member_of};
+pub use budget::{Budget, LONGEST_MS, Spent, Usage};
 pub use code::Code;
 pub use decision::{Decision, decide};
 pub use envelope::{Envelope, Problem};

@@ -9,12 +9,13 @@ use super::format::{
 use super::walk::walk;
 use super::{Draft, Header, Kind};
 use crate::contract::{
-    Accepted, BatchMembers, Body, Code, Completion, Confirmation, CredentialUse, Delivered,
-    DeliveryFailed, Digest, Dispatch, DispatchWithdrawn, Ended, Event, Gateway, Idempotency,
-    InvocationId, JobTracked, KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed,
-    Member, MembersJudged, Noted, Observation, PeerIdentity, Preflight, RemoteContract,
-    RepeatAnswered, RequestSent, RequestStored, ResponseComplete, ResponseStarted, ResultCommitted,
-    ResultExpired, ResultRef, Retry, Sequence, SetupAttempt, SetupStage, Source, SshEnd, Verdict,
+    Accepted, ApprovalDecided, ApprovalRequested, BatchMembers, Body, Code, Completion,
+    Confirmation, CredentialUse, Delivered, DeliveryFailed, Digest, Dispatch, DispatchWithdrawn,
+    Ended, Event, Gateway, Idempotency, InvocationId, JobTracked, KeepResult, LeaseAcquired,
+    LeaseReleased, LeaseRenewed, LeaseUsed, Member, MembersJudged, Noted, Observation,
+    PeerIdentity, Preflight, RemoteContract, RepeatAnswered, RequestSent, RequestStored,
+    ResponseComplete, ResponseStarted, ResultCommitted, ResultExpired, ResultRef, Retry, Ruling,
+    Sequence, SetupAttempt, SetupStage, Source, SshEnd, Verdict,
 };
 use crate::projection::Invocation;
 use crate::verify::Damage;
@@ -45,6 +46,7 @@ fn bodies() -> Vec<Body> {
             command: Some("sha256:00".into()),
             fingerprint: Some(Digest::of(b"request")),
             caller_id: true,
+            counted: false,
             link: Some(InvocationId::from_parts(1, 2)),
         })),
         Body::PreflightValidated(Box::new(Preflight {
@@ -191,6 +193,35 @@ fn check_lines(name: &str, events: &[Event]) {
     let lines: Vec<String> =
         events.iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect();
     let stored = String::from_utf8(golden(name, lines.concat().as_bytes())).unwrap();
+    let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(read, events);
+    assert_eq!(lines.concat(), stored);
+}
+
+/// The events and the field that approvals and budgets added to version 1.
+#[test]
+fn golden_approvals_of_version_1_are_read_and_written_the_same() {
+    let mut bodies = bodies();
+    let Some(Body::ActionAccepted(accepted)) = bodies.first_mut() else { panic!("no first") };
+    accepted.counted = true;
+    bodies.truncate(1);
+    let decided = |ruling| Body::ApprovalDecided(ApprovalDecided { by: "alice".into(), ruling });
+    bodies.extend([
+        Body::ApprovalRequested(Box::new(ApprovalRequested {
+            fingerprint: Digest::of(b"request"),
+            expires_at_ms: 1_764_480_360_000,
+            lasts_ms: 3_600_000,
+            shown: Some("c2VhbGVk".into()),
+        })),
+        decided(Ruling::Approved { until_ms: 1_764_480_960_000 }),
+        decided(Ruling::Denied),
+    ]);
+    let stamp = |body| Event { invocation: id(), at_ms: 1, source: Source::OperatorAttested, body };
+    let events: Vec<Event> = bodies.into_iter().map(stamp).collect();
+    let lines: Vec<String> =
+        events.iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect();
+    let stored =
+        String::from_utf8(golden("approvals-v1.jsonl", lines.concat().as_bytes())).unwrap();
     let read: Vec<Event> = stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(read, events);
     assert_eq!(lines.concat(), stored);

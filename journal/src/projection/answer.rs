@@ -35,7 +35,8 @@ impl Invocation {
                 Outcome::NotAttempted | Outcome::Unknown => "",
             };
         }
-        self.message.as_deref().unwrap_or("The call is under way; wait for it by its id.")
+        let under_way = "The call is under way; wait for it by its id.";
+        self.message.as_deref().or(self.held_message()).unwrap_or(under_way)
     }
 
     /// What policy knew of the operation when it was validated.
@@ -48,7 +49,8 @@ impl Invocation {
     }
 
     /// The verdict that holds now. A call that is still under way counts as `unknown` with
-    /// `IN_FLIGHT`: nobody may act on it as if it had not happened.
+    /// `IN_FLIGHT`: nobody may act on it as if it had not happened. One that is held for a person
+    /// is `not_attempted`, which it stays until its dispatch.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         match self.state {
@@ -58,10 +60,10 @@ impl Invocation {
             }
             State::Committed(verdict) => verdict,
             State::Accepted | State::Validated | State::Authorized | State::Dispatched => {
-                Verdict::unknown(
-                    after_unknown(&self.operation(), self.accepted_at_ms),
-                    Code::InFlight,
-                )
+                self.held_verdict().unwrap_or_else(|| {
+                    let retry = after_unknown(&self.operation(), self.accepted_at_ms);
+                    Verdict::unknown(retry, Code::InFlight)
+                })
             }
         }
     }
@@ -105,7 +107,7 @@ impl Invocation {
     }
 
     /// What a restart concludes (contract J-7): `None` once settled, `not_attempted` before
-    /// dispatch, `unknown` after it.
+    /// dispatch, `unknown` after it. A call that is held goes on after the restart.
     #[must_use]
     pub fn interrupted(&self, at_ms: u64) -> Option<Verdict> {
         self.conclude(at_ms, Code::BrokerRestarted, Code::BrokerRestarted)
@@ -113,6 +115,9 @@ impl Invocation {
 
     /// [`Invocation::interrupted`] with other codes for an end before and after dispatch.
     pub(crate) fn conclude(&self, at_ms: u64, before: Code, after: Code) -> Option<Verdict> {
+        if self.is_held() {
+            return None;
+        }
         match self.state {
             State::Accepted => Some(Verdict::refused(Retry::Backoff, before)),
             State::Validated => Some(Verdict::not_injected(Retry::Backoff, before)),
@@ -168,7 +173,7 @@ impl Invocation {
             error: Problem {
                 verdict,
                 message: self.message().to_owned(),
-                field: self.field.clone(),
+                field: self.field.clone().or_else(|| self.held_field()),
                 not_before_ms: self.not_before_ms,
                 follow,
             },

@@ -20,15 +20,15 @@ impl Invocation {
             Body::PreflightValidated(_) => {
                 require(matches!(self.state, State::Accepted), "it follows ACTION_ACCEPTED alone")
             }
-            Body::CredentialAuthorized(_) => {
-                let validated = matches!(self.state, State::Validated);
-                require(validated, "it follows PREFLIGHT_VALIDATED alone")
+            Body::ApprovalRequested(_) => self.check_asking(body),
+            Body::ApprovalDecided(_) => self.check_deciding(body, source),
+            Body::CredentialAuthorized(_) => self.check_authorizing(body),
+            Body::SetupAttempted(_) => self.check_connecting(body),
+            Body::DispatchStarted(dispatch) => {
+                self.check_connecting(body)?;
+                self.check_approved(body, dispatch)
             }
             Body::RequestStored(_) => self.check_preparing(body, self.request.is_none()),
-            Body::SetupAttempted(_) | Body::DispatchStarted(_) => require(
-                matches!(self.state, State::Authorized),
-                "it follows CREDENTIAL_AUTHORIZED and precedes dispatch",
-            ),
             Body::DispatchWithdrawn(withdrawn) => self.check_withdrawing(body, withdrawn, source),
             Body::RequestSent(_) => self.check_executing(body, self.sent.is_none()),
             Body::RemoteResponseStarted(_) => self.check_executing(body, self.started.is_none()),
@@ -73,12 +73,22 @@ impl Invocation {
         }
     }
 
+    fn check_connecting(&self, body: &Body) -> Result<(), IllegalEvent> {
+        match self.state {
+            State::Authorized => Ok(()),
+            State::Accepted
+            | State::Validated
+            | State::Dispatched
+            | State::Ended(_)
+            | State::Committed(_) => {
+                Err(self.illegal(body, "it follows CREDENTIAL_AUTHORIZED and precedes dispatch"))
+            }
+        }
+    }
+
     /// A fact of the request that is fixed before dispatch, once.
     fn check_preparing(&self, body: &Body, is_new: bool) -> Result<(), IllegalEvent> {
-        if !matches!(self.state, State::Authorized) {
-            let reason = "it follows CREDENTIAL_AUTHORIZED and precedes dispatch";
-            return Err(self.illegal(body, reason));
-        }
+        self.check_connecting(body)?;
         if is_new { Ok(()) } else { Err(self.illegal(body, "it is on record already")) }
     }
 

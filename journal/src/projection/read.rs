@@ -105,6 +105,20 @@ impl Invocation {
         self.not_before_ms
     }
 
+    /// When it was dispatched, in milliseconds since 1970, if it counts for a budget.
+    #[must_use]
+    pub const fn dispatched_at_ms(&self) -> Option<u64> {
+        self.dispatched_at_ms
+    }
+
+    /// Content bytes that passed, sent and received, as far as they are on record.
+    #[must_use]
+    pub fn moved_bytes(&self) -> u64 {
+        let sent = self.sent.as_ref().map_or(0, |sent| sent.length_bytes);
+        let complete = self.complete.as_ref().map(|complete| complete.length_bytes);
+        sent.saturating_add(complete.or(self.observed_bytes).unwrap_or_default())
+    }
+
     /// The stored request with its budget, and the sequence behind which its chunks end.
     #[must_use]
     pub const fn request(&self) -> Option<(Sequence, RequestStored)> {

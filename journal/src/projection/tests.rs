@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::contract::{
-    Code, Delivered, DeliveryFailed, Digest, DispatchWithdrawn, Ended, Gateway, KeepResult,
-    LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed, Noted, Outcome, PeerIdentity, Phase,
-    RepeatAnswered, ResultExpired, Retry, SetupStage,
+    ApprovalDecided, ApprovalRequested, Code, Delivered, DeliveryFailed, Digest, DispatchWithdrawn,
+    Ended, Gateway, KeepResult, LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed, Noted,
+    Outcome, PeerIdentity, Phase, RepeatAnswered, ResultExpired, Retry, Ruling, SetupStage,
 };
 use proptest::prelude::*;
 
@@ -25,6 +25,7 @@ fn accepted() -> Body {
         command: None,
         fingerprint: Some(Digest::of(b"f")),
         caller_id: false,
+        counted: false,
         link: None,
     }))
 }
@@ -52,6 +53,19 @@ fn dispatch() -> Body {
         peer: PeerIdentity::Unverified,
         fingerprint: Digest::of(b"f"),
     }))
+}
+
+fn asked(fingerprint: &[u8]) -> Body {
+    Body::ApprovalRequested(Box::new(ApprovalRequested {
+        fingerprint: Digest::of(fingerprint),
+        expires_at_ms: 20,
+        lasts_ms: 10,
+        shown: None,
+    }))
+}
+
+fn decided(ruling: Ruling) -> Body {
+    Body::ApprovalDecided(ApprovalDecided { by: "o".into(), ruling })
 }
 
 fn setup() -> Body {
@@ -331,6 +345,11 @@ fn any_body() -> impl Strategy<Value = Body> {
         1 => Just(accepted()),
         6 => Just(validated()),
         6 => Just(Body::CredentialAuthorized(None)),
+        2 => prop_oneof![Just(asked(b"f")), Just(asked(b"g"))],
+        3 => prop_oneof![
+            Just(decided(Ruling::Approved { until_ms: 30 })),
+            Just(decided(Ruling::Denied)),
+        ],
         4 => Just(setup()),
         8 => Just(dispatch()),
         4 => Just(sent()),
@@ -378,7 +397,7 @@ proptest! {
         let mut log = vec![(Sequence(1), serde_json::to_vec(&first).unwrap())];
         let mut refusals = Vec::new();
         for ((source, body), n) in bodies.into_iter().zip(2..) {
-            let dispatched = live.is_dispatched();
+            let (dispatched, held) = (live.is_dispatched(), live.is_held());
             let next = event(source, body);
             let checked = live.check(&next.body, source);
             let applied = live.apply(Sequence(n), &next);
@@ -387,6 +406,10 @@ proptest! {
             match applied {
                 Ok(()) => log.push((Sequence(n), serde_json::to_vec(&next).unwrap())),
                 Err(error) => refusals.push((log.len(), next, error)),
+            }
+            // V-6: no way leads from a question to the dispatch but an approval of that request.
+            if held && live.is_dispatched() {
+                prop_assert!(live.approval().is_some_and(|it| it.covers(Digest::of(b"f"))));
             }
             if dispatched && !withdrawn {
                 prop_assert_ne!(live.verdict().outcome(), Outcome::NotAttempted);

@@ -30,6 +30,7 @@ pub(crate) fn accepted(agent: &str, fingerprint: &str) -> Accepted {
         command: None,
         fingerprint: Some(Digest::of(fingerprint.as_bytes())),
         caller_id: false,
+        counted: false,
         link: None,
     }
 }
@@ -74,7 +75,7 @@ pub(crate) fn complete(content: &[u8]) -> ResponseComplete {
 }
 
 pub(crate) fn guarded() -> Guard {
-    Guard { window: Some(Duration::from_secs(600)), key: None }
+    Guard { window: Some(Duration::from_secs(600)), ..Guard::default() }
 }
 
 pub(crate) fn admit(journal: &Journal, agent: &str, fingerprint: &str) -> Call {
@@ -91,6 +92,8 @@ pub(crate) fn name(admission: &Admission) -> &'static str {
         Admission::Mismatch => "mismatch",
         Admission::InDoubt(_) => "in doubt",
         Admission::Settled(_) => "settled",
+        Admission::Held(_) => "held",
+        Admission::Spent(_) => "spent",
     }
 }
 

@@ -63,15 +63,15 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let preset = read_preset(fields);
     let headers = read_header_rules(fields, credential.as_ref(), preset.is_some());
     let idempotency = read_idempotency(fields, name.as_deref());
-    let approval = read_approval(fields);
+    let approval = read_approval(fields, shared);
     let (retry, reconcile) = repeat::read(fields, terms.keep);
+    refuse_retry(fields, approval.is_some() && retry.is_some());
     let (job, batch) = (repeat::read_job(fields), repeat::read_batch(fields));
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
     let clear = target.word("scheme", &["https", "http"]) == Some(1);
     let scheme = if clear { Scheme::Http } else { Scheme::Https };
-    let port = target.number("port", 1, 65_535).and_then(|p| u16::try_from(p).ok());
-    let port = port.unwrap_or_else(|| scheme.default_port());
+    let port = read_port(&target, scheme);
     let methods = read_methods(&target);
     let path = match preset.and_then(|p| p.path) {
         Some(path) if !target.has("path") => path::Pattern::parse(path).ok(),
@@ -106,6 +106,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         stripped_headers: headers.stripped,
         preset: preset.map(|p| p.name),
         intercept: read_intercept(fields, &target),
+        approval,
         parent: None,
         retry,
         reconcile,
@@ -122,11 +123,22 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         methods,
         path,
         conditions,
-        approval,
         grant,
         preset: contract,
         parent: parent::of_route(fields, shared),
     })
+}
+
+fn read_port(target: &Fields<'_, '_>, scheme: Scheme) -> u16 {
+    let port = target.number("port", 1, 65_535).and_then(|port| u16::try_from(port).ok());
+    port.unwrap_or_else(|| scheme.default_port())
+}
+
+/// An approval is for one call; whoever wants another one asks again.
+fn refuse_retry(fields: &Fields<'_, '_>, is_wrong: bool) {
+    if is_wrong {
+        fields.wrong("retry", "an approval is for one call, so nothing can be sent again", None);
+    }
 }
 
 /// The key `intercept`. A tunnel that is not looked into has no methods, paths or headers, and no

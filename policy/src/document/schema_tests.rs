@@ -71,9 +71,11 @@ fn takes(text: &str) -> bool {
 #[test]
 fn the_schema_has_the_keys_of_the_parser() {
     let limits: Vec<_> = super::terms::HTTP_LIMITS.to_vec();
-    let tables: [(&str, &[&str]); 21] = [
+    let tables: [(&str, &[&str]); 23] = [
         ("", super::ROOT),
         ("/properties/defaults", super::DEFAULTS),
+        ("/properties/approvals", super::approvals::KNOWN),
+        ("/$defs/budget", super::budget::KNOWN),
         ("/$defs/credential", super::credential::KNOWN),
         ("/$defs/hashicorp", super::token::HASHICORP),
         ("/$defs/route", super::http::KNOWN),

@@ -57,7 +57,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         terms.limits.response_timeout = COMMAND_TIME;
     }
     let credential = read_ssh_credential(fields, shared);
-    let approval = read_approval(fields);
+    let approval = read_approval(fields, shared);
     if let Some(retry) = fields.table("retry", &["max_attempts"]) {
         retry.number("max_attempts", 1, 100);
         fields.doubtful("retry", "is read, but this version repeats no SSH command", None);
@@ -106,21 +106,10 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         // it says otherwise itself.
         private_addresses: !fields.has("private_addresses")
             || terms.private_addresses == Some(true),
+        approval,
     };
     let place = fields.place();
-    Some(SshRoute {
-        name,
-        place,
-        agents,
-        host,
-        port,
-        users,
-        commands,
-        any_shell,
-        allow,
-        approval,
-        grant,
-    })
+    Some(SshRoute { name, place, agents, host, port, users, commands, any_shell, allow, grant })
 }
 
 fn read_ssh_credential(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Credential> {

@@ -3,8 +3,8 @@
 use super::{EGRESS, Found, Snapshot, http, normal_host, ssh};
 use crate::document::HttpRoute;
 use crate::{
-    Considered, Credential, Denial, Details, Explanation, HttpAction, HttpGrant, SshAction,
-    SshGrant,
+    Approval, Considered, Credential, Denial, Details, Explanation, HttpAction, HttpGrant,
+    SshAction, SshGrant,
 };
 use journal::contract::RemoteContract;
 use std::time::Duration;
@@ -177,6 +177,7 @@ fn http_terms(grant: &HttpGrant, method: &str) -> Vec<String> {
         None => "no idempotency contract; a key is neither added nor trusted".to_owned(),
     });
     terms.push(guard(grant.repeat_window));
+    terms.extend(approval(grant.approval));
     terms.push(format!(
         "result: {}, up to {} bytes, for {}",
         grant.keep,
@@ -226,10 +227,17 @@ fn ssh_terms(grant: &SshGrant) -> Vec<String> {
     terms.push(format!("{} host key(s) pinned", grant.host_keys.len()));
     terms.push(if grant.idempotent { "idempotent" } else { "not idempotent" }.to_owned());
     terms.push(guard(grant.repeat_window));
+    terms.extend(approval(grant.approval));
     let (keep, bytes, time) = (grant.keep, grant.keep_bytes, seconds(grant.keep_for));
     terms.push(format!("result: {keep}, up to {bytes} bytes, for {time}"));
     terms.extend(grant.keep_total_bytes.map(total));
     terms
+}
+
+fn approval(approval: Option<Approval>) -> Option<String> {
+    let Approval { wait, expire } = approval?;
+    let (wait, expire) = (seconds(wait), seconds(expire));
+    Some(format!("a person approves each call; the caller waits {wait}, the question {expire}"))
 }
 
 fn total(bytes: u64) -> String {

@@ -1,0 +1,119 @@
+//! `affiant approval`: list, approve, deny.
+
+use super::Context;
+use crate::cli::Approval;
+use crate::control::client::Client;
+use crate::output;
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::Method;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+pub(super) async fn approval(context: &Context, command: Approval) -> anyhow::Result<ExitCode> {
+    let client = Client::connect(&context.home).await?;
+    match command {
+        Approval::List => list(context, &client).await,
+        Approval::Approve { id } => decide(context, &client, &id, "approve").await,
+        Approval::Deny { id } => decide(context, &client, &id, "deny").await,
+    }
+}
+
+async fn decide(
+    context: &Context,
+    client: &Client,
+    id: &str,
+    what: &str,
+) -> anyhow::Result<ExitCode> {
+    let id: journal::contract::InvocationId =
+        id.parse().with_context(|| format!("{id:?} is no invocation id"))?;
+    let body = Bytes::from(json!({ "by": output::who() }).to_string());
+    let path = format!("/v1/approvals/{id}/{what}");
+    let response = client.expect(Method::POST, &path, body).await?;
+    let decided: Value = serde_json::from_slice(response.body()).context("read the answer")?;
+    if context.json {
+        output::json(&decided)?;
+    } else if what == "approve" {
+        let until = decided.get("expires_at_ms").and_then(Value::as_u64).unwrap_or_default();
+        let until = output::time(until);
+        output::line(&format!("{id} is approved; it can be sent once, until {until}"));
+    } else {
+        output::line(&format!("{id} is denied; nothing is sent"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(context: &Context, client: &Client) -> anyhow::Result<ExitCode> {
+    let answer = client.json("/v1/approvals").await?;
+    if context.json {
+        output::json(&answer)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let waiting = answer.get("approvals").and_then(Value::as_array);
+    for held in waiting.into_iter().flatten() {
+        show(held);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(value: &Value, pointer: &str) -> String {
+    match value.pointer(pointer) {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) => plain(text),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// An agent's text for a terminal: what controls it is shown, not obeyed.
+fn plain(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| {
+            c.escape_debug().filter(move |_| c.is_control()).chain((!c.is_control()).then_some(c))
+        })
+        .collect()
+}
+
+/// One question: who wants what, and all that is covered by the approval.
+fn show(held: &Value) {
+    let at = |pointer| held.pointer(pointer).and_then(Value::as_u64).map(output::time);
+    output::line(&format!("{}  {}", text(held, "/invocation_id"), text(held, "/state")));
+    let line = |label: &str, value: String| output::line(&format!("  {label:<11} {value}"));
+    line("agent", text(held, "/agent"));
+    line("action", format!("{} {}", text(held, "/action"), text(held, "/target")));
+    line(
+        "route",
+        format!("{}, policy version {}", text(held, "/route"), text(held, "/policy_version")),
+    );
+    if held.pointer("/credential/id").is_some() {
+        let [id, version, mode] =
+            ["id", "version", "mode"].map(|name| text(held, &format!("/credential/{name}")));
+        line("credential", format!("{id} version {version}, {mode}"));
+    }
+    line("fingerprint", text(held, "/fingerprint"));
+    line("until", at("/expires_at_ms").unwrap_or_default());
+    if held.get("request_error").is_some() {
+        line("request", text(held, "/request_error"));
+    }
+    if held.pointer("/request/target").is_some() {
+        line(
+            "request",
+            format!("{} {}", text(held, "/request/method"), text(held, "/request/target")),
+        );
+    }
+    for field in held.pointer("/request/headers").and_then(Value::as_array).into_iter().flatten() {
+        line("header", format!("{}: {}", text(field, "/0"), text(field, "/1")));
+    }
+    let more = held.pointer("/request/headers_not_shown").and_then(Value::as_u64);
+    if let Some(more) = more.filter(|more| *more > 0) {
+        line("header", format!("(and {more} more that are not shown)"));
+    }
+    if held.pointer("/request/content").is_some() {
+        let length = text(held, "/request/content/length_bytes");
+        line("content", format!("{length} bytes, {}", text(held, "/request/content/digest")));
+        line("", text(held, "/request/content/text"));
+    }
+    if held.pointer("/request/command").is_some() {
+        line("command", text(held, "/request/command"));
+        line("not covered", text(held, "/request/not_covered"));
+    }
+}

@@ -1,0 +1,136 @@
+//! Calls that wait for a person: what is asked, and the decision. Agents see their own; deciding is
+//! for operators, so nobody approves a call of its own.
+
+use super::operator::operators_only;
+use super::{Caller, Problem, ProblemCode, State};
+use axum::body::Bytes;
+use axum::extract::{Path, State as Extract};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
+use journal::contract::{InvocationId, Ruling};
+use journal::{DecideError, Invocation, Journal};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Longest name of who decided.
+const LONGEST_NAME: usize = 100;
+
+/// A held call as records have it: nothing of its content.
+pub(crate) fn describe(held: &Invocation) -> Option<Value> {
+    let approval = held.approval()?;
+    let (accepted, bound) = (held.accepted(), held.preflight());
+    let decided = approval.decided.as_ref();
+    let (state, expires_at_ms) = match decided.map(|decided| decided.ruling) {
+        None => ("pending", approval.requested.expires_at_ms),
+        Some(Ruling::Approved { until_ms }) => ("approved", until_ms),
+        Some(Ruling::Denied) => ("denied", approval.requested.expires_at_ms),
+    };
+    Some(json!({
+        "invocation_id": held.id(),
+        "state": state,
+        "gateway": accepted.gateway,
+        "agent": accepted.agent,
+        "action": accepted.action,
+        "target": accepted.target,
+        "route": bound.and_then(|bound| bound.route.clone()),
+        "policy_version": bound.map(|bound| bound.policy_version),
+        "credential": bound.and_then(|bound| bound.credential.clone()),
+        "fingerprint": approval.requested.fingerprint,
+        "requested_at_ms": approval.requested_at_ms,
+        "expires_at_ms": expires_at_ms,
+        "decided_by": decided.map(|decided| decided.by.clone()),
+    }))
+}
+
+/// The same with the request itself, for who decides.
+fn describe_whole(journal: &Journal, held: &Invocation) -> Option<Value> {
+    let mut value = describe(held)?;
+    let shown = journal
+        .shown(held)
+        .map_err(|error| error.to_string())
+        .and_then(|text| serde_json::from_slice::<Value>(&text).map_err(|error| error.to_string()));
+    let (name, shown) = match shown {
+        Ok(shown) => ("request", shown),
+        Err(error) => ("request_error", Value::from(error)),
+    };
+    value.as_object_mut()?.insert(name.to_owned(), shown);
+    Some(value)
+}
+
+/// `GET /v1/approvals`: what waits, oldest first.
+pub(super) async fn list(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    let held = state.journal.held();
+    let approvals: Vec<Value> = match &caller {
+        Caller::Operator => {
+            held.iter().filter_map(|held| describe_whole(&state.journal, held)).collect()
+        }
+        Caller::Agent(agent) => held
+            .iter()
+            .filter(|held| held.accepted().agent.as_ref() == Some(agent))
+            .filter_map(describe)
+            .collect(),
+    };
+    Json(json!({ "approvals": approvals })).into_response()
+}
+
+/// What may stand in the body of a decision.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Decision {
+    /// Who decides, for the record.
+    by: Option<String>,
+}
+
+/// `POST /v1/approvals/{id}/approve`.
+pub(super) async fn approve(
+    state: Extract<Arc<State>>,
+    caller: Extension<Caller>,
+    id: Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    decide(state, caller, id, &body, true).await
+}
+
+/// `POST /v1/approvals/{id}/deny`.
+pub(super) async fn deny(
+    state: Extract<Arc<State>>,
+    caller: Extension<Caller>,
+    id: Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    decide(state, caller, id, &body, false).await
+}
+
+async fn decide(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    body: &[u8],
+    approve: bool,
+) -> Result<Response, Problem> {
+    operators_only(&caller)?;
+    let invalid = |error: String| Problem::new(ProblemCode::InvalidParameter, error);
+    let decision: Decision = match body {
+        [] => Decision::default(),
+        text => serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?,
+    };
+    let by = decision.by.unwrap_or_else(|| "operator".to_owned());
+    if by.is_empty() || by.len() > LONGEST_NAME || by.chars().any(char::is_control) {
+        return Err(invalid(format!("`by` is a text of 1 to {LONGEST_NAME} characters")));
+    }
+    let none = || Problem::new(ProblemCode::NoSuchApproval, DecideError::NotHeld.to_string());
+    let id: InvocationId = id.parse().map_err(|_| none())?;
+    let decided = state.journal.decide(id, approve, &by).await.map_err(|error| match &error {
+        DecideError::NotHeld => none(),
+        DecideError::Decided(_) => Problem::new(ProblemCode::AlreadyDecided, error.to_string()),
+        DecideError::Expired => Problem::new(ProblemCode::ApprovalExpired, error.to_string()),
+        DecideError::Append(cause) => {
+            Problem::new(ProblemCode::Internal, format!("{error}: {cause}"))
+        }
+    })?;
+    Ok(Json(describe(&decided)).into_response())
+}

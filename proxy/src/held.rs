@@ -1,0 +1,184 @@
+//! Calls that a person has to approve: asked, waited for, and taken up again (contract V-6).
+//!
+//! ```text
+//!  admitted ─► bound (V-5) ─► asked, durably ─► waits ─┬─ approved ─► goes on to its dispatch
+//!                                               ▲      ├─ denied, expired, bound otherwise ─► answered
+//!                       the same request again ─┘      └─ too long for this caller ─► APPROVAL_PENDING
+//! ```
+
+use crate::answer::Finished;
+use crate::engine::{Job, Prepared};
+use crate::respond::{Account, Refusal};
+use journal::contract::{Digest, InvocationId, Preflight};
+use journal::{Call, Invocation, Question, Resumed};
+use policy::Approval;
+use serde_json::json;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// The field by which a caller says how long it waits, in seconds.
+const WAIT_FIELD: &str = "affiant-wait";
+/// The longest wait that a caller can ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+/// Bytes of content, of a target, and of a field's name and value that are shown; and how many fields.
+/// All of it fits into one record however it is escaped.
+const SHOWN_CONTENT: usize = 4096;
+const SHOWN_TARGET: usize = 2048;
+const SHOWN_NAME: usize = 64;
+const SHOWN_VALUE: usize = 256;
+const SHOWN_FIELDS: usize = 40;
+/// Fields whose values are not shown.
+const SECRET_FIELDS: &[&str] =
+    &["api-key", "authorization", "cookie", "proxy-authorization", "x-api-key", "x-goog-api-key"];
+
+impl Job<'_> {
+    /// Asks a person about a call that was just taken on record, and waits.
+    pub(crate) async fn hold(
+        &mut self,
+        mut call: Call,
+        prepared: &Prepared,
+        approval: Approval,
+    ) -> Result<Call, Finished> {
+        let id = call.id();
+        let wait = match self.asked_wait(approval) {
+            Ok(wait) => wait,
+            Err(refusal) => return Err(self.refuse(Some(call), &refusal).await),
+        };
+        if self.shared.journal.holds_enough(self.known.agent.as_deref()) {
+            return Err(self.refuse(Some(call), &Refusal::HoldsEnough).await);
+        }
+        let shown = self.shown(prepared).to_string();
+        let question = Question {
+            fingerprint: prepared.fingerprint,
+            lasts: approval.expire,
+            shown: shown.as_bytes(),
+        };
+        if let Err(error) = call.preflight(self.bound(prepared)) {
+            return Err(self.refuse(Some(call), &Refusal::Journal(error)).await);
+        }
+        match call.hold(question).await {
+            Ok(_) => self.wait(id, prepared, wait, true).await,
+            Err(journal::append::Error::Locked) => {
+                Err(self.refuse(None, &Refusal::VaultLocked).await)
+            }
+            Err(error) => Err(self.refuse(None, &Refusal::Journal(error)).await),
+        }
+    }
+
+    /// Waits with a repeat for the decision on the call that it repeats.
+    pub(crate) async fn join(
+        &mut self,
+        held: &Invocation,
+        prepared: &Prepared,
+    ) -> Result<Call, Finished> {
+        let Some(approval) = prepared.grant.approval else {
+            // Policy asks for no approval any more, so this is another call than what was asked.
+            return Err(self.refuse(None, &Refusal::ApprovalMismatch).await);
+        };
+        match self.asked_wait(approval) {
+            Ok(wait) => self.wait(held.id(), prepared, wait, false).await,
+            Err(refusal) => Err(self.refuse(None, &refusal).await),
+        }
+    }
+
+    /// Waits until the call can go on, or has to be answered. `first`: this connection began it.
+    async fn wait(
+        &mut self,
+        id: InvocationId,
+        prepared: &Prepared,
+        wait: Duration,
+        first: bool,
+    ) -> Result<Call, Finished> {
+        let deadline = Instant::now() + wait;
+        let mut stopping = self.shared.stopping.subscribe();
+        loop {
+            let now = Preflight {
+                // What policy says now, not what it said when the caller began to wait.
+                policy_version: self.shared.policy.snapshot().version(),
+                ..self.bound(prepared)
+            };
+            let budget = prepared.budget.as_ref();
+            let held = match self.shared.journal.resume(id, &now, budget).await {
+                Ok(Resumed::Go(call)) => return Ok(call),
+                Ok(Resumed::Spent(spent)) => {
+                    return Err(self.refuse(None, &Refusal::Spent(spent)).await);
+                }
+                Ok(Resumed::Over(earlier)) => {
+                    if first && earlier.is_settled() && !earlier.is_dispatched() {
+                        let account = Account::of(earlier.verdict().code());
+                        let envelope = earlier.envelope();
+                        return Err(self.problem(&envelope, account, false, false).await);
+                    }
+                    return Err(self.repeat(prepared, earlier, true).await);
+                }
+                Ok(Resumed::Waits(held)) => held,
+                Err(error) => return Err(self.refuse(None, &Refusal::Journal(error)).await),
+            };
+            let decided = self.shared.journal.decided(id);
+            let in_time = tokio::select! {
+                decided = timeout_at(deadline, decided) => decided.is_ok(),
+                _ = stopping.wait_for(|stopping| *stopping) => false,
+            };
+            if !in_time {
+                let account = Account::of(held.verdict().code());
+                return Err(self.problem(&held.envelope(), account, false, !first).await);
+            }
+        }
+    }
+
+    /// How long the caller waits: as it says, else as policy says.
+    fn asked_wait(&self, approval: Approval) -> Result<Duration, Refusal> {
+        let mut values = self.head.fields.all(WAIT_FIELD);
+        let Some(value) = values.next() else { return Ok(approval.wait) };
+        let seconds = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
+        match (seconds, values.next()) {
+            (Some(seconds), None) => Ok(Duration::from_secs(seconds).min(LONGEST_WAIT)),
+            (None, _) | (Some(_), Some(_)) => Err(Refusal::Wait),
+        }
+    }
+
+    /// The request as a person is shown it: all that its fingerprint covers, cut where it is long,
+    /// without the values of fields that carry secrets. The injected credential is not part of it.
+    fn shown(&self, prepared: &Prepared) -> serde_json::Value {
+        let credential = prepared.grant.credential.as_ref();
+        let sent = || {
+            let all = &self.head.fields;
+            all.iter().filter(move |(name, _)| !crate::outgoing::stays(name, all))
+        };
+        let fields: Vec<_> = sent()
+            .take(SHOWN_FIELDS)
+            .map(|(name, value)| (cut(name, SHOWN_NAME), value))
+            .map(|(name, value)| {
+                let secret = SECRET_FIELDS.iter().any(|known| name.eq_ignore_ascii_case(known));
+                let value = if secret { "(not shown)".to_owned() } else { cut(value, SHOWN_VALUE) };
+                json!([name, value])
+            })
+            .collect();
+        let content = prepared.ahead.concat();
+        let text = std::str::from_utf8(&content).is_ok().then(|| cut(&content, SHOWN_CONTENT));
+        let target = &prepared.target;
+        json!({
+            "method": self.head.method,
+            "target": cut(
+                format!("{}://{}{}", target.scheme, target.authority, target.path_and_query)
+                    .as_bytes(),
+                SHOWN_TARGET,
+            ),
+            "headers": fields,
+            "headers_not_shown": sent().count().saturating_sub(SHOWN_FIELDS),
+            "content": {
+                "length_bytes": content.len(),
+                "digest": Digest::of(&content),
+                "text": text,
+                "is_cut": content.len() > SHOWN_CONTENT,
+            },
+            "inject": credential.map(|credential| credential.inject.mode()),
+        })
+    }
+}
+
+/// The beginning of a text.
+fn cut(bytes: &[u8], at_most: usize) -> String {
+    let shown = String::from_utf8_lossy(bytes.get(..at_most).unwrap_or(bytes)).into_owned();
+    if bytes.len() > at_most { format!("{shown}...") } else { shown }
+}

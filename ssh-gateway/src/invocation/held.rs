@@ -1,0 +1,165 @@
+//! Commands that a person has to approve: asked, waited for, and taken up again (contract V-6).
+//!
+//! What is approved is agent, user, host, and the exact command or kind of session. Input comes after,
+//! so it is not covered, and the person is told so.
+
+use super::{Job, Refusal, bound, end_refused, go_on, not_recorded, refuse, respond, same_id};
+use crate::downstream::Downstream;
+use crate::request::Request;
+use crate::spool::Spool;
+use bytes::Bytes;
+use journal::contract::{Accepted, Code, InvocationId, Preflight, Retry, Verdict};
+use journal::{Call, Invocation, Question, Resumed};
+use policy::{Approval, Denial, SshGrant};
+use serde_json::json;
+use tokio::time::{Instant, timeout_at};
+
+/// Bytes of a command that are shown.
+const SHOWN_COMMAND: usize = 4096;
+
+/// Who waits.
+pub(super) struct Caller {
+    pub(super) job: Job,
+    pub(super) downstream: Downstream,
+    pub(super) spool: Spool,
+    pub(super) accepted: Accepted,
+}
+
+/// The refusal of what was not approved.
+pub(super) fn mismatch() -> Refusal {
+    let verdict = Verdict::refused(Retry::AfterCorrection, Code::ApprovalMismatch);
+    let message = "What would be sent is not what was approved; nothing was sent.";
+    Refusal::new(verdict, message, Some("approval"))
+}
+
+/// Asks a person about a bound call, and waits.
+pub(super) async fn ask(caller: Caller, call: Call, grant: SshGrant) {
+    let Some(approval) = grant.approval else { return };
+    let Caller { job, downstream, .. } = caller;
+    let journal = &job.shared.journal;
+    if journal.holds_enough(Some(&job.destination.agent.name)) {
+        let verdict = Verdict::refused(Retry::Backoff, Code::BudgetSpent);
+        let message = "As many calls as one agent may have wait for an approval already.";
+        let refusal = Refusal::new(verdict, message, Some("approval"));
+        return end_refused(call, downstream, refusal).await;
+    }
+    let id = call.id();
+    let shown = shown(&job.request, &grant).to_string();
+    let question = Question {
+        fingerprint: job.request.fingerprint(&job.destination),
+        lasts: approval.expire,
+        shown: shown.as_bytes(),
+    };
+    match call.hold(question).await {
+        Ok(_) => {
+            let caller = Caller { job, downstream, spool: caller.spool, accepted: caller.accepted };
+            wait(caller, id, grant, approval, true).await;
+        }
+        Err(journal::append::Error::Locked) => {
+            let verdict = Verdict::not_injected(Retry::AfterCorrection, Code::VaultLocked);
+            let message =
+                "The vault is locked; an operator unlocks it with `affiant vault unlock`.";
+            let refusal = Refusal::new(verdict, message, Some("credential"));
+            refuse(&job.shared, downstream, caller.accepted, refusal).await;
+        }
+        Err(error) => {
+            refuse(&job.shared, downstream, caller.accepted, not_recorded(&error)).await;
+        }
+    }
+}
+
+/// Waits with a repeat for the decision on the command that it repeats.
+pub(super) async fn join(
+    mut caller: Caller,
+    held: &Invocation,
+    decision: Result<SshGrant, Denial>,
+) {
+    caller.accepted.link = Some(held.id());
+    let (refusal, grant) = match decision {
+        Ok(grant) if grant.approval.is_some() => (None, Some(grant)),
+        // Policy asks for no approval any more, so this is another call than what was asked.
+        Ok(_) => (Some(mismatch()), None),
+        Err(denial) => (Some(denial.into()), None),
+    };
+    if let Some(refusal) = refusal {
+        caller.accepted.caller_id = false;
+        refuse(&caller.job.shared, caller.downstream, caller.accepted, refusal).await;
+    } else if let Some(grant) = grant
+        && let Some(approval) = grant.approval
+    {
+        wait(caller, held.id(), grant, approval, false).await;
+    }
+}
+
+/// Waits until the command can go on, or has to be answered. `first`: this channel began it.
+async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Approval, first: bool) {
+    let Caller { job, mut downstream, spool, mut accepted } = caller;
+    let deadline = Instant::now() + approval.wait;
+    let shared = job.shared.clone();
+    let mut stopping = shared.stopping();
+    let mut told = false;
+    loop {
+        let snapshot = shared.policy.snapshot();
+        let budget = snapshot.budget(&job.destination.agent.name);
+        let now: Preflight = bound(&job, &grant, snapshot.version());
+        let held = match shared.journal.resume(id, &now, budget.as_ref()).await {
+            Ok(Resumed::Go(call)) => return go_on(job, downstream, spool, call, grant).await,
+            Ok(Resumed::Spent(spent)) => {
+                accepted.caller_id = false;
+                return refuse(&shared, downstream, accepted, spent.into()).await;
+            }
+            Ok(Resumed::Over(earlier)) => {
+                if first && earlier.is_settled() && !earlier.is_dispatched() {
+                    return downstream.fail(&respond::lines(&earlier.envelope())).await;
+                }
+                return same_id(&shared, downstream, spool, accepted, *earlier).await;
+            }
+            Ok(Resumed::Waits(held)) => held,
+            Err(error) => {
+                return refuse(&shared, downstream, accepted, not_recorded(&error)).await;
+            }
+        };
+        if !std::mem::replace(&mut told, true) {
+            tell(&job, &mut downstream, id).await;
+        }
+        let in_time = tokio::select! {
+            decided = timeout_at(deadline, shared.journal.decided(id)) => decided.is_ok(),
+            _ = stopping.wait_for(|stopping| *stopping) => false,
+            () = downstream.gone() => false,
+        };
+        if !in_time {
+            return downstream.fail(&respond::lines(&held.envelope())).await;
+        }
+    }
+}
+
+/// Tells people at a terminal or in a log why nothing happens.
+async fn tell(job: &Job, downstream: &mut Downstream, id: InvocationId) {
+    match job.request {
+        Request::Exec(_) | Request::Shell => {
+            let end = if job.preparation.terminal.is_some() { "\r\n" } else { "\n" };
+            let line = format!("affiant: {id} waits for the approval of a person{end}");
+            downstream.send(Some(1), Bytes::from(line)).await;
+        }
+        // Nothing but the protocol's own bytes is read there.
+        Request::Subsystem(_) | Request::Forward { .. } => {}
+    }
+}
+
+/// The command as a person is shown it; the injected credential is not part of it.
+fn shown(request: &Request, grant: &SshGrant) -> serde_json::Value {
+    let command = match request {
+        Request::Exec(command) => Some(command),
+        Request::Shell | Request::Subsystem(_) | Request::Forward { .. } => None,
+    };
+    let text = command.map(|command| {
+        let beginning = command.get(..SHOWN_COMMAND).unwrap_or(command);
+        String::from_utf8_lossy(beginning).into_owned()
+    });
+    json!({
+        "command": text,
+        "is_cut": command.is_some_and(|command| command.len() > SHOWN_COMMAND),
+        "not_covered": "input",
+        "inject": grant.credential.as_ref().map(|credential| credential.inject.mode()),
+    })
+}
