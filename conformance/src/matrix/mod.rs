@@ -13,9 +13,8 @@ mod report;
 
 pub use judge::{Finding, Kind};
 pub use plan::{Error as PlanError, Plan, Row, rows};
-pub use play::Played;
-pub(crate) use report::junit_case;
-pub use report::{Report, Tally};
+pub(crate) use report::at_a_time;
+pub use report::{Played, Report, Tally};
 
 use crate::http::Caller;
 
@@ -39,4 +38,6 @@ pub struct Broker {
     pub dialect: Dialect,
     /// Whether it was set up with the policy of the plan.
     pub contracts: bool,
+    /// Whether it takes HTTP/2 from callers.
+    pub http2: bool,
 }
