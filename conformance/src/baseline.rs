@@ -3,7 +3,7 @@
 //! proxy needs and time limits as short as the matrix's.
 
 use crate::http::Caller;
-use crate::matrix::{Broker, Dialect};
+use crate::matrix::{Broker, Dialect, LOOPBACK};
 use crate::pki::Authority;
 use crate::subject::{Error, clean, end, io, trust};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -53,6 +53,15 @@ impl Baseline {
         }
     }
 
+    /// How origins are named to it: hudsucker writes addresses into its certificates as names, which no
+    /// caller takes.
+    const fn host(self) -> &'static str {
+        match self {
+            Self::Hudsucker => "localhost",
+            Self::Squid | Self::Tinyproxy | Self::Privoxy | Self::Mitmproxy => LOOPBACK,
+        }
+    }
+
     /// Starts it, with trust in the origins' authority.
     ///
     /// # Errors
@@ -87,6 +96,7 @@ impl Baseline {
             caller: Caller { proxy: address, authorization: None, trust, patience },
             dialect: Dialect::Plain,
             contracts: false,
+            host: self.host(),
             http2: self.takes_http2(),
         };
         Ok(Running { _process: process, broker })

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use conformance::http::{Answer, Caller, Origin, Request, Script};
 use conformance::kill::under_way::{self, Kills};
-use conformance::matrix::{Broker, Dialect, Plan, PlanError, Report, Row, Tally, rows};
+use conformance::matrix::{Broker, Dialect, LOOPBACK, Plan, PlanError, Report, Row, Tally, rows};
 use conformance::ssh::{self, Placed};
 use conformance::subject::{self, Home, trust};
 use std::io;
@@ -212,8 +212,14 @@ async fn running(url: &str, arguments: &Arguments, seats: usize) -> Result<Vec<R
     let dialect = dialect(&caller).await?;
     let contracts = prepared && dialect == Dialect::Affiant;
     let name = caller.proxy.to_string();
-    let broker =
-        Broker { name: name.clone(), caller: caller.clone(), dialect, contracts, http2: true };
+    let broker = Broker {
+        name: name.clone(),
+        caller: caller.clone(),
+        dialect,
+        contracts,
+        host: LOOPBACK,
+        http2: true,
+    };
     let mut reports = vec![plan.play(&broker, seats).await?];
     if let (Some(placed), Some(jump), Some(config)) =
         (placed, &arguments.ssh, &arguments.ssh_config)

@@ -3,7 +3,7 @@
 #![allow(clippy::indexing_slicing, reason = "a JSON value gives null for a name it does not hold")]
 
 use crate::http::Caller;
-use crate::matrix::{Broker, Dialect, Plan, Report};
+use crate::matrix::{Broker, Dialect, LOOPBACK, Plan, Report};
 use crate::ssh;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -274,6 +274,7 @@ impl Home {
             caller: self.caller(http, Duration::from_secs(20)),
             dialect: Dialect::Affiant,
             contracts: true,
+            host: LOOPBACK,
             http2: true,
         }
     }

@@ -27,6 +27,9 @@ pub enum Dialect {
     Plain,
 }
 
+/// Where origins listen.
+pub const LOOPBACK: &str = "127.0.0.1";
+
 /// The broker under test.
 #[derive(Clone)]
 pub struct Broker {
@@ -38,6 +41,8 @@ pub struct Broker {
     pub dialect: Dialect,
     /// Whether it was set up with the policy of the plan.
     pub contracts: bool,
+    /// How an origin's host is named to it. Some certify names only, and no addresses.
+    pub host: &'static str,
     /// Whether it takes HTTP/2 from callers.
     pub http2: bool,
 }

@@ -130,7 +130,7 @@ async fn once(
     broker: &Broker,
     tls: Option<Arc<rustls::ServerConfig>>,
 ) -> io::Result<(Observed, Held)> {
-    let authority = format!("127.0.0.1:{}", socket.port()?);
+    let authority = format!("{}:{}", broker.host, socket.port()?);
     let peer = row.case.peer(&row.shape);
     let path = format!("/{number}/{}", row.case.name);
     let script =
