@@ -140,7 +140,9 @@ fn x_2_j_7_killed_at_every_sync_and_write_of_a_streamed_call() {
 /// X-2, J-7: the same where callers write frames themselves, each on its own thread.
 #[test]
 fn x_2_j_7_killed_where_a_caller_writes() {
-    for (scene, calls) in [(HELD, "fdatasync"), (HELD, "pwrite64"), (STREAMED, "fdatasync")] {
+    let places =
+        [(HELD, "fdatasync"), (HELD, "pwrite64"), (STREAMED, "fdatasync"), (COMMAND, "fdatasync")];
+    for (scene, calls) in places {
         let hits = every(scene, Threads::Segments, calls, Blow::Kill);
         assert!(hits >= 1, "{calls}: {hits}");
     }
@@ -206,9 +208,21 @@ fn r_6_d_1_a_disk_error_at_every_sync_and_write() {
 /// R-6, D-1: the same of a command.
 #[test]
 fn r_6_d_1_a_disk_error_at_every_sync_and_write_of_a_command() {
+    for (calls, blow) in [
+        ("fdatasync", Blow::Eio),
+        ("pwrite64", Blow::Eio),
+        ("pwrite64", Blow::Enospc),
+        ("pwrite64", Blow::Erofs),
+    ] {
+        let hits = every(COMMAND, Threads::Writer, calls, blow);
+        assert!(hits >= 2, "{calls} {blow:?}: {hits}");
+    }
+}
+
+/// R-6, D-1: the same where callers write frames themselves.
+#[test]
+fn r_6_d_1_a_disk_error_where_a_caller_writes() {
     for calls in ["fdatasync", "pwrite64"] {
-        let hits = every(COMMAND, Threads::Writer, calls, Blow::Eio);
-        assert!(hits >= 2, "{calls}: {hits}");
         let hits = every(HELD, Threads::Segments, calls, Blow::Eio);
         assert!(hits >= 1, "{calls}: {hits}");
     }
