@@ -223,7 +223,7 @@ fn secrets_and_modes_are_read() {
     );
     assert_eq!(of("file:/run/tok", "inject = \"bearer\"").0, SecretRef::File("/run/tok".into()));
     assert_eq!(
-        of("exec:pass x", "inject = \"password\"").0,
+        of("exec:pass x", "inject = \"bearer\"").0,
         SecretRef::Exec(vec!["pass".into(), "x".into()])
     );
     let program = |secret: &str| {
