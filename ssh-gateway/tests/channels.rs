@@ -168,7 +168,7 @@ async fn the_first_bytes_of_a_forwarding_arrive() {
 #[tokio::test]
 async fn a_socks_port_beside_a_script_works() {
     let Some(shared) = Shared::start("", &[]).await else { return };
-    let (mut script, mut stdin, port) = loop {
+    let (script, mut stdin, port) = loop {
         let port = free_port();
         let forward = port.to_string();
         let strict = "ExitOnForwardFailure=yes";
