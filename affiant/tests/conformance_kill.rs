@@ -13,6 +13,7 @@
 #![cfg(target_os = "linux")]
 
 use conformance::kill::{Blow, Point, STAGES, Scene, Stage, Threads, under_way};
+use conformance::numbers::seed;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -175,9 +176,7 @@ fn x_2_killed_at_every_socket_call() {
 #[test]
 fn x_2_j_7_killed_under_way_and_at_random_moments() {
     let binary = Path::new(env!("CARGO_BIN_EXE_affiant"));
-    let seed = std::env::var("CONFORMANCE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let seed = seed.unwrap_or_else(|| u64::try_from(now.as_millis()).unwrap());
+    let seed = seed();
     eprintln!("CONFORMANCE_SEED={seed}");
     let kills = under_way::affiant(binary, 8, seed).unwrap();
     assert_eq!((kills.kills, kills.lost), (16, 0), "{:#?}", kills.findings);

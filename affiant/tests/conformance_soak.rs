@@ -8,6 +8,7 @@
 )]
 #![cfg(target_os = "linux")]
 
+use conformance::numbers::seed;
 use conformance::soak::{Soaking, soak};
 use std::path::Path;
 use std::time::Duration;
@@ -19,11 +20,7 @@ const SOAKED: Duration = Duration::from_secs(180);
 #[test]
 fn j_7_d_7_a_short_soak() {
     let binary = Path::new(env!("CARGO_BIN_EXE_affiant"));
-    let seed = std::env::var("CONFORMANCE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        u64::try_from(now.as_millis()).unwrap()
-    });
+    let seed = seed();
     let soaking = Soaking { how_long: SOAKED, seed, per_second: None };
     let soaked = soak(binary, soaking).unwrap();
     eprintln!("CONFORMANCE_SEED={seed}\n{}", soaked.summary());

@@ -1,6 +1,7 @@
 //! The runner's arguments.
 
 use conformance::baseline::Baseline;
+use conformance::numbers;
 use conformance::soak::Soaking;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -115,8 +116,7 @@ pub(crate) fn soak(arguments: &[String]) -> Result<(PathBuf, Soaking), Error> {
     if !sound(minutes) || !per_second.is_none_or(sound) {
         return Err(Error("--minutes and --per-second want positive numbers".to_owned()));
     }
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seed = seed.unwrap_or_else(|| now.map_or(1, |now| now.as_secs()));
+    let seed = seed.unwrap_or_else(numbers::seed);
     let how_long = Duration::from_secs_f64(minutes * 60.0);
     Ok((binary, Soaking { how_long, seed, per_second }))
 }

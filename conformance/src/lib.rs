@@ -13,7 +13,7 @@ pub mod http2;
 pub mod kill;
 pub mod matrix;
 pub mod nginx;
-mod numbers;
+pub mod numbers;
 pub mod peer;
 pub mod pki;
 pub mod rules;

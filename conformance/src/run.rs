@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use conformance::http::{Answer, Caller, Origin, Request, Script};
 use conformance::kill::under_way::{self, Kills};
 use conformance::matrix::{Broker, Dialect, LOOPBACK, Plan, PlanError, Report, Row, Tally, rows};
+use conformance::numbers::seed;
 use conformance::ssh::{self, Placed};
 use conformance::subject::{self, Home, trust};
 use std::io;
@@ -110,18 +111,13 @@ fn text(all: &[Played]) -> String {
 /// that outlives the one that was started, so there is nothing to kill.
 fn killed(subject: &Subject, kills: u32) -> Result<Option<Kills>, Error> {
     match subject {
-        Subject::Affiant(binary) => Ok(Some(under_way::affiant(binary, kills, now())?)),
+        Subject::Affiant(binary) => Ok(Some(under_way::affiant(binary, kills, seed())?)),
         Subject::Baseline(baseline) => Ok(Some(under_way::baseline(*baseline, kills)?)),
         Subject::OpenSsh => Ok(None),
         Subject::Proxy(at) | Subject::Jump(at) => {
             Err(Error::Proxy(format!("{at} was not started here: no --kills")))
         }
     }
-}
-
-fn now() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(1, |now| now.as_secs())
 }
 
 /// Soaks Affiant as the arguments say.

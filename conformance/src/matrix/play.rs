@@ -78,8 +78,9 @@ fn can_be_asked(row: &Row, broker: &Broker) -> bool {
     let pairing = row.shape.pairing;
     let trusted = !row.shape.tls || broker.caller.trust.is_some();
     let declared = row.contract == Contract::Plain || broker.contracts;
-    // No proxy promises to bring the two together.
-    let promised = pairing != Pairing::Http2Origin || broker.dialect == Dialect::Affiant;
+    // Other proxies speak on both sides what caller and origin have in common, so the two do not meet.
+    let crossed = matches!(pairing, Pairing::Http2Caller | Pairing::Http2Origin);
+    let promised = !crossed || broker.dialect == Dialect::Affiant;
     let spoken = !pairing.caller_speaks_http2() || broker.http2;
     trusted && declared && promised && spoken
 }

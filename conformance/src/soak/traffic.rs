@@ -191,10 +191,10 @@ pub(super) fn target() -> std::io::Result<Target> {
     Target::spawn(listener, ssh::Opening::Serve, steps)
 }
 
-pub(super) async fn gathered(mut callers: JoinSet<Vec<Made>>) -> Vec<Made> {
+pub(super) async fn gathered(mut callers: JoinSet<Vec<Made>>) -> Result<Vec<Made>, Error> {
     let mut all = Vec::new();
     while let Some(made) = callers.join_next().await {
-        all.extend(made.unwrap_or_default());
+        all.extend(made.map_err(|error| Error::Unexpected(format!("a caller: {error}")))?);
     }
-    all
+    Ok(all)
 }

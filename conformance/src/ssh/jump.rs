@@ -3,9 +3,12 @@
 
 use super::play::{Gateway, Placed};
 use crate::baseline::{Process, find, free_port, listening, write};
-use crate::subject::{Error, clean, io};
+use crate::subject::{Error, clean, end, io};
+use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// An sshd that forwards, on loopback. Ends when dropped.
 pub struct Jump {
@@ -70,7 +73,7 @@ impl Jump {
 /// Without a key the client logs in at the gateway with what it finds by itself.
 ///
 /// # Errors
-/// [`Error`] when a file can't be written, or a port was lost.
+/// [`Error`] when a file can't be written, a port was lost, or the gateway does not forward.
 pub fn gateway(
     placed: &Placed,
     jump: &str,
@@ -107,7 +110,41 @@ pub fn gateway(
     ));
     let file = directory.join("ssh_config");
     write(&file, &config)?;
+    forwards(&file, jump)?;
     Ok(Gateway { config: file, jump: jump.to_owned(), records: None })
+}
+
+/// Sends a line through the gateway: one that is not there, refuses the login or does not forward would
+/// make a shrug of every row.
+fn forwards(config: &Path, jump: &str) -> Result<(), Error> {
+    const LINE: &[u8] = b"conformance\n";
+    const AT_MOST: Duration = Duration::from_secs(30);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(io("listen"))?;
+    listener.set_nonblocking(true).map_err(io("listen"))?;
+    let address = listener.local_addr().map_err(io("listen"))?;
+    let mut command = Command::new("ssh");
+    command.arg("-F").arg(config).args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=20"]);
+    command.args(["-W", &address.to_string(), &format!("ssh://{jump}")]);
+    clean(&mut command);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(io("start ssh"))?;
+    let until = Instant::now() + AT_MOST;
+    while Instant::now() < until && matches!(child.try_wait(), Ok(None)) {
+        if let Ok((mut stream, _)) = listener.accept() {
+            stream.write_all(LINE).map_err(io("write to the gateway"))?;
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if Instant::now() >= until {
+        end(&mut child);
+    }
+    let output = child.wait_with_output().map_err(io("wait for ssh"))?;
+    if output.stdout == LINE {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Error::Unexpected(format!("{jump} does not forward: {said}")))
 }
 
 /// `ssh` takes no key that others can read.
