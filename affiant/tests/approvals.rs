@@ -387,6 +387,35 @@ fn receive(stream: &mut TcpStream) -> (String, Value) {
     }
 }
 
+/// S-6: a webhook over TLS is told by a verified name only; to any other nothing is said.
+#[test]
+fn v_6_a_webhook_over_tls_is_verified() {
+    let home = Home::new();
+    let answers =
+        || vec![Script::answer("/hook", 204, &[], ""), Script::answer("*", 201, &[], "paid")];
+    let (origin, stranger) = (TlsOrigin::start(answers()), TlsOrigin::start(answers()));
+    home.secret("pay-token", SECRET);
+    let server = home.serve();
+    let noted = |hook: &str, content: &str| {
+        home.policy(&(format!("[approvals]\nwebhook = \"{hook}\"\n") + &origin.policy(ASK)));
+        let url = origin.url("/charge");
+        let pending = server.curl(&["-H", "Affiant-Wait: 0", "-d", content, &url]);
+        expect(&pending, 403, "APPROVAL_PENDING", "validation", "after_correction");
+        let id = pending.invocation();
+        server.await_event(&id, "NOTED");
+        let events = home.json(&["inv", "events", &id]);
+        let all = events["events"].as_array().unwrap();
+        all.iter().find(|e| e["event"] == "NOTED").unwrap()["data"].clone()
+    };
+    let told = noted(&origin.url("/hook"), "amount=1");
+    assert_eq!(told["name"], "webhook_told", "{told}");
+    assert_eq!(origin.origin.seen().len(), 1);
+    let refused = noted(&stranger.url("/hook"), "amount=2");
+    assert_eq!(refused["name"], "webhook_failed", "{refused}");
+    assert!(refused["detail"].as_str().unwrap().contains("certificate"), "{refused}");
+    assert!(stranger.origin.seen().is_empty());
+}
+
 /// The webhook is told who wants what, and the console shows what waits; neither holds the credential.
 #[test]
 fn v_6_webhook_and_console_show_what_waits() {

@@ -9,6 +9,7 @@ use crate::target::Target;
 use bytes::Bytes;
 use journal::contract::{Digest, Fingerprint};
 use sha2::{Digest as _, Sha256};
+use std::ops::Range;
 
 /// Fields that a client or its libraries change per try, or that belong to the hop.
 const VOLATILE: &[&str] = &[
@@ -110,7 +111,11 @@ pub(crate) fn fingerprint(
     };
     part(domain);
     part(&declared.map_or([0xff; 8], u64::to_be_bytes));
-    part(&digest_of_beginning(pieces));
+    if is_signed_in_chunks(head) {
+        part(&Sha256::digest(without_signatures(pieces)));
+    } else {
+        part(&digest_of_beginning(pieces));
+    }
     if let Content::Whole(_, trailers) = content {
         for (name, value) in trailers.iter() {
             part(&name.to_ascii_lowercase());
@@ -130,6 +135,58 @@ fn digest_of_beginning(pieces: &[Bytes]) -> [u8; 32] {
         left -= taken.len();
     }
     digest.finalize().into()
+}
+
+/// Whether the content is signed chunk by chunk (AWS Signature Version 4, streaming). The signatures
+/// cover the time of the try.
+fn is_signed_in_chunks(head: &Request) -> bool {
+    let digest = head.fields.first("x-amz-content-sha256");
+    digest.is_some_and(|value| value.starts_with("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"))
+}
+
+/// Up to [`WHOLE_BYTES`] of content in signed chunks, with zeros for the signatures. What is no such
+/// chunk, and all that follows it, stays as it is.
+fn without_signatures(pieces: &[Bytes]) -> Vec<u8> {
+    let mut text = pieces.concat();
+    text.truncate(usize::try_from(WHOLE_BYTES).unwrap_or(usize::MAX));
+    let mut at = 0;
+    while let Some((size, signature)) = signed_chunk(&text, at) {
+        let end = signature.end + 2;
+        zero(&mut text, signature);
+        if size == 0 {
+            let name = b"x-amz-trailer-signature:";
+            let rest = text.get(end..).unwrap_or_default();
+            if let Some(found) = memchr::memmem::find(rest, name) {
+                let from = end + found + name.len();
+                zero(&mut text, from..from + SIGNATURE_DIGITS);
+            }
+            break;
+        }
+        at = end.saturating_add(size).saturating_add(2);
+    }
+    text
+}
+
+const SIGNATURE_DIGITS: usize = 64;
+
+/// Size and place of the signature of the chunk that begins there.
+fn signed_chunk(text: &[u8], at: usize) -> Option<(usize, Range<usize>)> {
+    const NAME: &[u8] = b";chunk-signature=";
+    let rest = text.get(at..)?;
+    let name = memchr::memchr(b';', rest).filter(|end| *end <= 16)?;
+    let size = std::str::from_utf8(rest.get(..name)?).ok()?;
+    let size = usize::from_str_radix(size, 16).ok()?;
+    let from = name + NAME.len();
+    let line = rest.get(name..from + SIGNATURE_DIGITS + 2)?;
+    let digits = line.strip_prefix(NAME)?.strip_suffix(b"\r\n")?;
+    let signature = at + from..at + from + SIGNATURE_DIGITS;
+    digits.iter().all(u8::is_ascii_hexdigit).then_some((size, signature))
+}
+
+fn zero(text: &mut [u8], place: Range<usize>) {
+    if let Some(place) = text.get_mut(place) {
+        place.fill(b'0');
+    }
 }
 
 #[cfg(test)]
@@ -191,6 +248,35 @@ mod tests {
             assert_ne!(of(other, "x"), base, "{other}");
         }
         assert_ne!(of("Content-Type: a\r\n", "y"), base);
+    }
+
+    /// K-11: content that is signed in chunks is signed anew per try; only its data means something.
+    #[test]
+    fn k_11_signatures_of_chunks_do_not_matter() {
+        let kind = "x-amz-content-sha256: STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER\r\n";
+        let content = |data: &str, digit: &str, trailer: &str| {
+            let signature = digit.repeat(64);
+            let text = format!(
+                "5;chunk-signature={signature}\r\n{data}\r\n0;chunk-signature={signature}\r\n\
+                 {trailer}\r\nx-amz-trailer-signature:{signature}\r\n\r\n"
+            );
+            &*Box::leak(text.into_boxed_str())
+        };
+        let base = of(kind, content("hello", "a", "x-amz-checksum-crc32:1"));
+        assert_eq!(of(kind, content("hello", "b", "x-amz-checksum-crc32:1")), base);
+        assert_ne!(of(kind, content("hullo", "a", "x-amz-checksum-crc32:1")), base);
+        assert_ne!(of(kind, content("hello", "a", "x-amz-checksum-crc32:2")), base);
+        // A signature of another form is no signature, and without the declaration nothing is.
+        let other = content("hello", "x", "x-amz-checksum-crc32:1");
+        assert_ne!(of(kind, other), of(kind, content("hello", "y", "x-amz-checksum-crc32:1")));
+        let (a, b) = (content("hello", "a", ""), content("hello", "b", ""));
+        assert_ne!(of("", a), of("", b));
+        // Data that looks like a chunk stays data.
+        let inner = format!("0;chunk-signature={}\r\n", "c".repeat(64));
+        let held = format!("{:x};chunk-signature={}\r\n{inner}\r\n", inner.len(), "a".repeat(64));
+        let pieces = [Bytes::from(held[..40].to_owned()), Bytes::from(held[40..].to_owned())];
+        let masked = without_signatures(&pieces);
+        assert_eq!(masked.iter().filter(|byte| **byte == b'c').count(), 64 + 2, "{masked:?}");
     }
 
     #[test]

@@ -155,7 +155,7 @@ const GEMINI: Preset = Preset {
             ALL,
             NOT,
             "creates files, caches, tunings and batch jobs; no key contract is published",
-            source("https://ai.google.dev/api/batch-api"),
+            read("https://ai.google.dev/api/batch-api"),
         ),
     ],
     note: "",
@@ -168,7 +168,7 @@ const GITHUB: Preset = Preset {
     path: None,
     attach: Attach::Bearer,
     secret: "a personal access token or an installation token",
-    source: source("https://docs.github.com/en/rest/authentication/authenticating-to-the-rest-api"),
+    source: read("https://docs.github.com/en/rest/authentication/authenticating-to-the-rest-api"),
     lines: &[line(
         POST,
         ALL,
@@ -431,7 +431,7 @@ const TWILIO: Preset = Preset {
     path: None,
     attach: Attach::Basic,
     secret: "`ACCOUNT_SID:AUTH_TOKEN` or `API_KEY_SID:API_KEY_SECRET`",
-    source: source("https://www.twilio.com/docs/usage/requests-to-twilio"),
+    source: read("https://www.twilio.com/docs/usage/requests-to-twilio"),
     lines: &[line(
         POST,
         ALL,
