@@ -2,7 +2,7 @@
 //! and 5), bounded: of a packet only the beginning is kept.
 
 /// Kept of a packet: two long paths fit.
-const HEAD_BYTES: usize = 10 << 10;
+pub(super) const HEAD_BYTES: usize = 10 << 10;
 /// Kept of a packet with file content: the handle and the numbers.
 const CONTENT_HEAD_BYTES: usize = 512;
 /// Longer packets are none. OpenSSH's limit is 256 KiB; others are more generous.
@@ -10,7 +10,7 @@ const MAX_PACKET_BYTES: u32 = 64 << 20;
 /// Bytes of a handle (section 6.2 of the draft).
 pub(super) const MAX_HANDLE_BYTES: usize = 256;
 /// Bytes of a path in a record.
-const MAX_PATH_BYTES: usize = 1024;
+pub(super) const MAX_PATH_BYTES: usize = 1024;
 
 /// A request with file content.
 pub(super) const WRITE: u8 = 6;
@@ -24,7 +24,7 @@ pub(super) struct Packets {
     length_have: usize,
     left_bytes: u32,
     wanted_bytes: usize,
-    head: Vec<u8>,
+    pub(super) head: Vec<u8>,
     pub(super) is_broken: bool,
 }
 
