@@ -17,6 +17,10 @@ use clap::Parser as _;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
+/// A call takes some 200 small allocations, many of them freed by another thread.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     if let Err(error) = init_logging(&cli) {
