@@ -94,6 +94,7 @@ pub(crate) fn head(
     let mut has_host = false;
     // What is encoded can't be searched for an echo of the credential (contract I-4).
     let mut plain = edits.is_some();
+    let mut plain_messages = edits.is_some();
     for (name, value) in kept {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("host") {
@@ -106,6 +107,10 @@ pub(crate) fn head(
             // Extensions compress.
         } else if edits.is_some() && is("accept-encoding") {
             if std::mem::take(&mut plain) {
+                put(&[name, b": identity\r\n"]);
+            }
+        } else if edits.is_some() && is("grpc-accept-encoding") {
+            if std::mem::take(&mut plain_messages) {
                 put(&[name, b": identity\r\n"]);
             }
         } else if !is("expect") && (!stays(name, fields) || (is("trailer") && chunked)) {
