@@ -18,6 +18,10 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use std::process::ExitCode;
 
+/// A call takes some 200 small allocations, many of them freed by another thread.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     if let Err(error) = logging::init(cli.log.as_deref()) {
