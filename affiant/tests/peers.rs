@@ -195,6 +195,7 @@ fn every_client_at_a_node_server() {
         run(node_with(library), &place, &steps);
     }
     run(node_with("ws"), &place, &["ws"]);
+    run(node_with("ws-h2"), &place, &["ws"]);
     run(java("HTTP_2"), &place, &steps);
 }
 

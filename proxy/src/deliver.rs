@@ -103,7 +103,8 @@ impl Outbound {
         }
         match &mut self.sink {
             Sink::Wire(wire) => within(wire.shutdown()).await,
-            Sink::Stream(_) | Sink::Nobody | Sink::Kept(..) => Ok(()),
+            Sink::Stream(stream) => stream.finish(),
+            Sink::Nobody | Sink::Kept(..) => Ok(()),
         }
     }
 
@@ -284,8 +285,15 @@ pub(crate) fn chunk(content: &[u8]) -> Vec<u8> {
 /// The head that switches the caller's connection to WebSocket: no framing, and no field of a
 /// response that ends.
 pub(crate) fn switching(response: &Response, ours: &Ours<'_>) -> Vec<u8> {
-    let mut out = interim(response);
-    out.truncate(out.len() - 2);
+    // The origin's may be a 2xx of HTTP/2.
+    let mut out = b"HTTP/1.1 101 Switching Protocols\r\n".to_vec();
+    let fields = &response.fields;
+    let framing = ["content-length", "trailer"];
+    for (name, value) in fields.iter().filter(|(name, _)| !stays(name, fields)) {
+        if !framing.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())) {
+            line(&mut out, name, value);
+        }
+    }
     line(&mut out, b"Connection", b"Upgrade");
     line(&mut out, b"Upgrade", b"websocket");
     status_lines(&mut out, ours);

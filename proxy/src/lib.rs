@@ -63,6 +63,7 @@ mod stored;
 mod stream;
 mod target;
 mod upstream;
+mod websocket;
 mod wire;
 
 pub use answer::OnDelivered;

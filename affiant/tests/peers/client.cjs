@@ -1,4 +1,4 @@
-// One job by fetch, undici, axios or ws, set up by the environment alone.
+// One job by fetch, undici, axios, ws or ws over HTTP/2, set up by the environment alone.
 //
 // usage: node client.cjs LIBRARY BASE FILE NAME hello|files|sse|ws...
 //
@@ -6,6 +6,9 @@
 'use strict';
 const { createHash } = require('crypto');
 const fs = require('fs');
+const http = require('http');
+const http2 = require('http2');
+const tls = require('tls');
 const undici = require('undici');
 const axios = require('axios');
 const { HttpsProxyAgent } = require('https-proxy-agent');
@@ -38,6 +41,49 @@ async function whole({ status, body }) {
   return { status, body: Buffer.concat(parts) };
 }
 
+function upgraded() {
+  const agent = new HttpsProxyAgent(process.env.https_proxy);
+  return new WebSocket(`${base.replace('https', 'wss')}/ws`, { agent });
+}
+
+// A WebSocket of ws on a stream that an extended CONNECT opened (RFC 8441), in a tunnel.
+async function connected() {
+  const proxy = new URL(process.env.https_proxy);
+  const asking = http.request({
+    host: proxy.hostname,
+    port: proxy.port,
+    method: 'CONNECT',
+    path: new URL(base).host,
+    headers: {
+      'proxy-authorization':
+        'Basic ' + Buffer.from(`${proxy.username}:${proxy.password}`).toString('base64'),
+    },
+  });
+  const tunnel = await new Promise((resolve, reject) =>
+    asking.on('connect', (_, socket) => resolve(socket)).on('error', reject).end());
+  const session = http2.connect(base, {
+    createConnection: () =>
+      tls.connect({ socket: tunnel, servername: 'localhost', ALPNProtocols: ['h2'] }),
+  });
+  const settings = await new Promise((resolve, reject) =>
+    session.on('remoteSettings', resolve).on('error', reject));
+  if (!settings.enableConnectProtocol) throw new Error('no extended CONNECT');
+  const stream = session.request({
+    ':method': 'CONNECT',
+    ':protocol': 'websocket',
+    ':path': '/ws',
+    'sec-websocket-version': '13',
+  });
+  const headers = await new Promise((resolve, reject) =>
+    stream.on('response', resolve).on('error', reject));
+  if (headers[':status'] !== 200) throw new Error(`status ${headers[':status']}`);
+  const socket = new WebSocket(null);
+  socket._isServer = false;
+  socket.setSocket(stream, Buffer.alloc(0), { maxPayload: 0, skipUTF8Validation: false });
+  setImmediate(() => socket.emit('open'));
+  return socket;
+}
+
 async function run(step) {
   if (step === 'hello') {
     const { status, body } = await whole(await ask('GET', `${base}/hello?by=${library}`));
@@ -56,8 +102,7 @@ async function run(step) {
       }
     }
   } else if (step === 'ws') {
-    const agent = new HttpsProxyAgent(process.env.https_proxy);
-    const socket = new WebSocket(`${base.replace('https', 'wss')}/ws`, { agent });
+    const socket = library === 'ws-h2' ? await connected() : upgraded();
     const content = fs.readFileSync(file);
     socket.on('open', () => socket.send('text'));
     socket.on('message', (data, binary) => {

@@ -13,11 +13,14 @@ use crate::request::Tunnel;
 use crate::respond::Refusal;
 use crate::stream::Rewound;
 use crate::target::Scheme;
+use crate::websocket;
 use bytes::Bytes;
-use h2::RecvStream;
+use h2::ext::Protocol;
 use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream};
 use http::request::Parts;
 use journal::contract::Confirmation;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -29,6 +32,13 @@ use tokio_rustls::server::TlsStream;
 const STREAMS: u32 = 128;
 /// Streams that were reset and are still remembered: more at once is an attack (rapid reset).
 const RESET_STREAMS: usize = 32;
+/// Calls under way at the same time. One whose stream was reset goes on without its caller (contract
+/// D-4), so the count of open streams does not bound them.
+const CALLS: usize = 512;
+/// How long a connection that is told to end may stay open without a call.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Bytes of fields that are read, so that what is over the limit of a head is refused on record.
+const READ_BYTES: usize = 2 * head::MAX_BYTES;
 /// Bytes a stream, and a connection, may have on the way.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
@@ -44,9 +54,10 @@ pub(crate) async fn serve(
 ) {
     let Ok(watched) = Watched::new(tls) else { return };
     let progress = watched.progress();
-    let limit = u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX);
+    let limit = u32::try_from(READ_BYTES).unwrap_or(u32::MAX);
     let mut builder = Builder::new();
     builder
+        .enable_connect_protocol()
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(limit)
         .max_concurrent_reset_streams(RESET_STREAMS)
@@ -63,22 +74,42 @@ pub(crate) async fn serve(
         connection.graceful_shutdown();
     }
     loop {
+        let has_room = calls.len() < CALLS;
+        // Without room for calls, resets pile up until the library ends the connection.
+        let accept = poll_fn(|cx| match has_room {
+            true => connection.poll_accept(cx),
+            false => connection.poll_closed(cx).map(|_| None),
+        });
         tokio::select! {
-            accepted = connection.accept() => {
+            accepted = accept => {
                 let Some(Ok((request, respond))) = accepted else { break };
                 let (shared, tunnel) = (Arc::clone(&shared), Arc::clone(&tunnel));
                 let progress = Arc::clone(&progress);
                 calls.spawn(call(shared, tunnel, request, respond, progress, shutdown.clone()));
             }
-            Some(_) = calls.join_next() => idle_until = Instant::now() + shared.options.keep_alive,
+            Some(_) = calls.join_next() => {
+                let pause = if going { FAREWELL } else { shared.options.keep_alive };
+                idle_until = Instant::now() + pause;
+            }
+            () = progress.flooded() => {
+                tracing::warn!("a caller's HTTP/2 connection ends: too many frames that ask nothing");
+                connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                going = true;
+                idle_until = Instant::now() + FAREWELL;
+            }
             changed = shutdown.changed(), if !going => {
                 going = true;
+                idle_until = Instant::now() + FAREWELL;
                 if changed.is_ok() {
                     connection.graceful_shutdown();
                 }
             }
-            () = sleep_until(idle_until), if calls.is_empty() && !going => {
+            () = sleep_until(idle_until), if calls.is_empty() => {
+                if going {
+                    break;
+                }
                 going = true;
+                idle_until = Instant::now() + FAREWELL;
                 connection.graceful_shutdown();
             }
         }
@@ -103,10 +134,13 @@ async fn call(
 ) {
     let (parts, content) = request.into_parts();
     let mut out = Outbound::stream(Stream::new(respond, parts.method.to_string(), progress));
-    let head = request_head(&parts);
-    let framing = framing(&head, &content);
+    let opens = is_opening(&parts);
+    let head = if opens { opening(request_head(&parts)) } else { request_head(&parts) };
+    let framing = if opens { Ok(Framing::Empty) } else { framing(&head, &content) };
     let fault = if head.fields.iter().count() > head::MAX_FIELDS {
         Some(head::Fault::TooManyFields)
+    } else if length(&head) > head::MAX_BYTES {
+        Some(head::Fault::TooLong)
     } else {
         framing.err()
     };
@@ -116,7 +150,11 @@ async fn call(
         tunnel: Some(&tunnel),
         head,
         framing,
-        incoming: Incoming::stream(content, framing),
+        incoming: if opens {
+            Incoming::tunnel(content)
+        } else {
+            Incoming::stream(content, framing)
+        },
         out: &mut out,
         keep_alive: true,
         known: Known::default(),
@@ -148,6 +186,30 @@ async fn confirm(out: &Outbound, pending: Pending) {
         sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(200));
     }
+}
+
+/// Whether the stream asks for a WebSocket (RFC 8441 section 5).
+fn is_opening(parts: &Parts) -> bool {
+    let protocol = parts.extensions.get::<Protocol>();
+    parts.method == http::Method::CONNECT
+        && protocol.is_some_and(|protocol| protocol.as_str() == websocket::PROTOCOL)
+}
+
+/// An extended CONNECT as the upgrade that it stands for: the rest of the crate, policy included,
+/// knows one form.
+fn opening(head: Request) -> Request {
+    let mut lines: Vec<(Vec<u8>, Vec<u8>)> =
+        head.fields.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+    lines.retain(|(name, _)| name != b"sec-websocket-key");
+    let mut add = |name: &str, value: &str| {
+        lines.push((name.as_bytes().to_vec(), value.as_bytes().to_vec()));
+    };
+    add("connection", "Upgrade");
+    add("upgrade", "websocket");
+    if let Some(key) = websocket::key() {
+        add("sec-websocket-key", &key);
+    }
+    Request { method: "GET".to_owned(), fields: lines.into_iter().collect(), ..head }
 }
 
 /// The request as a head of HTTP/1.1: `:authority` is `Host`, cookie crumbs are one line again (RFC
@@ -184,6 +246,12 @@ fn request_head(parts: &Parts) -> Request {
     }
     let fields: Fields = lines.into_iter().collect();
     Request { method: parts.method.to_string(), target, version: Version::Http11, fields }
+}
+
+/// The length that the head would have in HTTP/1.1.
+fn length(head: &Request) -> usize {
+    let fields = head.fields.iter().map(|(name, value)| name.len() + value.len() + 4);
+    head.method.len() + head.target.len() + fields.sum::<usize>()
 }
 
 /// How the content is framed when it goes on.

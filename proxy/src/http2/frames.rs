@@ -10,12 +10,22 @@ pub(crate) enum Seen {
     EndStream(u32),
     /// A GOAWAY: the last stream that the peer may have acted on.
     GoAway(u32),
+    /// A frame that neither asks nor carries anything, but costs the one who reads it: a reset, a
+    /// setting or a ping that wants an answer, a priority.
+    Idle,
 }
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
+/// The client's preface (RFC 9113 section 3.4).
+const PREFACE_BYTES: usize = 24;
 
 /// Follows one direction of a connection.
 #[derive(Debug, Default)]
@@ -30,6 +40,11 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
+    /// Follows what a client sends from its first byte on.
+    pub(crate) fn of_client() -> Self {
+        Self { skip: PREFACE_BYTES, ..Self::default() }
+    }
+
     /// Looks at what passed.
     pub(crate) fn see(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Seen)) {
         let skipped = self.skip.min(bytes.len());
@@ -78,6 +93,8 @@ impl Frames {
             GOAWAY if self.have == 13 && id([a, b, c, d]) == 0 => {
                 Some(Seen::GoAway(id([e, f, g, h])))
             }
+            PRIORITY | RST_STREAM => Some(Seen::Idle),
+            SETTINGS | PING if flags & ACK == 0 => Some(Seen::Idle),
             _ => None,
         }
     }
@@ -108,8 +125,13 @@ mod tests {
         for pace in [1, 2, 7, 9, 13, 100, bytes.len()] {
             let (mut frames, mut seen) = (Frames::default(), Vec::new());
             bytes.chunks(pace).for_each(|piece| frames.see(piece, |one| seen.push(one)));
-            let expected =
-                [Seen::Headers(1), Seen::EndStream(1), Seen::GoAway(5), Seen::EndStream(3)];
+            let expected = [
+                Seen::Idle,
+                Seen::Headers(1),
+                Seen::EndStream(1),
+                Seen::GoAway(5),
+                Seen::EndStream(3),
+            ];
             assert_eq!(seen, expected, "{pace}");
         }
     }

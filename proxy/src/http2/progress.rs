@@ -1,4 +1,4 @@
-//! What of a caller's HTTP/2 connection arrived: the end of each stream is followed from its frame
+//! What of a caller's HTTP/2 connection arrived, and how much of it is idle talk: the end of each stream is followed from its frame
 //! through TLS to the acknowledgement of the caller's host (contract R-5).
 
 use crate::deliver::unacknowledged;
@@ -11,7 +11,9 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 use tokio_rustls::server::TlsStream;
 
 /// How far a stream's end came.
@@ -35,6 +37,8 @@ pub(crate) struct Progress {
     exact: bool,
     fd: OwnedFd,
     streams: Mutex<HashMap<u32, Sent>>,
+    /// Told when the caller sent too many frames that ask for nothing.
+    flooded: Notify,
 }
 
 impl Progress {
@@ -50,6 +54,11 @@ impl Progress {
     /// Follows it no more.
     pub(crate) fn forget(&self, id: u32) {
         self.lock().remove(&id);
+    }
+
+    /// Waits until the caller has sent more frames that ask for nothing than it may.
+    pub(crate) async fn flooded(&self) {
+        self.flooded.notified().await;
     }
 
     /// Whether the stream's head left.
@@ -75,7 +84,39 @@ impl Progress {
 pub(crate) struct Watched {
     tls: TlsStream<Rewound>,
     frames: Frames,
+    heard: Frames,
+    allowance: Allowance,
     progress: Arc<Progress>,
+}
+
+/// What a caller may say without asking for anything: a burst, and a rate.
+#[derive(Debug)]
+struct Allowance {
+    left: u32,
+    since: Instant,
+}
+
+impl Allowance {
+    const BURST: u32 = 2000;
+    const PER_SECOND: u32 = 200;
+
+    fn new() -> Self {
+        Self { left: Self::BURST, since: Instant::now() }
+    }
+
+    /// Takes one; false when there is none.
+    fn take(&mut self, now: Instant) -> bool {
+        let seconds = now.saturating_duration_since(self.since).as_secs();
+        if seconds > 0 {
+            let earned =
+                u32::try_from(seconds).unwrap_or(u32::MAX).saturating_mul(Self::PER_SECOND);
+            self.left = self.left.saturating_add(earned).min(Self::BURST);
+            self.since = now;
+        }
+        let (left, taken) = self.left.checked_sub(1).map_or((0, false), |left| (left, true));
+        self.left = left;
+        taken
+    }
 }
 
 impl Watched {
@@ -85,8 +126,10 @@ impl Watched {
         let rewound = tls.get_ref().0;
         let exact = rewound.is_exact();
         let (fd, written) = (rewound.as_fd().try_clone_to_owned()?, rewound.written());
-        let progress = Arc::new(Progress { written, exact, fd, streams: Mutex::default() });
-        Ok(Self { tls, frames: Frames::default(), progress })
+        let (streams, flooded) = (Mutex::default(), Notify::new());
+        let progress = Arc::new(Progress { written, exact, fd, streams, flooded });
+        let (frames, heard) = (Frames::default(), Frames::of_client());
+        Ok(Self { tls, frames, heard, allowance: Allowance::new(), progress })
     }
 
     pub(crate) fn progress(&self) -> Arc<Progress> {
@@ -96,11 +139,22 @@ impl Watched {
 
 impl AsyncRead for Watched {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tls).poll_read(cx, buf)
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut this.tls).poll_read(cx, buf))?;
+        let mut idle = 0;
+        this.heard.see(buf.filled().get(before..).unwrap_or_default(), |seen| {
+            idle += u32::from(seen == Seen::Idle);
+        });
+        let now = Instant::now();
+        if (0..idle).any(|_| !this.allowance.take(now)) {
+            this.progress.flooded.notify_one();
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -117,7 +171,7 @@ impl AsyncWrite for Watched {
             let (id, to) = match seen {
                 Seen::Headers(id) => (id, Sent::Begun),
                 Seen::EndStream(id) => (id, Sent::Written),
-                Seen::GoAway(_) => return,
+                Seen::GoAway(_) | Seen::Idle => return,
             };
             if let Some(sent) = progress.lock().get_mut(&id) {
                 *sent = to;
@@ -140,5 +194,26 @@ impl AsyncWrite for Watched {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.tls).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// A burst is free, a steady rate is, too; what is above both is not.
+    #[test]
+    fn idle_talk_is_bounded() {
+        let mut allowance = Allowance::new();
+        let start = allowance.since;
+        let taken = (0..3000).filter(|_| allowance.take(start)).count();
+        assert_eq!(taken, Allowance::BURST as usize);
+        let later = start + Duration::from_secs(2);
+        let taken = (0..3000).filter(|_| allowance.take(later)).count();
+        assert_eq!(taken, 2 * Allowance::PER_SECOND as usize);
+        let much_later = later + Duration::from_secs(3600);
+        let taken = (0..3000).filter(|_| allowance.take(much_later)).count();
+        assert_eq!(taken, Allowance::BURST as usize);
     }
 }

@@ -1,6 +1,7 @@
 //! The answering side of one stream: takes the bytes of HTTP/1.1 responses, sends frames.
 
 use super::progress::Progress;
+use super::raw::failed;
 use super::to_map;
 use crate::body::{Decoder, Step};
 use crate::head::{self, Fields, Framing, Response};
@@ -30,15 +31,9 @@ pub(crate) struct Stream {
     buffer: BytesMut,
     method: String,
     id: u32,
+    /// How it is broken off.
+    reset: Reason,
     progress: Arc<Progress>,
-}
-
-fn broken(error: h2::Error) -> io::Error {
-    if error.is_io() {
-        error.into_io().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())
-    } else {
-        io::Error::new(io::ErrorKind::ConnectionReset, error)
-    }
 }
 
 impl Stream {
@@ -51,7 +46,8 @@ impl Stream {
         let id = respond.stream_id().as_u32();
         progress.follow(id);
         let (sending, buffer) = (None, BytesMut::new());
-        Self { respond, sending, state: State::Head, buffer, method, id, progress }
+        let reset = Reason::INTERNAL_ERROR;
+        Self { respond, sending, state: State::Head, buffer, method, id, reset, progress }
     }
 
     /// Sends what the bytes say, as far as they say it; waits for the caller's window.
@@ -91,14 +87,37 @@ impl Stream {
         *response.status_mut() =
             http::StatusCode::from_u16(head.status).map_err(io::Error::other)?;
         *response.headers_mut() = fields;
+        if head.status == 101 {
+            return self.open(response);
+        }
         if head.status < 200 {
-            return self.respond.send_informational(response).map_err(broken);
+            return self.respond.send_informational(response).map_err(failed);
         }
         let framing = head::response_framing(head, &self.method).map_err(io::Error::other)?;
         let ended = matches!(framing, Framing::Empty | Framing::Length(0));
-        let sending = self.respond.send_response(response, ended).map_err(broken)?;
+        let sending = self.respond.send_response(response, ended).map_err(failed)?;
         self.sending = Some(sending);
         self.state = if ended { State::Ended } else { State::Content(framing.into()) };
+        Ok(())
+    }
+
+    /// Opens what an extended CONNECT asked for: with a 2xx (RFC 8441 section 5), and without the
+    /// answer to a key.
+    fn open(&mut self, mut response: http::Response<()>) -> io::Result<()> {
+        *response.status_mut() = http::StatusCode::OK;
+        response.headers_mut().remove(http::header::SEC_WEBSOCKET_ACCEPT);
+        self.sending = Some(self.respond.send_response(response, false).map_err(failed)?);
+        self.reset = Reason::CANCEL;
+        self.state = State::Content(Decoder::Close);
+        Ok(())
+    }
+
+    /// Ends what was opened, in order.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        if let (State::Content(Decoder::Close), Some(sending)) = (&self.state, &mut self.sending) {
+            sending.send_data(Bytes::new(), true).map_err(failed)?;
+            self.state = State::Ended;
+        }
         Ok(())
     }
 
@@ -108,10 +127,10 @@ impl Stream {
         while !data.is_empty() {
             sending.reserve_capacity(data.len());
             let room = poll_fn(|cx| sending.poll_capacity(cx)).await;
-            let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(broken)?;
+            let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(failed)?;
             let piece = data.split_to(room.min(data.len()));
             if !piece.is_empty() {
-                sending.send_data(piece, last && data.is_empty()).map_err(broken)?;
+                sending.send_data(piece, last && data.is_empty()).map_err(failed)?;
             }
         }
         Ok(())
@@ -127,8 +146,8 @@ impl Stream {
         let sending = self.sending.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         match (last, bare) {
             (true, false) => Ok(()),
-            (true, true) => sending.send_data(Bytes::new(), true).map_err(broken),
-            (false, _) => sending.send_trailers(trailers).map_err(broken),
+            (true, true) => sending.send_data(Bytes::new(), true).map_err(failed),
+            (false, _) => sending.send_trailers(trailers).map_err(failed),
         }
     }
 
@@ -154,8 +173,8 @@ impl Stream {
         if !matches!(self.state, State::Ended) {
             self.state = State::Ended;
             match &mut self.sending {
-                Some(sending) => sending.send_reset(Reason::INTERNAL_ERROR),
-                None => self.respond.send_reset(Reason::INTERNAL_ERROR),
+                Some(sending) => sending.send_reset(self.reset),
+                None => self.respond.send_reset(self.reset),
             }
         }
     }
