@@ -16,6 +16,9 @@ mod support;
 use serde_json::{Value, json};
 use service::{Asked, Done, Service};
 use std::collections::HashMap;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use support::*;
 
 fn home(policy: &str) -> Home {
@@ -172,6 +175,36 @@ retry = { max_attempts = 3, automatic = true }"#,
         assert_eq!(refused["decision"], "RECONCILE");
         assert_eq!((service.asked().len(), service.effects()), (1, 1));
     }
+}
+
+/// K-5, X-3: once the retention of a key has passed nothing is sent again: the service has forgotten the
+/// key, and would charge a second time.
+#[test]
+fn k_5_x_3_a_service_that_forgets_keys_is_not_asked_after_their_retention() {
+    let mut remember: Box<dyn FnMut(&Asked) -> Done + Send> = Box::new(honours_keys());
+    let forgets = Arc::new(AtomicBool::new(false));
+    let has_forgotten = Arc::clone(&forgets);
+    let service = Service::start(move |asked| {
+        if has_forgotten.swap(false, Ordering::SeqCst) {
+            remember = Box::new(honours_keys());
+        }
+        remember(asked)
+    });
+    let home = home(&service.policy(&KEYED.replace("\"1h\"", "\"2s\"")));
+    let server = home.serve();
+    let key = ["-H", "Idempotency-Key: k-1"];
+    let lost = pay(&server, &service, &key).invocation();
+    eventually("the key has expired", || decision(&server, &lost)["decision"] == "RECONCILE");
+    forgets.store(true, Ordering::SeqCst);
+    let (status, refused) = post(&server, &format!("invocations/{lost}/retry"));
+    assert_eq!((status, refused["code"].as_str()), (409, Some("RETRY_NOT_ALLOWED")));
+    assert_eq!((service.asked().len(), service.effects()), (1, 1));
+
+    // What that is good for: asked past the broker, the service charges again.
+    let url = service.url("/charges");
+    let sent = ["-s", "--noproxy", "*", "-d", "amount=1", key[0], key[1], &url];
+    assert_eq!(Command::new("curl").args(sent).status().unwrap().code(), Some(52));
+    assert_eq!(service.effects(), 2);
 }
 
 /// T-3: a service that never answers uses up the budget; then the instruction is `reconcile`, and a

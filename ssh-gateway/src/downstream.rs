@@ -132,6 +132,11 @@ impl Downstream {
         self.stalled || *self.gone.borrow()
     }
 
+    /// Whether the client counts as gone because it takes nothing.
+    pub(crate) const fn is_stalled(&self) -> bool {
+        self.stalled
+    }
+
     /// Content bytes that the client's window took.
     pub(crate) const fn sent_bytes(&self) -> u64 {
         self.sent_bytes

@@ -376,12 +376,10 @@ struct Side {
 async fn relay(job: &Job, mut call: Call, grant: &SshGrant, mut running: Running, side: Side) {
     let Side { mut downstream, spool, needles } = side;
     let options = &job.shared.options;
-    // A program under a terminal ends with its terminal.
-    let interactive = job.request.is_interactive() || job.preparation.terminal.is_some();
+    let lifetime = job.request.lifetime(job.preparation.terminal.is_some());
     let Job { destination, request, preparation, .. } = job;
     let keeper = Keeper::new(destination, request, preparation, grant, &needles);
-    let relay =
-        Relay::new(&mut call, &mut downstream, grant, options, interactive, keeper, &needles);
+    let relay = Relay::new(&mut call, &mut downstream, grant, options, lifetime, keeper, &needles);
     let seen = relay.run(&mut running, spool).await;
     let cause = running.cause();
     // The target's side is over whatever comes; its close needs nobody to wait for it.

@@ -13,6 +13,7 @@ use crate::downstream::{Downstream, End};
 use crate::flag::raised;
 use crate::keep::Keeper;
 use crate::redact::{Needles, Redactor};
+use crate::request::Lifetime;
 use crate::seen::{Seen, Stop};
 use crate::spool::Spool;
 use crate::upstream::Running;
@@ -48,8 +49,7 @@ pub(crate) struct Relay<'a> {
     pub(crate) downstream: &'a mut Downstream,
     pub(crate) grant: &'a SshGrant,
     pub(crate) options: &'a Options,
-    /// Whether a client that is gone ends it.
-    pub(crate) interactive: bool,
+    pub(crate) lifetime: Lifetime,
     keeper: Keeper,
     filters: [Redactor; 2],
     deadline: Option<Instant>,
@@ -68,7 +68,7 @@ impl<'a> Relay<'a> {
         downstream: &'a mut Downstream,
         grant: &'a SshGrant,
         options: &'a Options,
-        interactive: bool,
+        lifetime: Lifetime,
         keeper: Keeper,
         needles: &Needles,
     ) -> Self {
@@ -87,10 +87,10 @@ impl<'a> Relay<'a> {
             downstream,
             grant,
             options,
-            interactive,
+            lifetime,
             keeper,
             filters,
-            deadline: if interactive { None } else { deadline },
+            deadline: deadline.filter(|_| lifetime == Lifetime::Command),
             read_on: None,
             read_on_bytes: None,
             eof_hold: None,
@@ -282,6 +282,11 @@ impl<'a> Relay<'a> {
                     tracing::warn!(%error, "REQUEST_SENT is not on record");
                 }
             }
+            Fed::Abandoned => {
+                if self.lifetime == Lifetime::Session && !self.grant.kill_on_cancel {
+                    self.seen.stop = Some(Stop::ClientGone);
+                }
+            }
             Fed::Resized(size) => self.keeper.resized(self.call, size).await,
             Fed::Stopped(stop) => self.seen.stop = Some(stop),
         }
@@ -294,11 +299,18 @@ impl<'a> Relay<'a> {
         if self.grant.kill_on_cancel {
             // It was told to end: what it says to that is the result.
             self.read_on = Instant::now().checked_add(KILL_TIME);
-        } else if self.interactive {
-            self.seen.stop = Some(Stop::ClientGone);
-        } else {
-            self.read_on = Instant::now().checked_add(self.options.read_on);
+            return;
         }
+        let ends = match self.lifetime {
+            Lifetime::Command => false,
+            // A client that only counts as gone ends no input any more.
+            Lifetime::Session => self.downstream.is_stalled(),
+            Lifetime::Attached => true,
+        };
+        if ends {
+            self.seen.stop = Some(Stop::ClientGone);
+        }
+        self.read_on = Instant::now().checked_add(self.options.read_on);
     }
 
     async fn expire(&mut self) {

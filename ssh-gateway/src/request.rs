@@ -39,6 +39,18 @@ impl Destination {
     }
 }
 
+/// How long a request lasts, and what its client's leaving means for it (contract D-4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lifetime {
+    /// The route's time bounds it. It is read to its end without its client.
+    Command,
+    /// It lasts as long as its input. A client that ended the input may leave: the rest is read to
+    /// its end. One that leaves before ends it.
+    Session,
+    /// It ends with its client: a program under a terminal, or a connection onwards.
+    Attached,
+}
+
 /// The request that starts something at the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
@@ -76,11 +88,13 @@ impl Request {
         }
     }
 
-    /// Whether a caller who is gone leaves nothing to read on for.
-    pub(crate) const fn is_interactive(&self) -> bool {
+    /// How long it lasts, with or without a terminal.
+    pub(crate) const fn lifetime(&self, has_terminal: bool) -> Lifetime {
         match self {
-            Self::Exec(_) => false,
-            Self::Shell | Self::Subsystem(_) | Self::Forward { .. } => true,
+            Self::Forward { .. } => Lifetime::Attached,
+            Self::Exec(_) | Self::Shell | Self::Subsystem(_) if has_terminal => Lifetime::Attached,
+            Self::Exec(_) => Lifetime::Command,
+            Self::Shell | Self::Subsystem(_) => Lifetime::Session,
         }
     }
 

@@ -391,6 +391,29 @@ async fn d_4_a_killed_client_leaves_a_recorded_result() {
     assert_eq!(stored.read_to_end().unwrap(), b"begun\ndone\n");
 }
 
+/// D-4: a session whose client ended the input in order, and left, is read to its end: that client
+/// had asked for nothing more. One that left with its input open ended the session.
+#[tokio::test]
+async fn d_4_a_session_outlives_its_client_once_its_input_has_ended() {
+    let cases = [
+        (true, "cat > /dev/null; echo begun; sleep 1; echo done\n", Outcome::Committed, Code::Ok),
+        (false, "echo begun; exec cat\n", Outcome::Unknown, Code::CallerCancelled),
+    ];
+    for (ends, script, outcome, code) in cases {
+        let Some(bench) = Bench::start("").await else { return };
+        let mut child = bench.ssh(&["-T", "t"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        within(stdin.write_all(script.as_bytes())).await.unwrap();
+        let open = (!ends).then_some(stdin);
+        let mut begun = [0; 6];
+        within(child.stdout.take().unwrap().read_exact(&mut begun)).await.unwrap();
+        child.kill().await.unwrap();
+        drop(open);
+        let verdict = bench.home.settled(bench.home.newest().await.id()).await.verdict();
+        assert_eq!((verdict.outcome(), verdict.code()), (outcome, code));
+    }
+}
+
 /// K-11: running a command again after its result was handed over runs it again; twenty times.
 #[tokio::test]
 async fn k_11_a_command_runs_again_once_its_result_was_handed_over() {

@@ -22,6 +22,8 @@ pub(super) struct Progress {
 pub(super) enum Fed {
     /// The client ended stdin, and all of it was passed on.
     Complete(RequestSent),
+    /// The client left without an end of stdin.
+    Abandoned,
     /// The client's terminal has another size: columns and rows.
     Resized([u32; 2]),
     /// It stopped.
@@ -74,6 +76,7 @@ impl Feeder {
         }
         let has_ended = self.progress.lock().unwrap_or_else(PoisonError::into_inner).ended;
         if !has_ended {
+            drop(self.told.send(Fed::Abandoned));
             drop(self.write.eof().await);
         }
     }
