@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
 /// A caller that takes nothing for so long is gone.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The writing half of the caller's connection.
 pub(crate) struct Outbound {
@@ -108,7 +108,7 @@ impl Outbound {
         }
     }
 
-    /// Waits, not for long, until the head of a response that is to be broken off left.
+    /// Waits until the head of a response that is to be broken off left.
     pub(crate) async fn begun(&self) {
         match &self.sink {
             Sink::Wire(_) | Sink::Kept(..) | Sink::Nobody => {}

@@ -8,7 +8,7 @@ use crate::engine::{Job, now_ms};
 use crate::engine::{Prepared, dispatch_record};
 use crate::fingerprint::{Content, fingerprint};
 use crate::head::{Fields, Response};
-use crate::pump::{CALLER_BROKE, Passed, pump};
+use crate::pump::{BROKER_STOPPED, CALLER_BROKE, Passed, pump};
 use crate::redact::Redactor;
 use crate::render::Status;
 use crate::respond::Refusal;
@@ -49,7 +49,7 @@ impl Job<'_> {
             (Ok(()), Some((caller, origin))) => {
                 // A quiet WebSocket is no fault: only the bound of a whole response applies.
                 let idle = prepared.grant.limits.response_timeout;
-                pump(caller, self.out, origin, &mut redactor, idle).await
+                pump(caller, self.out, origin, &mut redactor, idle, self.shared.cut_off()).await
             }
             (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: CALLER_BROKE },
         };
@@ -117,7 +117,7 @@ impl Job<'_> {
         let passed = match (sent, self.incoming.take_rest().zip(origin)) {
             (Ok(()), Some((caller, origin))) => {
                 let (mut redactor, idle) = (Redactor::default(), grant.limits.response_timeout);
-                pump(caller, self.out, origin, &mut redactor, idle).await
+                pump(caller, self.out, origin, &mut redactor, idle, self.shared.cut_off()).await
             }
             (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: CALLER_BROKE },
         };
@@ -199,7 +199,11 @@ async fn close(mut call: Call, operation: &Operation, passed: Passed, message: &
     );
     call.note("passed", &detail);
     let retry = after_unknown(operation, now_ms());
-    let verdict = Verdict::unknown(retry, Code::RemoteOutcomeUnknown);
+    let code = match passed.cause {
+        BROKER_STOPPED => Code::BrokerRestarted,
+        _ => Code::RemoteOutcomeUnknown,
+    };
+    let verdict = Verdict::unknown(retry, code);
     let ended = Ended {
         verdict,
         message: message.to_owned(),

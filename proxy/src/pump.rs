@@ -16,6 +16,7 @@ const HOLD: Duration = Duration::from_millis(20);
 
 pub(crate) const CALLER_BROKE: &str = "CALLER_BROKE";
 const ORIGIN_BROKE: &str = "ORIGIN_BROKE";
+pub(crate) const BROKER_STOPPED: &str = "BROKER_STOPPED";
 
 /// What passed, and how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +27,8 @@ pub(crate) struct Passed {
     pub(crate) cause: &'static str,
 }
 
-/// Passes bytes until both directions ended, one of them broke, or nothing passed for `idle`.
+/// Passes bytes until both directions ended, one of them broke, nothing passed for `idle`, or the
+/// broker stops.
 ///
 pub(crate) async fn pump(
     mut caller: Box<dyn AsyncRead + Send + Unpin>,
@@ -34,6 +36,7 @@ pub(crate) async fn pump(
     origin: Opened,
     redactor: &mut Redactor,
     idle: Duration,
+    cut_off: impl Future<Output = ()>,
 ) -> Passed {
     let (to_origin, to_caller) = (AtomicU64::new(0), AtomicU64::new(0));
     let Opened { reader, mut writer, early } = origin;
@@ -51,7 +54,7 @@ pub(crate) async fn pump(
         }
     };
     let down = down(reader, out, early, redactor, &to_caller);
-    tokio::pin!(up, down);
+    tokio::pin!(up, down, cut_off);
     let (mut up_open, mut down_open) = (true, true);
     let mut seen = (0, 0);
     let now = || (to_origin.load(Ordering::Relaxed), to_caller.load(Ordering::Relaxed));
@@ -65,6 +68,7 @@ pub(crate) async fn pump(
                 down_open = false;
                 ended
             }
+            () = &mut cut_off => Err(BROKER_STOPPED),
             () = sleep(idle) => {
                 if std::mem::replace(&mut seen, now()) == now() { Err("IDLE") } else { Ok(()) }
             }

@@ -138,7 +138,13 @@ impl<'a> Relay<'a> {
         receiver: &mut Receiver,
     ) -> Ended {
         // Nothing that was not redacted goes on from here, to the record either (contract I-4).
-        let head = match self.head(upload.as_mut(), receiver).await {
+        let shared = self.parts.shared;
+        let head = tokio::select! {
+            biased;
+            head = self.head(upload.as_mut(), receiver) => head,
+            () = shared.cut_off() => Err(Broken::Stopped),
+        };
+        let head = match head {
             Ok(Received::Switched(head)) => return self.switched(head),
             Ok(Received::Final(head) | Received::Interim(head)) => self.parts.redactor.head(head),
             Err(error) => return self.broken(error),
@@ -155,7 +161,12 @@ impl<'a> Relay<'a> {
             return self.broken(Broken::NotStored(error));
         }
         self.note_encoding(&head.fields);
-        match self.content(&head, upload, receiver).await {
+        let content = tokio::select! {
+            biased;
+            content = self.content(&head, upload, receiver) => content,
+            () = shared.cut_off() => Err(Broken::Stopped),
+        };
+        match content {
             Ok((completion, trailers)) => self.settle(&head, completion, &trailers).await,
             Err(error) => self.broken(error),
         }
@@ -271,7 +282,9 @@ impl<'a> Relay<'a> {
         receiver: &mut Receiver,
     ) -> Result<(Completion, Fields), Broken> {
         let mut unattended_until = None;
-        if is_event_stream(head) || grpc::streams(head) {
+        // A success that begins before its request ended: the caller may wait for it before it sends more.
+        let two_way = self.sending && (200..300).contains(&head.status);
+        if is_event_stream(head) || grpc::streams(head) || two_way {
             self.begin_streaming(head).await?;
         }
         loop {

@@ -1,6 +1,7 @@
 //! The one place that turns typed failures into answers: verdict, status, `Proxy-Status` error,
 //! message and field. Exhaustive; nothing is down-cast and no text of a library passes through.
 
+use crate::pump::BROKER_STOPPED;
 use crate::upstream::tls::Alert;
 use crate::upstream::{dial, exchange};
 use crate::{head, incoming, target};
@@ -247,6 +248,9 @@ pub(crate) enum Broken {
     /// Nobody waits for the response any more, and it passed the bounds for that.
     #[error("The caller went away, and the response did not end within bounds.")]
     Unattended,
+    /// The broker goes down, and its time for calls under way is over.
+    #[error("The broker stopped before the response was complete.")]
+    Stopped,
     /// The upstream proxy did not take its credential, and forwarded nothing.
     #[error("The upstream proxy refused the credential that it was shown; nothing was forwarded.")]
     ParentAuth,
@@ -285,6 +289,7 @@ impl Broken {
             Self::Caller(_) | Self::Unattended => Code::CallerCancelled,
             Self::PayloadLimit => Code::PayloadLimit,
             Self::NoGrpcStatus => Code::RemoteResultIncomplete,
+            Self::Stopped => Code::BrokerRestarted,
             Self::ParentAuth => {
                 return Verdict::rejected(Retry::AfterCorrection, Code::RemoteNotProcessed);
             }
@@ -317,6 +322,7 @@ impl Broken {
             | Self::PayloadLimit
             | Self::NoGrpcStatus
             | Self::Unattended
+            | Self::Stopped
             | Self::NotStored(_) => account,
         }
     }
@@ -335,6 +341,7 @@ impl Broken {
             Self::PayloadLimit => "PAYLOAD_LIMIT".to_owned(),
             Self::Unattended => "UNATTENDED".to_owned(),
             Self::NoGrpcStatus => "NO_GRPC_STATUS".to_owned(),
+            Self::Stopped => BROKER_STOPPED.to_owned(),
             Self::NotStored(_) => "JOURNAL".to_owned(),
         }
     }

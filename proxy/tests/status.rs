@@ -123,9 +123,8 @@ async fn e_4_error_types_arise() {
         check(answer, error, parameters);
         arisen.insert(error);
     };
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
-    let closed = listener.local_addr().expect("address").port();
-    drop(listener);
+    let (_held, closed) = support::refusing();
+    let closed = closed.port();
     // A full backlog answers no further connection; an accepted one is never read.
     let socket = TcpSocket::new_v4().expect("socket");
     socket.bind("127.0.0.1:0".parse().expect("address")).expect("bound");

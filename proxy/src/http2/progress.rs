@@ -7,8 +7,8 @@ use crate::stream::Rewound;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -37,6 +37,10 @@ pub(crate) struct Progress {
     exact: bool,
     fd: OwnedFd,
     streams: Mutex<HashMap<u32, Sent>>,
+    /// Whether the connection is over: nothing leaves any more.
+    closed: AtomicBool,
+    /// Told when a head left, and when nothing leaves any more.
+    began: Notify,
     /// Told when the caller sent too many frames that ask for nothing.
     flooded: Notify,
 }
@@ -61,9 +65,17 @@ impl Progress {
         self.flooded.notified().await;
     }
 
-    /// Whether the stream's head left.
-    pub(crate) fn has_begun(&self, id: u32) -> bool {
-        !matches!(self.lock().get(&id), Some(Sent::Open))
+    /// Waits until the stream's head left, or it is clear that it never will.
+    pub(crate) async fn begun(&self, id: u32) {
+        loop {
+            let mut told = pin!(self.began.notified());
+            told.as_mut().enable();
+            let open = matches!(self.lock().get(&id), Some(Sent::Open));
+            if !open || self.closed.load(Ordering::Acquire) {
+                return;
+            }
+            told.await;
+        }
     }
 
     /// Whether the caller's host acknowledged everything up to the stream's end.
@@ -126,14 +138,28 @@ impl Watched {
         let rewound = tls.get_ref().0;
         let exact = rewound.is_exact();
         let (fd, written) = (rewound.as_fd().try_clone_to_owned()?, rewound.written());
-        let (streams, flooded) = (Mutex::default(), Notify::new());
-        let progress = Arc::new(Progress { written, exact, fd, streams, flooded });
+        let progress = Arc::new(Progress {
+            written,
+            exact,
+            fd,
+            streams: Mutex::default(),
+            closed: AtomicBool::new(false),
+            began: Notify::new(),
+            flooded: Notify::new(),
+        });
         let (frames, heard) = (Frames::default(), Frames::of_client());
         Ok(Self { tls, frames, heard, allowance: Allowance::new(), progress })
     }
 
     pub(crate) fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.progress.closed.store(true, Ordering::Release);
+        self.progress.began.notify_waiters();
     }
 }
 
@@ -176,6 +202,7 @@ impl AsyncWrite for Watched {
             if let Some(sent) = progress.lock().get_mut(&id) {
                 *sent = to;
             }
+            progress.began.notify_waiters();
         });
         Poll::Ready(Ok(length))
     }

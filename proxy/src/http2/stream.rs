@@ -4,6 +4,7 @@ use super::progress::Progress;
 use super::raw::failed;
 use super::to_map;
 use crate::body::{Decoder, Step};
+use crate::deliver::WRITE_TIMEOUT;
 use crate::head::{self, Fields, Framing, Response};
 use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
@@ -11,11 +12,7 @@ use h2::{Reason, SendStream};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
-
-/// How long the head of a response that is broken off may take to leave.
-const BEGIN: Duration = Duration::from_secs(1);
+use tokio::time::timeout;
 
 enum State {
     Head,
@@ -159,12 +156,12 @@ impl Stream {
         self.progress.is_acknowledged(self.id)
     }
 
-    /// Waits, not for long, until the head of the response left: a reset would overtake it.
+    /// Waits until the head of the response left: a reset would overtake it, because the library drops
+    /// what it has not written yet. For a caller that takes nothing, not for ever.
     pub(crate) async fn begun(&self) {
-        let until = Instant::now() + BEGIN;
-        while self.sending.is_some() && !self.progress.has_begun(self.id) && Instant::now() < until
-        {
-            sleep(Duration::from_millis(1)).await;
+        if self.sending.is_some() {
+            // Whether it left in time makes no difference to what follows.
+            drop(timeout(WRITE_TIMEOUT, self.progress.begun(self.id)).await);
         }
     }
 

@@ -165,14 +165,15 @@ fn connect_code(error: &io::Error) -> Code {
         }
         io::ErrorKind::TimedOut => Code::ConnectionTimeout,
         // Out of descriptors is our own lack.
-        _ if error.raw_os_error().is_some_and(is_out_of_descriptors) => Code::InternalError,
+        _ if is_out_of_descriptors(error) => Code::InternalError,
         _ => Code::ConnectionTerminated,
     }
 }
 
-fn is_out_of_descriptors(errno: i32) -> bool {
-    let errno = rustix::io::Errno::from_raw_os_error(errno);
-    errno == rustix::io::Errno::MFILE || errno == rustix::io::Errno::NFILE
+pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// A name of an I/O error for records.
@@ -451,7 +452,7 @@ async fn tls<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// The error once more: the library's own can't be copied.
-fn again(error: &io::Error) -> io::Error {
+pub(super) fn again(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
