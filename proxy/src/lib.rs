@@ -30,6 +30,7 @@ mod answer;
 mod batch;
 mod body;
 mod ca;
+mod carrier;
 mod connect;
 mod control;
 mod deliver;

@@ -44,7 +44,7 @@ impl Job<'_> {
         call.note("upgraded", versions(caller, origin_speaks));
         let bytes =
             deliver::switching(head, &self.opening(&call, operation, next_hop, Some(head.status)));
-        let sent = self.out.send(&bytes).await;
+        let sent = self.out.open(&bytes).await;
         let passed = match (sent, self.incoming.take_rest().zip(origin)) {
             (Ok(()), Some((caller, origin))) => {
                 // A quiet WebSocket is no fault: only the bound of a whole response applies.
@@ -113,7 +113,7 @@ impl Job<'_> {
         };
         call.note("tunnel_opened", &next_hop);
         let bytes = deliver::established(&self.opening(&call, &operation, &next_hop, None));
-        let sent = self.out.send(&bytes).await;
+        let sent = self.out.open(&bytes).await;
         let passed = match (sent, self.incoming.take_rest().zip(origin)) {
             (Ok(()), Some((caller, origin))) => {
                 let (mut redactor, idle) = (Redactor::default(), grant.limits.response_timeout);

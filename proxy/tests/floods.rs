@@ -7,6 +7,7 @@ mod support;
 
 use journal::contract::Outcome;
 use std::time::Duration;
+use support::http2::Http2Origin;
 use support::wire::Transport;
 use support::{Client, World};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -56,10 +57,12 @@ fn literal(name: &str, value: &str) -> Vec<u8> {
     block
 }
 
-fn fields(world: &World, path: &str) -> Vec<u8> {
-    let authority = format!("localhost:{}", world.secure.address.port());
-    let of =
-        [(":method", "GET"), (":scheme", "https"), (":authority", &authority), (":path", path)];
+fn authority(world: &World) -> String {
+    format!("localhost:{}", world.secure.address.port())
+}
+
+fn fields(authority: &str, path: &str) -> Vec<u8> {
+    let of = [(":method", "GET"), (":scheme", "https"), (":authority", authority), (":path", path)];
     of.iter().flat_map(|(name, value)| literal(name, value)).collect()
 }
 
@@ -69,19 +72,18 @@ struct Raw {
 }
 
 impl Raw {
-    async fn tunnel(world: &World) -> Box<dyn Transport> {
-        let port = world.secure.address.port();
+    async fn tunnel(world: &World, host: &'static str, port: u16) -> Box<dyn Transport> {
         let mut client = Client::connect(world.address).await;
         let credentials = world.credentials();
         client
-            .send(&format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+            .send(&format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
             .await;
         assert_eq!(client.response("CONNECT").await.status, 200);
-        client.into_h2(world.ca.certificate_pem(), "localhost").await
+        client.into_h2(world.ca.certificate_pem(), host).await
     }
 
-    async fn open(world: &World) -> Self {
-        let stream = Self::tunnel(world).await;
+    async fn open(world: &World, host: &'static str, port: u16) -> Self {
+        let stream = Self::tunnel(world, host, port).await;
         let mut raw = Self { stream };
         raw.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
         raw.send(&frame(SETTINGS, 0, 0, b"")).await;
@@ -139,16 +141,21 @@ fn resident_kib() -> u64 {
 
 /// Floods, and makes sure of what holds for every flood. The pieces may be sent forever: that the
 /// sending ends is the point.
-async fn check(name: &str, piece: impl Fn(&World, u32) -> Vec<u8>) {
+async fn check(name: &str, piece: impl Fn(&str, u32) -> Vec<u8>) {
     let _alone = ALONE.lock().await;
-    let world = World::new().await;
+    let directory = tempfile::tempdir().expect("directory");
+    let origin = Http2Origin::start(directory.path(), &[b"h2"]).await;
+    let extra = origin.routes();
+    let world = World::with(|_, _| extra, proxy::Options::default()).await;
+    let port = origin.address.port();
+    let authority = format!("127.0.0.1:{port}");
     // Other callers, before and after.
     let mut other = world.tunnel().await;
     other.send(&world.secure_request("GET", "/ok", "", "")).await;
     assert_eq!(other.response("GET").await.status, 200);
     let before = resident_kib();
-    let raw = Raw::open(&world).await;
-    let (code, sent) = raw.flood(|n| piece(&world, n)).await;
+    let raw = Raw::open(&world, "127.0.0.1", port).await;
+    let (code, sent) = raw.flood(|n| piece(&authority, n)).await;
     assert_eq!(code, Some(ENHANCE_YOUR_CALM), "{name}: after {sent} pieces");
     let grown = resident_kib().saturating_sub(before);
     assert!(grown < GROWTH_KIB, "{name}: {grown} KiB");
@@ -160,9 +167,9 @@ async fn check(name: &str, piece: impl Fn(&World, u32) -> Vec<u8>) {
 /// no more of it at a time than a connection may have.
 #[tokio::test(flavor = "multi_thread")]
 async fn v_1_rapid_resets_end_the_connection() {
-    check("rapid reset", |world, n| {
+    check("rapid reset", |authority, n| {
         let id = 2 * n + 1;
-        let asked = frame(HEADERS, END_STREAM | END_HEADERS, id, &fields(world, "/gate"));
+        let asked = frame(HEADERS, END_STREAM | END_HEADERS, id, &fields(authority, "/hang"));
         [asked, frame(RST_STREAM, 0, id, &8_u32.to_be_bytes())].concat()
     })
     .await;
@@ -171,14 +178,14 @@ async fn v_1_rapid_resets_end_the_connection() {
 /// A head that never ends, in empty frames and in full ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn v_1_endless_heads_end_the_connection() {
-    check("empty CONTINUATION", |world, n| match n {
-        0 => frame(HEADERS, END_STREAM, 1, &fields(world, "/ok")),
+    check("empty CONTINUATION", |authority, n| match n {
+        0 => frame(HEADERS, END_STREAM, 1, &fields(authority, "/ok")),
         _ => frame(CONTINUATION, 0, 1, b"").repeat(64),
     })
     .await;
     let field = literal("x-more", &"m".repeat(4000));
-    check("full CONTINUATION", |world, n| match n {
-        0 => frame(HEADERS, END_STREAM, 1, &fields(world, "/ok")),
+    check("full CONTINUATION", |authority, n| match n {
+        0 => frame(HEADERS, END_STREAM, 1, &fields(authority, "/ok")),
         _ => frame(CONTINUATION, 0, 1, &field),
     })
     .await;
@@ -193,8 +200,8 @@ async fn v_1_idle_frames_end_the_connection() {
     check("PING", |_, _| ping.clone()).await;
     let priority = frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 7]).repeat(64);
     check("PRIORITY", |_, _| priority.clone()).await;
-    check("empty DATA", |world, n| match n {
-        0 => frame(HEADERS, END_HEADERS, 1, &fields(world, "/ok")),
+    check("empty DATA", |authority, n| match n {
+        0 => frame(HEADERS, END_HEADERS, 1, &fields(authority, "/ok")),
         _ => frame(0, 0, 1, b"").repeat(64),
     })
     .await;
@@ -206,11 +213,16 @@ async fn v_1_idle_frames_end_the_connection() {
 async fn c_6_streams_over_the_bound_are_refused() {
     let _alone = ALONE.lock().await;
     let world = World::new().await;
-    let mut raw = Raw::open(&world).await;
+    let mut raw = Raw::open(&world, "localhost", world.secure.address.port()).await;
     const BOUND: u32 = 128;
     const OVER: u32 = 20;
     for n in 0..BOUND + OVER {
-        let asked = frame(HEADERS, END_STREAM | END_HEADERS, 2 * n + 1, &fields(&world, "/gate"));
+        let asked = frame(
+            HEADERS,
+            END_STREAM | END_HEADERS,
+            2 * n + 1,
+            &fields(&authority(&world), "/gate"),
+        );
         assert!(raw.send(&asked).await);
     }
     let (mut refused, mut announced) = (Vec::new(), None);
@@ -244,7 +256,7 @@ async fn c_6_streams_over_the_bound_are_refused() {
 async fn v_1_long_heads_on_streams_are_refused() {
     let _alone = ALONE.lock().await;
     let world = World::new().await;
-    let tls = Raw::tunnel(&world).await;
+    let tls = Raw::tunnel(&world, "localhost", world.secure.address.port()).await;
     let (sender, connection) = h2::client::handshake(tls).await.expect("handshake");
     tokio::spawn(connection);
     for (bytes, status) in [(70_000, 400), (200_000, 431), (1000, 200)] {
@@ -280,9 +292,11 @@ async fn slow_heads_on_streams_are_cut_off() {
     };
     let world = World::with(|_, _| String::new(), options).await;
     for begun in [false, true] {
-        let mut raw = Raw::open(&world).await;
+        let mut raw = Raw::open(&world, "localhost", world.secure.address.port()).await;
         if begun {
-            assert!(raw.send(&frame(HEADERS, END_STREAM, 1, &fields(&world, "/ok"))).await);
+            assert!(
+                raw.send(&frame(HEADERS, END_STREAM, 1, &fields(&authority(&world), "/ok"))).await
+            );
         }
         let ended = async {
             let mut told = false;

@@ -1,4 +1,5 @@
-// One job by fetch, undici, axios, ws or ws over HTTP/2, set up by the environment alone.
+// One job by fetch, undici, axios, ws, ws over HTTP/2, or http2 through a tunnel on a stream of HTTP/2
+// with the proxy itself, set up by the environment alone.
 //
 // usage: node client.cjs LIBRARY BASE FILE NAME hello|files|sse|ws...
 //
@@ -33,7 +34,36 @@ const ask = {
     const answer = await axios({ method, url, data, responseType: 'stream' });
     return { status: answer.status, body: answer.data };
   },
+  async 'h2-proxy'(method, url, body) {
+    inside ??= within();
+    const session = await inside;
+    const stream = session.request({ ':method': method, ':path': new URL(url).pathname + new URL(url).search });
+    stream.end(body);
+    const headers = await new Promise((resolve, reject) =>
+      stream.on('response', resolve).on('error', reject));
+    return { status: headers[':status'], body: stream };
+  },
 }[library];
+
+// HTTP/2 in TLS on a stream that CONNECT opened on an HTTP/2 connection with the proxy.
+let inside;
+async function within() {
+  const proxy = new URL(process.env.PROXY_OVER_TLS);
+  const outer = http2.connect(`https://${proxy.host}`);
+  const tunnel = outer.request({
+    ':method': 'CONNECT',
+    ':authority': new URL(base).host,
+    'proxy-authorization':
+      'Basic ' + Buffer.from(`${proxy.username}:${proxy.password}`).toString('base64'),
+  });
+  const headers = await new Promise((resolve, reject) =>
+    tunnel.on('response', resolve).on('error', reject));
+  if (headers[':status'] !== 200) throw new Error(`status ${headers[':status']}`);
+  return http2.connect(base, {
+    createConnection: () =>
+      tls.connect({ socket: tunnel, servername: 'localhost', ALPNProtocols: ['h2'] }),
+  });
+}
 
 async function whole({ status, body }) {
   const parts = [];

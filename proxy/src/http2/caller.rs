@@ -1,32 +1,37 @@
-//! One HTTP/2 connection of a caller, inside of its tunnel: a task per stream.
+//! One HTTP/2 connection of a caller, to the proxy itself or inside of a tunnel: a task per stream.
 
 use super::from_map;
 use super::progress::{Progress, Watched};
 use super::stream::Stream;
 use crate::answer::Pending;
+use crate::carrier::Below;
+use crate::control;
 use crate::deliver::Outbound;
 use crate::engine::{Job, Known};
+use crate::front::{self, LINGER};
 use crate::head::{self, Fields, Framing, Request, Version};
 use crate::incoming::Incoming;
 use crate::proxy::Shared;
 use crate::request::Tunnel;
 use crate::respond::Refusal;
-use crate::stream::Rewound;
+use crate::stream;
 use crate::target::Scheme;
 use crate::websocket;
 use bytes::Bytes;
 use h2::ext::Protocol;
-use h2::server::{Builder, Connection, SendResponse};
+use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream};
 use http::request::Parts;
 use journal::contract::Confirmation;
 use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tokio_rustls::server::TlsStream;
 
 /// Streams open at the same time.
 const STREAMS: u32 = 128;
@@ -34,7 +39,7 @@ const STREAMS: u32 = 128;
 const RESET_STREAMS: usize = 32;
 /// Calls under way at the same time. One whose stream was reset goes on without its caller (contract
 /// D-4), so the count of open streams does not bound them.
-const CALLS: usize = 512;
+const CALLS: usize = 2 * STREAMS as usize;
 /// How long a connection that is told to end may stay open without a call.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// Bytes of fields that are read, so that what is over the limit of a head is refused on record.
@@ -46,13 +51,15 @@ const CONNECTION_WINDOW: u32 = 8 << 20;
 const CONFIRMATION: Duration = Duration::from_secs(30);
 
 /// Serves the connection to its end.
-pub(crate) async fn serve(
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     shared: Arc<Shared>,
-    tls: TlsStream<Rewound>,
-    tunnel: Tunnel,
+    tls: S,
+    (below, written): (Below, Arc<AtomicU64>),
+    tunnel: Option<Tunnel>,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    let Ok(watched) = Watched::new(tls) else { return };
+    let tls = stream::Shared::new(tls);
+    let watched = Watched::new(tls.clone(), below, written);
     let progress = watched.progress();
     let limit = u32::try_from(READ_BYTES).unwrap_or(u32::MAX);
     let mut builder = Builder::new();
@@ -66,7 +73,7 @@ pub(crate) async fn serve(
         .initial_connection_window_size(CONNECTION_WINDOW);
     let handshake = timeout(shared.options.head_timeout, builder.handshake(watched));
     let Ok(Ok(mut connection)) = handshake.await else { return };
-    let tunnel = Arc::new(tunnel);
+    let tunnel = tunnel.map(Arc::new);
     let mut calls = JoinSet::new();
     let mut idle_until = Instant::now() + shared.options.keep_alive;
     let mut going = *shutdown.borrow();
@@ -83,7 +90,7 @@ pub(crate) async fn serve(
         tokio::select! {
             accepted = accept => {
                 let Some(Ok((request, respond))) = accepted else { break };
-                let (shared, tunnel) = (Arc::clone(&shared), Arc::clone(&tunnel));
+                let (shared, tunnel) = (Arc::clone(&shared), tunnel.clone());
                 let progress = Arc::clone(&progress);
                 calls.spawn(call(shared, tunnel, request, respond, progress, shutdown.clone()));
             }
@@ -114,19 +121,29 @@ pub(crate) async fn serve(
             }
         }
     }
-    end(connection, calls).await;
+    drop(connection);
+    linger(tls).await;
+    // Calls that are under way go on without their caller (contract D-4).
+    while calls.join_next().await.is_some() {}
 }
 
-/// Calls that are under way go on without their caller (contract D-4).
-async fn end(connection: Connection<Watched, Bytes>, mut calls: JoinSet<()>) {
-    drop(connection);
-    while calls.join_next().await.is_some() {}
+/// Closing with unread bytes would reset the connection and destroy the last frames, which say why.
+async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut tls: stream::Shared<S>) {
+    let read = async {
+        tls.shutdown().await?;
+        let mut piece = [0; 4096];
+        while tls.read(&mut piece).await? > 0 {}
+        Ok::<_, io::Error>(())
+    };
+    if let Ok(Err(error)) = timeout(LINGER, read).await {
+        tracing::debug!(%error, "a caller's HTTP/2 connection broke off");
+    }
 }
 
 /// One call on one stream.
 async fn call(
     shared: Arc<Shared>,
-    tunnel: Arc<Tunnel>,
+    tunnel: Option<Arc<Tunnel>>,
     request: http::Request<RecvStream>,
     respond: SendResponse<Bytes>,
     progress: Arc<Progress>,
@@ -134,9 +151,13 @@ async fn call(
 ) {
     let (parts, content) = request.into_parts();
     let mut out = Outbound::stream(Stream::new(respond, parts.method.to_string(), progress));
+    let tunnel = tunnel.as_deref();
     let opens = is_opening(&parts);
-    let head = if opens { opening(request_head(&parts)) } else { request_head(&parts) };
-    let framing = if opens { Ok(Framing::Empty) } else { framing(&head, &content) };
+    let connects = parts.method == http::Method::CONNECT && !opens;
+    let head = request_head(&parts, tunnel);
+    let head = if opens { opening(head) } else { head };
+    let raw = opens || connects;
+    let framing = if raw { Ok(Framing::Empty) } else { framing(&head, &content) };
     let fault = if head.fields.iter().count() > head::MAX_FIELDS {
         Some(head::Fault::TooManyFields)
     } else if length(&head) > head::MAX_BYTES {
@@ -147,14 +168,10 @@ async fn call(
     let framing = framing.unwrap_or(Framing::Empty);
     let mut job = Job {
         shared: &shared,
-        tunnel: Some(&tunnel),
+        tunnel,
         head,
         framing,
-        incoming: if opens {
-            Incoming::tunnel(content)
-        } else {
-            Incoming::stream(content, framing)
-        },
+        incoming: if raw { Incoming::tunnel(content) } else { Incoming::stream(content, framing) },
         out: &mut out,
         keep_alive: true,
         known: Known::default(),
@@ -164,6 +181,21 @@ async fn call(
         job.refuse(None, &Refusal::Head(fault)).await
     } else if *shutdown.borrow() {
         job.refuse(None, &Refusal::ShuttingDown).await
+    } else if connects && tunnel.is_none() {
+        match front::open_tunnel(&mut job).await {
+            Ok((authority, identity)) => {
+                let reading = job.incoming.take_rest();
+                drop(job);
+                let carrier = reading.and_then(|reading| out.into_carrier(reading));
+                if let Some(carrier) = carrier {
+                    front::inside(shared, carrier, authority, identity, shutdown).await;
+                }
+                return;
+            }
+            Err(finished) => finished,
+        }
+    } else if control::is_meant(&job.head, tunnel) {
+        control::answer(&mut job).await
     } else {
         job.run().await
     };
@@ -214,13 +246,15 @@ fn opening(head: Request) -> Request {
 
 /// The request as a head of HTTP/1.1: `:authority` is `Host`, cookie crumbs are one line again (RFC
 /// 9113 section 8.2.3).
-fn request_head(parts: &Parts) -> Request {
+fn request_head(parts: &Parts, tunnel: Option<&Tunnel>) -> Request {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let authority = parts.uri.authority().map(http::uri::Authority::as_str);
     let scheme = parts.uri.scheme_str().unwrap_or(Scheme::Https.as_str());
+    let connects = parts.method == http::Method::CONNECT && parts.uri.path_and_query().is_none();
     let target = match authority {
-        // Another scheme than the tunnel's is another target.
-        Some(authority) if scheme != Scheme::Https.as_str() => {
+        Some(authority) if connects => authority.to_owned(),
+        // Another scheme than the tunnel's is another target; without a tunnel all of it is one.
+        Some(authority) if tunnel.is_none() || scheme != Scheme::Https.as_str() => {
             format!("{scheme}://{authority}{path}")
         }
         Some(_) | None => path.to_owned(),

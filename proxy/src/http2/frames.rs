@@ -8,6 +8,8 @@ pub(crate) enum Seen {
     Headers(u32),
     /// A frame with END_STREAM passed in full.
     EndStream(u32),
+    /// So many bytes of a stream that goes on.
+    Data(u32, u32),
     /// A GOAWAY: the last stream that the peer may have acted on.
     GoAway(u32),
     /// A frame that neither asks nor carries anything, but costs the one who reads it: a reset, a
@@ -84,10 +86,11 @@ impl Frames {
     }
 
     fn seen(&self) -> Option<Seen> {
-        let [_, _, _, kind, flags, a, b, c, d, e, f, g, h] = self.start;
+        let [x, y, z, kind, flags, a, b, c, d, e, f, g, h] = self.start;
         let id = |bytes| u32::from_be_bytes(bytes) & 0x7fff_ffff;
         match kind {
             DATA | HEADERS if flags & END_STREAM != 0 => Some(Seen::EndStream(id([a, b, c, d]))),
+            DATA => Some(Seen::Data(id([a, b, c, d]), id([0, x, y, z]))),
             HEADERS => Some(Seen::Headers(id([a, b, c, d]))),
             // On a stream it is malformed, and proves nothing (RFC 9113 section 6.8).
             GOAWAY if self.have == 13 && id([a, b, c, d]) == 0 => {
@@ -128,6 +131,7 @@ mod tests {
             let expected = [
                 Seen::Idle,
                 Seen::Headers(1),
+                Seen::Data(1, 300),
                 Seen::EndStream(1),
                 Seen::GoAway(5),
                 Seen::EndStream(3),

@@ -1,12 +1,11 @@
 //! What of a caller's HTTP/2 connection arrived, and how much of it is idle talk: the end of each stream is followed from its frame
 //! through TLS to the acknowledgement of the caller's host (contract R-5).
 
-use crate::deliver::unacknowledged;
+use crate::carrier::Below;
 use crate::http2::frames::{Frames, Seen};
-use crate::stream::Rewound;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::RawFd;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +13,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
-use tokio_rustls::server::TlsStream;
 
 /// How far a stream's end came.
 #[derive(Debug, Clone, Copy)]
@@ -33,10 +31,10 @@ enum Sent {
 pub(crate) struct Progress {
     /// Bytes handed to TCP.
     written: Arc<AtomicU64>,
-    /// Whether these are TCP's own bytes. Below more TLS, only an empty queue says something.
-    exact: bool,
-    fd: OwnedFd,
+    below: Below,
     streams: Mutex<HashMap<u32, Sent>>,
+    /// Streams that carry connections of the caller.
+    carriers: Mutex<HashMap<u32, Carried>>,
     /// Whether the connection is over: nothing leaves any more.
     closed: AtomicBool,
     /// Told when a head left, and when nothing leaves any more.
@@ -80,21 +78,63 @@ impl Progress {
 
     /// Whether the caller's host acknowledged everything up to the stream's end.
     pub(crate) fn is_acknowledged(&self, id: u32) -> io::Result<bool> {
-        rustix::net::sockopt::socket_error(&self.fd)??;
-        let Some(Sent::Flushed(position)) = self.lock().get(&id).copied() else {
-            return Ok(false);
-        };
-        let open = u64::try_from(unacknowledged(self.fd.as_fd())?).unwrap_or(u64::MAX);
-        if !self.exact {
-            return Ok(open == 0);
+        let sent = self.lock().get(&id).copied();
+        match sent {
+            Some(Sent::Flushed(position)) => self.has_arrived(position),
+            Some(Sent::Open | Sent::Begun | Sent::Written) | None => {
+                self.has_arrived(0).map(|_| false)
+            }
         }
-        Ok(self.written.load(Ordering::Acquire).saturating_sub(open) >= position)
+    }
+
+    fn has_arrived(&self, position: u64) -> io::Result<bool> {
+        self.below.is_acknowledged(position, self.written.load(Ordering::Acquire))
+    }
+
+    /// Follows what a stream carries from now on.
+    pub(crate) fn carry(&self, id: u32) {
+        self.carriers().insert(id, Carried::default());
+    }
+
+    /// Follows it no more.
+    pub(crate) fn carry_no_more(&self, id: u32) {
+        self.carriers().remove(&id);
+    }
+
+    fn carriers(&self) -> MutexGuard<'_, HashMap<u32, Carried>> {
+        self.carriers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the caller's host acknowledged the first so many bytes that a stream carries.
+    pub(crate) fn has_carried(&self, id: u32, bytes: u64) -> io::Result<bool> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let carried = self.carriers().get(&id).copied();
+        match carried.and_then(|carried| carried.flushed) {
+            Some((flushed, position)) if flushed >= bytes => self.has_arrived(position),
+            Some(_) | None => Ok(bytes == 0),
+        }
+    }
+
+    /// A descriptor that belongs to the connection.
+    pub(crate) fn id(&self) -> RawFd {
+        self.below.id()
     }
 }
 
+/// How far the bytes came that a stream carries.
+#[derive(Debug, Clone, Copy, Default)]
+struct Carried {
+    /// Bytes in frames that were written.
+    framed: u64,
+    /// So many of them were handed down, where the connection stood at this many bytes.
+    flushed: Option<(u64, u64)>,
+}
+
 /// The connection's transport, watched.
-pub(crate) struct Watched {
-    tls: TlsStream<Rewound>,
+pub(crate) struct Watched<S> {
+    tls: S,
     frames: Frames,
     heard: Frames,
     allowance: Allowance,
@@ -131,24 +171,20 @@ impl Allowance {
     }
 }
 
-impl Watched {
-    /// # Errors
-    /// The descriptor can't be duplicated.
-    pub(crate) fn new(tls: TlsStream<Rewound>) -> io::Result<Self> {
-        let rewound = tls.get_ref().0;
-        let exact = rewound.is_exact();
-        let (fd, written) = (rewound.as_fd().try_clone_to_owned()?, rewound.written());
+impl<S> Watched<S> {
+    /// `written` counts what the transport hands down to `below`.
+    pub(crate) fn new(tls: S, below: Below, written: Arc<AtomicU64>) -> Self {
         let progress = Arc::new(Progress {
             written,
-            exact,
-            fd,
+            below,
             streams: Mutex::default(),
+            carriers: Mutex::default(),
             closed: AtomicBool::new(false),
             began: Notify::new(),
             flooded: Notify::new(),
         });
         let (frames, heard) = (Frames::default(), Frames::of_client());
-        Ok(Self { tls, frames, heard, allowance: Allowance::new(), progress })
+        Self { tls, frames, heard, allowance: Allowance::new(), progress }
     }
 
     pub(crate) fn progress(&self) -> Arc<Progress> {
@@ -156,14 +192,14 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl<S> Drop for Watched<S> {
     fn drop(&mut self) {
         self.progress.closed.store(true, Ordering::Release);
         self.progress.began.notify_waiters();
     }
 }
 
-impl AsyncRead for Watched {
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -184,7 +220,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -197,6 +233,12 @@ impl AsyncWrite for Watched {
             let (id, to) = match seen {
                 Seen::Headers(id) => (id, Sent::Begun),
                 Seen::EndStream(id) => (id, Sent::Written),
+                Seen::Data(id, length) => {
+                    if let Some(carried) = progress.carriers().get_mut(&id) {
+                        carried.framed += u64::from(length);
+                    }
+                    return;
+                }
                 Seen::GoAway(_) | Seen::Idle => return,
             };
             if let Some(sent) = progress.lock().get_mut(&id) {
@@ -215,6 +257,9 @@ impl AsyncWrite for Watched {
             if matches!(sent, Sent::Written) {
                 *sent = Sent::Flushed(position);
             }
+        }
+        for carried in this.progress.carriers().values_mut() {
+            carried.flushed = Some((carried.framed, position));
         }
         Poll::Ready(Ok(()))
     }

@@ -2,7 +2,7 @@
 //! end of the stream is the end of the transport; a reset is an error.
 
 use bytes::Bytes;
-use h2::{RecvStream, SendStream};
+use h2::{Reason, RecvStream, SendStream};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -51,6 +51,13 @@ pub(crate) struct Writing(SendStream<Bytes>);
 impl Writing {
     pub(crate) const fn new(stream: SendStream<Bytes>) -> Self {
         Self(stream)
+    }
+}
+
+impl Writing {
+    /// Breaks the stream off.
+    pub(crate) fn reset(&mut self) {
+        self.0.send_reset(Reason::CANCEL);
     }
 }
 

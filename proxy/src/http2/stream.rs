@@ -1,9 +1,10 @@
 //! The answering side of one stream: takes the bytes of HTTP/1.1 responses, sends frames.
 
 use super::progress::Progress;
-use super::raw::failed;
+use super::raw::{Writing, failed};
 use super::to_map;
 use crate::body::{Decoder, Step};
+use crate::carrier::{self, Carrier};
 use crate::deliver::WRITE_TIMEOUT;
 use crate::head::{self, Fields, Framing, Response};
 use bytes::{Bytes, BytesMut};
@@ -12,6 +13,7 @@ use h2::{Reason, SendStream};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use tokio::io::AsyncRead;
 use tokio::time::timeout;
 
 enum State {
@@ -30,6 +32,8 @@ pub(crate) struct Stream {
     id: u32,
     /// How it is broken off.
     reset: Reason,
+    /// Whether the next head opens what was asked for.
+    opens: bool,
     progress: Arc<Progress>,
 }
 
@@ -44,7 +48,17 @@ impl Stream {
         progress.follow(id);
         let (sending, buffer) = (None, BytesMut::new());
         let reset = Reason::INTERNAL_ERROR;
-        Self { respond, sending, state: State::Head, buffer, method, id, reset, progress }
+        Self {
+            respond,
+            sending,
+            state: State::Head,
+            buffer,
+            method,
+            id,
+            reset,
+            opens: false,
+            progress,
+        }
     }
 
     /// Sends what the bytes say, as far as they say it; waits for the caller's window.
@@ -81,10 +95,12 @@ impl Stream {
     fn head(&mut self, head: &Response) -> io::Result<()> {
         let fields = to_map(&head.fields).ok_or(io::ErrorKind::InvalidData)?;
         let mut response = http::Response::new(());
-        *response.status_mut() =
-            http::StatusCode::from_u16(head.status).map_err(io::Error::other)?;
+        let opened = self.method == "CONNECT" && (200..300).contains(&head.status);
+        // Whatever it is that was answered, it is not what the stream was to become.
+        let status = if opened && !self.opens { 502 } else { head.status };
+        *response.status_mut() = http::StatusCode::from_u16(status).map_err(io::Error::other)?;
         *response.headers_mut() = fields;
-        if head.status == 101 {
+        if self.opens {
             return self.open(response);
         }
         if head.status < 200 {
@@ -98,7 +114,23 @@ impl Stream {
         Ok(())
     }
 
-    /// Opens what an extended CONNECT asked for: with a 2xx (RFC 8441 section 5), and without the
+    /// The next head opens what the request asked for.
+    pub(crate) const fn opens(&mut self) {
+        self.opens = true;
+    }
+
+    /// What the opened stream carries from now on, with what comes on it.
+    pub(crate) fn into_carrier(
+        mut self,
+        reading: Box<dyn AsyncRead + Send + Unpin>,
+    ) -> Option<Carrier> {
+        let writing = Writing::new(self.sending.take()?);
+        self.state = State::Ended;
+        let progress = Arc::clone(&self.progress);
+        Some(Carrier::Stream(Box::new(carrier::Stream::new(reading, writing, self.id, progress))))
+    }
+
+    /// Opens what a CONNECT or an extended one asked for: with a 2xx (RFC 8441 section 5), and without the
     /// answer to a key.
     fn open(&mut self, mut response: http::Response<()>) -> io::Result<()> {
         *response.status_mut() = http::StatusCode::OK;

@@ -137,6 +137,9 @@ async fn stream(
 ) {
     let (parts, mut body) = request.into_parts();
     let path = parts.uri.path().trim_start_matches("/with-credential").to_owned();
+    if path == "/hang" {
+        return std::future::pending().await;
+    }
     if path == "/refuse" {
         return respond.send_reset(Reason::REFUSED_STREAM);
     }
