@@ -70,7 +70,9 @@ impl Carrier {
     pub(crate) fn is_acknowledged(&self) -> io::Result<bool> {
         match self {
             Self::Tcp(tcp) => all_acknowledged(tcp),
-            Self::Stream(stream) => stream.progress.has_carried(stream.id, stream.taken),
+            Self::Stream(stream) => {
+                stream.progress.carried(stream.id).map(|arrived| arrived >= stream.taken)
+            }
         }
     }
 
@@ -145,6 +147,8 @@ pub(crate) enum Below {
     Tcp { fd: OwnedFd, exact: bool },
     /// A stream of another HTTP/2 connection.
     Stream { progress: Arc<Progress>, id: u32 },
+    /// Nothing any more.
+    Gone { arrived: u64 },
 }
 
 impl Below {
@@ -154,15 +158,20 @@ impl Below {
         Ok(Self::Tcp { fd: tcp.as_fd().try_clone_to_owned()?, exact })
     }
 
-    /// Whether the caller's host acknowledged the first `position` of so many `written` bytes.
-    pub(crate) fn is_acknowledged(&self, position: u64, written: u64) -> io::Result<bool> {
+    /// How many of so many `written` bytes the caller's host acknowledged, as far as that is known.
+    pub(crate) fn arrived(&self, written: u64) -> io::Result<u64> {
         match self {
             Self::Tcp { fd, exact } => {
                 rustix::net::sockopt::socket_error(fd)??;
                 let open = u64::try_from(unacknowledged(fd.as_fd())?).unwrap_or(u64::MAX);
-                Ok(if *exact { written.saturating_sub(open) >= position } else { open == 0 })
+                Ok(match (*exact, open) {
+                    (true, open) => written.saturating_sub(open),
+                    (false, 0) => written,
+                    (false, _) => 0,
+                })
             }
-            Self::Stream { progress, id } => progress.has_carried(*id, position),
+            Self::Stream { progress, id } => progress.carried(*id),
+            Self::Gone { arrived } => Ok(*arrived),
         }
     }
 
@@ -170,6 +179,7 @@ impl Below {
         match self {
             Self::Tcp { fd, .. } => fd.as_raw_fd(),
             Self::Stream { progress, .. } => progress.id(),
+            Self::Gone { .. } => -1,
         }
     }
 }

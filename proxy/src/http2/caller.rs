@@ -122,13 +122,16 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         }
     }
     drop(connection);
-    linger(tls).await;
+    linger(tls, &progress).await;
     // Calls that are under way go on without their caller (contract D-4).
     while calls.join_next().await.is_some() {}
 }
 
 /// Closing with unread bytes would reset the connection and destroy the last frames, which say why.
-async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut tls: stream::Shared<S>) {
+async fn linger<S: AsyncRead + AsyncWrite + Unpin>(
+    mut tls: stream::Shared<S>,
+    progress: &Progress,
+) {
     let read = async {
         tls.shutdown().await?;
         let mut piece = [0; 4096];
@@ -138,6 +141,7 @@ async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut tls: stream::Shared<S>) {
     if let Ok(Err(error)) = timeout(LINGER, read).await {
         tracing::debug!(%error, "a caller's HTTP/2 connection broke off");
     }
+    progress.let_go();
 }
 
 /// One call on one stream.

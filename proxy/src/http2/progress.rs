@@ -31,7 +31,7 @@ enum Sent {
 pub(crate) struct Progress {
     /// Bytes handed to TCP.
     written: Arc<AtomicU64>,
-    below: Below,
+    below: Mutex<Below>,
     streams: Mutex<HashMap<u32, Sent>>,
     /// Streams that carry connections of the caller.
     carriers: Mutex<HashMap<u32, Carried>>,
@@ -88,7 +88,22 @@ impl Progress {
     }
 
     fn has_arrived(&self, position: u64) -> io::Result<bool> {
-        self.below.is_acknowledged(position, self.written.load(Ordering::Acquire))
+        Ok(self.arrived()? >= position)
+    }
+
+    fn arrived(&self) -> io::Result<u64> {
+        self.below().arrived(self.written.load(Ordering::Acquire))
+    }
+
+    fn below(&self) -> MutexGuard<'_, Below> {
+        self.below.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives up what lies below, so that the end of the connection is one for its caller, too, while
+    /// calls go on; what arrived by now stays known.
+    pub(crate) fn let_go(&self) {
+        let arrived = self.arrived().unwrap_or(0);
+        *self.below() = Below::Gone { arrived };
     }
 
     /// Follows what a stream carries from now on.
@@ -105,21 +120,22 @@ impl Progress {
         self.carriers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the caller's host acknowledged the first so many bytes that a stream carries.
-    pub(crate) fn has_carried(&self, id: u32, bytes: u64) -> io::Result<bool> {
+    /// How many of the bytes that a stream carries the caller's host acknowledged, as far as that is
+    /// known.
+    pub(crate) fn carried(&self, id: u32) -> io::Result<u64> {
         if self.closed.load(Ordering::Acquire) {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         let carried = self.carriers().get(&id).copied();
         match carried.and_then(|carried| carried.flushed) {
-            Some((flushed, position)) if flushed >= bytes => self.has_arrived(position),
-            Some(_) | None => Ok(bytes == 0),
+            Some((flushed, position)) if self.has_arrived(position)? => Ok(flushed),
+            Some(_) | None => Ok(0),
         }
     }
 
     /// A descriptor that belongs to the connection.
     pub(crate) fn id(&self) -> RawFd {
-        self.below.id()
+        self.below().id()
     }
 }
 
@@ -176,7 +192,7 @@ impl<S> Watched<S> {
     pub(crate) fn new(tls: S, below: Below, written: Arc<AtomicU64>) -> Self {
         let progress = Arc::new(Progress {
             written,
-            below,
+            below: Mutex::new(below),
             streams: Mutex::default(),
             carriers: Mutex::default(),
             closed: AtomicBool::new(false),

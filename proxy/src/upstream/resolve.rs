@@ -76,11 +76,9 @@ impl Names {
         let both =
             both(lookup(resolver, name, RecordType::AAAA), lookup(resolver, name, RecordType::A));
         let (six, four) = timeout_at(until, both).await.map_err(|_| Error::ResolveTimeout)?;
-        joined(six, four).map_err(|error| match error {
-            Error::Resolve { rcode, info_code: _ } => {
-                Error::Resolve { rcode, info_code: self.heard.take(name) }
-            }
-            error => error,
+        joined(six, four).map_err(|error| {
+            let Error::Resolve { rcode, .. } = error else { return error };
+            Error::Resolve { rcode, info_code: self.heard.take(name) }
         })
     }
 }
