@@ -4,12 +4,11 @@
 //! asks one question at a time, and not more than [`PER_SECOND`] a second, whatever the number of
 //! calls.
 
-use crate::control::in_doubt;
-use journal::contract::{Body, InvocationId};
+use crate::control::{Engines, in_doubt};
+use journal::action::INCONCLUSIVE;
+use journal::contract::Body;
 use journal::{Invocation, Journal};
-use policy::repeat::ReconcileRule;
-use proxy::reconcile::INCONCLUSIVE;
-use std::sync::{Arc, Weak};
+use policy::repeat::Pace;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
@@ -22,18 +21,13 @@ const BUSY: usize = 500;
 const PER_SECOND: u32 = 5;
 
 /// Runs until the server goes down.
-pub(crate) async fn run(
-    journal: Journal,
-    proxy: Weak<proxy::Proxy>,
-    mut shutdown: watch::Receiver<bool>,
-) {
+pub(crate) async fn run(journal: Journal, engines: Engines, mut shutdown: watch::Receiver<bool>) {
     let mut pause = LOOK_EVERY;
     loop {
         let over = shutdown.wait_for(|down| *down);
         if tokio::time::timeout(pause, over).await.is_ok() {
             return;
         }
-        let Some(proxy) = proxy.upgrade() else { return };
         let looked = journal.clone();
         let found = tokio::task::spawn_blocking(move || in_doubt(&looked, None, usize::MAX)).await;
         let found = match found {
@@ -52,8 +46,8 @@ pub(crate) async fn run(
             if *shutdown.borrow() {
                 return;
             }
-            if is_due(&journal, &proxy, &first) {
-                ask(&proxy, first.id()).await;
+            if is_due(&journal, &engines, &first) {
+                ask(&engines, &first).await;
                 tokio::time::sleep(Duration::from_secs(1) / PER_SECOND).await;
             }
         }
@@ -62,13 +56,13 @@ pub(crate) async fn run(
 
 /// What was asked about a call, by its own record.
 struct Asked {
-    rule: ReconcileRule,
+    pace: Pace,
     /// When questions that decided nothing were noted, in order.
     at_ms: Vec<u64>,
 }
 
-fn asked(journal: &Journal, proxy: &proxy::Proxy, first: &Invocation) -> Option<Asked> {
-    let rule = proxy.reconcile_rule(first).filter(|rule| rule.automatic)?;
+fn asked(journal: &Journal, engines: &Engines, first: &Invocation) -> Option<Asked> {
+    let pace = engines.pace(first).filter(|pace| pace.automatic)?;
     let events = match journal.events(first.id()) {
         Ok(events) => events,
         Err(error) => {
@@ -78,27 +72,28 @@ fn asked(journal: &Journal, proxy: &proxy::Proxy, first: &Invocation) -> Option<
     };
     let noted = |body: &Body| matches!(body, Body::Noted(n) if n.name == INCONCLUSIVE);
     let at_ms = events.iter().filter(|(_, event)| noted(&event.body));
-    Some(Asked { rule, at_ms: at_ms.map(|(_, event)| event.at_ms).collect() })
+    Some(Asked { pace, at_ms: at_ms.map(|(_, event)| event.at_ms).collect() })
 }
 
 /// Whether the broker asks about the call by itself, now or later.
-pub(crate) fn goes_on(journal: &Journal, proxy: &proxy::Proxy, first: &Invocation) -> bool {
-    asked(journal, proxy, first)
-        .is_some_and(|asked| asked.at_ms.len() < asked.rule.max_queries as usize)
+pub(crate) fn goes_on(journal: &Journal, engines: &Engines, first: &Invocation) -> bool {
+    asked(journal, engines, first)
+        .is_some_and(|asked| asked.at_ms.len() < asked.pace.max_queries as usize)
 }
 
 /// Whether the route wants a question about the call now.
-fn is_due(journal: &Journal, proxy: &proxy::Proxy, first: &Invocation) -> bool {
-    let Some(Asked { rule, at_ms }) = asked(journal, proxy, first) else { return false };
+fn is_due(journal: &Journal, engines: &Engines, first: &Invocation) -> bool {
+    let Some(Asked { pace, at_ms }) = asked(journal, engines, first) else { return false };
     let last = at_ms.last().copied().or(first.ended_at_ms()).unwrap_or_default();
-    let every = u64::try_from(rule.every.as_millis()).unwrap_or(u64::MAX);
+    let every = u64::try_from(pace.every.as_millis()).unwrap_or(u64::MAX);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    at_ms.len() < rule.max_queries as usize && last.saturating_add(every) <= now
+    at_ms.len() < pace.max_queries as usize && last.saturating_add(every) <= now
 }
 
-async fn ask(proxy: &Arc<proxy::Proxy>, id: InvocationId) {
-    match proxy.reconcile(id).await {
+async fn ask(engines: &Engines, first: &Invocation) {
+    let id = first.id();
+    match engines.reconcile(first).await {
         Ok(asked) => tracing::info!(
             "asked about {id}: {}",
             asked.shows.map_or("nothing is shown", |outcome| outcome.as_str())

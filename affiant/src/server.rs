@@ -2,7 +2,7 @@
 
 use crate::cli::Listen;
 use crate::control::client::Client;
-use crate::control::{Caller, ForAgents, Listening, State, console, router};
+use crate::control::{Caller, Engines, ForAgents, Listening, State, console, router};
 use crate::hardening;
 use crate::home::Home;
 use crate::reconciler;
@@ -59,7 +59,7 @@ pub(crate) fn open_state(
         );
     }
     hand_result_key(&journal, &policy)?;
-    Ok(Arc::new(State { journal, policy, listening: OnceLock::new(), proxy: OnceLock::new() }))
+    Ok(Arc::new(State { journal, policy, listening: OnceLock::new(), engines: OnceLock::new() }))
 }
 
 /// The key for stored results, when the vault is unlocked.
@@ -118,6 +118,7 @@ impl Server {
             Some(Arc::new(ForAgents(routes.clone()))),
         );
 
+        let engines = Engines::new(&proxy, &gateway);
         let http = bind("HTTP proxy", listen.http).await?;
         let ssh = bind("SSH gateway", listen.ssh).await?;
         let https = https(listen, &ca).await?;
@@ -128,9 +129,7 @@ impl Server {
             console: console.as_ref().map(TcpListener::local_addr).transpose()?,
             https: https.as_ref().map(|(listener, _)| listener.local_addr()).transpose()?,
         };
-        if state.proxy.set(Arc::downgrade(&proxy)).is_err()
-            || state.listening.set(listening).is_err()
-        {
+        if state.engines.set(engines.clone()).is_err() || state.listening.set(listening).is_err() {
             bail!("this state belongs to a running server already");
         }
         let socket = control_socket(home)?;
@@ -140,8 +139,7 @@ impl Server {
         if let Some((listener, identity)) = https {
             tasks.spawn(Arc::clone(&proxy).serve_tls(listener, identity, watched.clone()));
         }
-        let weak = Arc::downgrade(&proxy);
-        tasks.spawn(reconciler::run(state.journal.clone(), weak, watched.clone()));
+        tasks.spawn(reconciler::run(state.journal.clone(), engines, watched.clone()));
         tasks.spawn(proxy.serve(http, watched.clone()));
         tasks.spawn(gateway.serve(ssh, watched.clone()));
         tasks.spawn(maintain(state.journal.clone(), watched.clone()));

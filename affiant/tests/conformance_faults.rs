@@ -1,4 +1,4 @@
-//! What else can go while a call is under way: the caller, the clock.
+//! What else can go while a call is under way: the caller, the origin's process, the clock.
 
 #![allow(
     clippy::expect_used,
@@ -13,7 +13,7 @@
 mod support;
 
 use conformance::http::{Origin, Script, Step};
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use support::*;
 
@@ -99,6 +99,54 @@ fn d_4_r_2_a_killed_caller_loses_nothing() {
         assert_eq!(home.ok(&["inv", "result", &id(n)]), content);
     }
     assert_eq!((origin.effects("/held"), origin.effects("/streamed")), (1, 1));
+}
+
+/// An origin that is a process of its own: says on stdout where it listens and what it was asked, and
+/// answers `/half` with the first half of a response and everything else with nothing.
+const ORIGIN: &str = r#"
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+kept = []
+while True:
+    peer, _ = server.accept()
+    kept.append(peer)
+    asked = b""
+    while not asked.endswith(b"\r\n\r\na=1"):
+        asked += peer.recv(65536)
+    if b"/half " in asked:
+        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf")
+    print(asked.split()[1].decode(), flush=True)
+"#;
+
+/// D-1, S-2, D-7: the origin's process is killed while it works, and inside its response. What it did
+/// is not known, a half is not passed on as a whole, and nothing is sent again.
+#[test]
+fn d_1_s_2_d_7_a_killed_origin_leaves_the_call_unknown() {
+    let home = Home::new();
+    home.policy("[defaults]\negress = \"allow\"\nprivate_addresses = \"allow\"\n");
+    let server = home.serve();
+    for (path, code) in
+        [("/works", "REMOTE_OUTCOME_UNKNOWN"), ("/half", "REMOTE_RESULT_INCOMPLETE")]
+    {
+        let mut origin =
+            python().args(["-c", ORIGIN]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(origin.stdout.take().unwrap()).lines();
+        let port = said.next().unwrap().unwrap();
+        let url = format!("http://127.0.0.1:{port}{path}");
+        let response = std::thread::scope(|scope| {
+            let call = scope.spawn(|| server.curl(&["-d", "a=1", &url]));
+            assert_eq!(said.next().unwrap().unwrap(), path);
+            origin.kill().unwrap();
+            call.join().unwrap()
+        });
+        origin.wait().unwrap();
+        assert_eq!((response.status, response.outcome()), (502, "unknown"), "{path}");
+        let record = server.control(&format!("invocations/{}", response.invocation()));
+        assert_eq!(record["error"]["code"], code, "{record}");
+        assert_eq!(record["error"]["retry"], "reconcile", "{record}");
+        assert_eq!(said.count(), 0, "{path} was asked for again");
+    }
 }
 
 /// J-4: the wall clock of the process jumps back and forth, while it runs and between its runs.

@@ -12,7 +12,8 @@
 )]
 #![cfg(target_os = "linux")]
 
-use conformance::kill::{Blow, Point, STAGES, Scene, Stage, Threads};
+use conformance::kill::{Blow, Point, STAGES, Scene, Stage, Threads, under_way};
+use conformance::numbers::seed;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -140,7 +141,9 @@ fn x_2_j_7_killed_at_every_sync_and_write_of_a_streamed_call() {
 /// X-2, J-7: the same where callers write frames themselves, each on its own thread.
 #[test]
 fn x_2_j_7_killed_where_a_caller_writes() {
-    for (scene, calls) in [(HELD, "fdatasync"), (HELD, "pwrite64"), (STREAMED, "fdatasync")] {
+    let places =
+        [(HELD, "fdatasync"), (HELD, "pwrite64"), (STREAMED, "fdatasync"), (COMMAND, "fdatasync")];
+    for (scene, calls) in places {
         let hits = every(scene, Threads::Segments, calls, Blow::Kill);
         assert!(hits >= 1, "{calls}: {hits}");
     }
@@ -168,6 +171,17 @@ fn x_2_killed_at_every_socket_call() {
     }
 }
 
+/// X-2, J-7, K-10: what `--kills` of the runner does to a release build: calls that wait for their answer,
+/// and every scene at a moment of the seed.
+#[test]
+fn x_2_j_7_killed_under_way_and_at_random_moments() {
+    let binary = Path::new(env!("CARGO_BIN_EXE_affiant"));
+    let seed = seed();
+    eprintln!("CONFORMANCE_SEED={seed}");
+    let kills = under_way::affiant(binary, 8, seed).unwrap();
+    assert_eq!((kills.kills, kills.lost), (16, 0), "{:#?}", kills.findings);
+}
+
 /// X-2, J-7: the index is derived. Killed at its writes and syncs, nothing that the log holds is lost.
 #[test]
 fn x_2_j_7_killed_while_the_index_is_written() {
@@ -193,9 +207,21 @@ fn r_6_d_1_a_disk_error_at_every_sync_and_write() {
 /// R-6, D-1: the same of a command.
 #[test]
 fn r_6_d_1_a_disk_error_at_every_sync_and_write_of_a_command() {
+    for (calls, blow) in [
+        ("fdatasync", Blow::Eio),
+        ("pwrite64", Blow::Eio),
+        ("pwrite64", Blow::Enospc),
+        ("pwrite64", Blow::Erofs),
+    ] {
+        let hits = every(COMMAND, Threads::Writer, calls, blow);
+        assert!(hits >= 2, "{calls} {blow:?}: {hits}");
+    }
+}
+
+/// R-6, D-1: the same where callers write frames themselves.
+#[test]
+fn r_6_d_1_a_disk_error_where_a_caller_writes() {
     for calls in ["fdatasync", "pwrite64"] {
-        let hits = every(COMMAND, Threads::Writer, calls, Blow::Eio);
-        assert!(hits >= 2, "{calls}: {hits}");
         let hits = every(HELD, Threads::Segments, calls, Blow::Eio);
         assert!(hits >= 1, "{calls}: {hits}");
     }

@@ -316,6 +316,26 @@ fn a_shell_is_recorded_and_played() {
     assert_ne!(bench.home.run(&["inv", "play", &id]).status.code(), Some(0));
 }
 
+/// S-2: what was recorded of a shell that ended in doubt can be played, and is no result.
+#[test]
+fn s_2_a_shell_that_ended_in_doubt_is_played() {
+    let bench = Bench::new();
+    let ssh = bench.ssh(&["-tt"], "");
+    let output = finish(ssh, b"echo sum-$((40 + 2)); sleep 1; kill -9 $PPID; sleep 20\n");
+    assert_eq!(output.status.code(), Some(255), "{output:?}");
+    let record = bench.newest();
+    assert_eq!(record["error"]["outcome"], "unknown");
+    assert_eq!(record["evidence"]["result_stored"], false);
+    let id = record["invocation_id"].as_str().unwrap();
+    let played = bench.home.run(&["inv", "play", id, "--speed", "50"]);
+    assert_eq!(played.status.code(), Some(0), "{}", text(&played.stderr));
+    assert!(text(&played.stdout).contains("sum-42"), "{}", text(&played.stdout));
+    let said = text(&played.stderr);
+    assert!(said.contains("(ended without exit status)"), "{said}");
+    assert_ne!(bench.home.run(&["inv", "result", id]).status.code(), Some(0));
+    assert!(bench.home.run(&["journal", "verify"]).status.success());
+}
+
 /// Opens a shared session, runs `affiant agent CHANGE coder`, and asks for one more command over the
 /// session: it is refused with that text, and does not run.
 fn refused_over_an_open_session(bench: &Bench, change: &str, told: &str) {

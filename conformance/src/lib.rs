@@ -13,6 +13,8 @@ pub mod http2;
 pub mod kill;
 pub mod matrix;
 pub mod nginx;
+pub mod numbers;
+pub mod peer;
 pub mod pki;
 pub mod rules;
 pub mod service;

@@ -13,10 +13,11 @@ affiant-conformance: what a proxy says about its calls, against what the origin 
 
   affiant-conformance --proxy URL [--ca FILE] [--prepare DIR [--hook COMMAND]]
                       [--ssh AGENT@HOST:PORT --ssh-config FILE] [OUTPUT]
+  affiant-conformance --ssh USER@HOST:PORT [--ssh-key FILE] [OUTPUT]
   affiant-conformance --baseline NAME [--baseline NAME ...] [--kills N] [OUTPUT]
   affiant-conformance --affiant BINARY [--kills N] [OUTPUT]
   affiant-conformance rules [ROOT]
-  affiant-conformance soak --affiant BINARY --minutes N [--seed N]
+  affiant-conformance soak --affiant BINARY --minutes N [--per-second N] [--seed N]
 
   --proxy URL      http://[user:password@]host:port of a running proxy on this machine
   --ca FILE        the CA that the proxy intercepts TLS with; with --prepare, adds the rows over TLS
@@ -24,10 +25,14 @@ affiant-conformance: what a proxy says about its calls, against what the origin 
                    (for Affiant) there before playing; with --ssh, row-key as well, the private key
                    that the gateway logs in with
   --hook COMMAND   run by sh after that
-  --ssh A@H:P      plays the rows of SSH too, as `ssh -J A@H:P` with the configuration of --ssh-config
-  --baseline NAME  starts squid, tinyproxy, privoxy or mitmproxy itself; may be repeated
+  --ssh A@H:P      plays the rows of SSH as `ssh -J A@H:P`. Alone: through a gateway that forwards and
+                   knows no routes, logging in with --ssh-key FILE or what ssh finds by itself. With
+                   --proxy, --prepare and --ssh-config FILE: through one that has the policy's routes
+  --baseline NAME  starts squid, tinyproxy, privoxy, mitmproxy, hudsucker or openssh itself; may be
+                   repeated
   --affiant BINARY starts Affiant itself, in a home of its own, with the rows of SSH
-  --kills N        kills it in N calls, and counts those that nobody can tell of afterwards
+  --kills N        kills it in N calls whose effect has happened, and counts those that nobody can tell
+                   of afterwards; Affiant at N random moments of calls and commands as well
   --rows TEXT      only rows whose id holds the text
   --at-a-time N    rows played at the same time (default 24)
   --json FILE, --junit FILE

@@ -3,10 +3,10 @@
 use crate::arguments::{Arguments, Error as Usage, Subject};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use conformance::baseline::Baseline;
 use conformance::http::{Answer, Caller, Origin, Request, Script};
 use conformance::kill::under_way::{self, Kills};
-use conformance::matrix::{Broker, Dialect, Plan, PlanError, Report, Row, Tally, rows};
+use conformance::matrix::{Broker, Dialect, LOOPBACK, Plan, PlanError, Report, Row, Tally, rows};
+use conformance::numbers::seed;
 use conformance::ssh::{self, Placed};
 use conformance::subject::{self, Home, trust};
 use std::io;
@@ -38,8 +38,8 @@ pub(crate) enum Error {
 
 /// What one subject gave.
 struct Played {
-    http: Report,
-    ssh: Option<ssh::Report>,
+    name: String,
+    reports: Vec<Report>,
     kills: Option<Kills>,
 }
 
@@ -47,74 +47,85 @@ pub(crate) fn run(arguments: Arguments) -> Result<(String, u8), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut all = Vec::new();
     for subject in &arguments.subjects {
-        let (http, ssh) = runtime.block_on(play(subject, &arguments))?;
-        let kills = arguments.kills.map(|kills| killed(subject, kills)).transpose()?;
-        all.push(Played { http, ssh, kills });
+        let reports = runtime.block_on(play(subject, &arguments))?;
+        let name = reports.first().map(|report| report.broker.clone()).unwrap_or_default();
+        let kills = match arguments.kills {
+            Some(kills) => killed(subject, kills)?,
+            None => None,
+        };
+        all.push(Played { name, reports, kills });
     }
+    write_reports(&arguments, &all)?;
+    let lied = all.iter().flat_map(|one| &one.reports).any(|report| report.tally().lies > 0);
+    Ok((text(&all), u8::from(lied)))
+}
+
+/// As JSON and as JUnit, where they are wanted.
+fn write_reports(arguments: &Arguments, all: &[Played]) -> Result<(), Error> {
+    let reports = || all.iter().flat_map(|one| &one.reports);
     if let Some(file) = &arguments.json {
-        let reports: Vec<_> = all
-            .iter()
-            .flat_map(|one| [Some(one.http.json()), one.ssh.as_ref().map(ssh::Report::json)])
-            .flatten()
-            .collect();
-        write(file, &format!("{:#}\n", serde_json::Value::from(reports)))?;
+        let values: Vec<_> = reports().map(Report::json).collect();
+        write(file, &format!("{:#}\n", serde_json::Value::from(values)))?;
     }
     if let Some(file) = &arguments.junit {
-        let suites: String = all
-            .iter()
-            .map(|one| {
-                let http = one.http.junit().lines().skip(1).collect::<Vec<_>>().join("\n");
-                let ssh = one.ssh.as_ref().map(ssh::Report::junit).unwrap_or_default();
-                format!("{http}\n{ssh}")
-            })
-            .collect();
+        let suites: String = reports().map(Report::junit).collect();
         let head = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>";
         write(file, &format!("{head}\n<testsuites>\n{suites}</testsuites>\n"))?;
     }
-    let mut text: String = all
-        .iter()
-        .map(|one| {
-            one.http.table() + &one.ssh.as_ref().map(ssh::Report::table).unwrap_or_default() + "\n"
-        })
-        .collect();
+    Ok(())
+}
+
+/// For people: each report, and the table of the README.
+fn text(all: &[Played]) -> String {
+    let mut text = String::new();
+    for one in all {
+        for report in &one.reports {
+            text.push_str(&report.table());
+        }
+        for finding in one.kills.iter().flat_map(|kills| &kills.findings) {
+            text.push_str(&format!("lost: {finding}\n"));
+        }
+        text.push('\n');
+    }
     text.push_str(
         "| broker | rows played | lies | shrugs | kills | lost |\n|---|---|---|---|---|---|\n",
     );
-    let mut lied = false;
-    for one in &all {
-        let Tally { mut rows, mut lies, mut shrugs } = one.http.tally();
-        if let Some(ssh) = one.ssh.as_ref().map(ssh::Report::tally) {
-            (rows, lies, shrugs) = (rows + ssh.rows, lies + ssh.lies, shrugs + ssh.shrugs);
+    for Played { name, reports, kills } in all {
+        let mut sum = Tally::default();
+        for Tally { rows, lies, shrugs } in reports.iter().map(Report::tally) {
+            sum.rows += rows;
+            sum.lies += lies;
+            sum.shrugs += shrugs;
         }
-        let (kills, lost) = one.kills.map_or_else(
+        let Tally { rows, lies, shrugs } = sum;
+        let (kills, lost) = kills.as_ref().map_or_else(
             || ("-".to_owned(), "-".to_owned()),
             |kills| (kills.kills.to_string(), kills.lost.to_string()),
         );
-        let name = &one.http.broker;
         text.push_str(&format!("| {name} | {rows} | {lies} | {shrugs} | {kills} | {lost} |\n"));
-        lied |= lies > 0;
     }
-    Ok((text, u8::from(lied)))
+    text
 }
 
-/// Kills what the suite can start in the middle of calls.
-fn killed(subject: &Subject, kills: u32) -> Result<Kills, Error> {
+/// Kills what the suite can start in the middle of calls. A session of sshd is a process of its own
+/// that outlives the one that was started, so there is nothing to kill.
+fn killed(subject: &Subject, kills: u32) -> Result<Option<Kills>, Error> {
     match subject {
-        Subject::Affiant(binary) => Ok(under_way::affiant(binary, kills)?),
-        Subject::Baseline(name) => Ok(under_way::baseline(name, kills)?),
-        Subject::Proxy(url) => Err(Error::Proxy(format!("{url} was not started here: no --kills"))),
+        Subject::Affiant(binary) => Ok(Some(under_way::affiant(binary, kills, seed())?)),
+        Subject::Baseline(baseline) => Ok(Some(under_way::baseline(*baseline, kills)?)),
+        Subject::OpenSsh => Ok(None),
+        Subject::Proxy(at) | Subject::Jump(at) => {
+            Err(Error::Proxy(format!("{at} was not started here: no --kills")))
+        }
     }
 }
 
 /// Soaks Affiant as the arguments say.
 pub(crate) fn soak(arguments: &[String]) -> Result<(String, u8), Error> {
-    let (binary, minutes, seed) = crate::arguments::soak(arguments)?;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seed = seed.unwrap_or_else(|| now.map_or(1, |now| now.as_secs()));
-    let how_long = Duration::from_secs_f64(minutes * 60.0);
-    let soaked = conformance::soak::soak(&binary, how_long, seed)?;
+    let (binary, soaking) = crate::arguments::soak(arguments)?;
+    let soaked = conformance::soak::soak(&binary, soaking)?;
     let sound = soaked.findings.is_empty() && soaked.lost == 0;
-    Ok((format!("seed {seed}\n{}", soaked.summary()), u8::from(!sound)))
+    Ok((format!("seed {}\n{}", soaking.seed, soaked.summary()), u8::from(!sound)))
 }
 
 fn write(file: &Path, text: &str) -> Result<(), Error> {
@@ -129,63 +140,91 @@ fn wanted(arguments: &Arguments) -> Vec<Row> {
     rows
 }
 
-/// The rows of SSH that were asked for, with their targets.
-fn placed(arguments: &Arguments) -> Result<Placed, Error> {
+/// Whether a gateway knows what the routes of the plan's policy declare.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Routes {
+    Known,
+    Unknown,
+}
+
+/// The rows of SSH that were asked for and mean something for the gateway, with their targets.
+fn placed(arguments: &Arguments, routes: Routes) -> Result<Placed, Error> {
     let mut rows = ssh::rows();
+    rows.retain(|row| routes == Routes::Known || !row.idempotent);
     if let Some(text) = &arguments.rows {
         rows.retain(|row| row.id().contains(text));
     }
     Ok(Placed::new(rows)?)
 }
 
-async fn play(
-    subject: &Subject,
-    arguments: &Arguments,
-) -> Result<(Report, Option<ssh::Report>), Error> {
-    let plan = Plan::new(wanted(arguments))?;
-    let at_a_time = arguments.at_a_time.unwrap_or(AT_A_TIME);
+async fn play(subject: &Subject, arguments: &Arguments) -> Result<Vec<Report>, Error> {
+    let seats = arguments.at_a_time.unwrap_or(AT_A_TIME);
     match subject {
         Subject::Affiant(binary) => {
-            let placed = placed(arguments)?;
-            let http = Home::new(binary)?.play(plan, at_a_time).await?;
-            let ssh = match placed.is_empty() {
-                true => None,
-                false => Some(Home::new(binary)?.play_ssh(placed, at_a_time).await?),
-            };
-            Ok((http, ssh))
-        }
-        Subject::Baseline(name) => {
-            let baseline = Baseline::start(name, plan.authority_pem())?;
-            Ok((plan.play(&baseline.broker, at_a_time).await?, None))
-        }
-        Subject::Proxy(url) => {
-            let mut caller = caller(url)?;
-            let prepared = arguments.prepare.is_some();
-            let placed = arguments.ssh.is_some().then(|| placed(arguments)).transpose()?;
-            if let Some(directory) = &arguments.prepare {
-                prepare(directory, &plan, placed.as_ref(), arguments.hook.as_deref())?;
+            let plan = Plan::new(wanted(arguments))?;
+            let placed = placed(arguments, Routes::Known)?;
+            let mut reports = vec![Home::new(binary)?.play(plan, seats).await?];
+            if !placed.is_empty() {
+                reports.push(Home::new(binary)?.play_ssh(placed, seats).await?);
             }
-            if let (Some(file), true) = (&arguments.ca, prepared) {
-                let pem = std::fs::read_to_string(file)
-                    .map_err(|error| Error::File(file.clone(), error))?;
-                caller.trust = Some(trust(&pem)?);
-            }
-            let dialect = dialect(&caller).await?;
-            let contracts = prepared && dialect == Dialect::Affiant;
-            let name = caller.proxy.to_string();
-            let broker = Broker { name: name.clone(), caller: caller.clone(), dialect, contracts };
-            let http = plan.play(&broker, at_a_time).await?;
-            let ssh = match (placed, &arguments.ssh, &arguments.ssh_config) {
-                (Some(placed), Some(jump), Some(config)) => {
-                    let (config, jump) = (config.clone(), jump.clone());
-                    let gateway = ssh::Gateway { config, jump, caller };
-                    Some(placed.play(&name, &gateway, at_a_time).await?)
-                }
-                _ => None,
-            };
-            Ok((http, ssh))
+            Ok(reports)
         }
+        Subject::Baseline(baseline) => {
+            let plan = Plan::new(wanted(arguments))?;
+            let running = baseline.start(plan.authority_pem())?;
+            Ok(vec![plan.play(&running.broker, seats).await?])
+        }
+        Subject::OpenSsh => {
+            let placed = placed(arguments, Routes::Unknown)?;
+            let jump = ssh::Jump::start()?;
+            let gateway = jump.gateway(&placed)?;
+            Ok(vec![placed.play("ssh -J through OpenSSH", &gateway, seats).await?])
+        }
+        Subject::Jump(at) => {
+            let placed = placed(arguments, Routes::Unknown)?;
+            let directory = tempfile::tempdir()?;
+            let key = arguments.ssh_key.as_deref();
+            let gateway = ssh::gateway(&placed, at, key, directory.path())?;
+            Ok(vec![placed.play(at, &gateway, seats).await?])
+        }
+        Subject::Proxy(url) => running(url, arguments, seats).await,
     }
+}
+
+/// Plays against a proxy that runs already, and against the SSH gateway beside it.
+async fn running(url: &str, arguments: &Arguments, seats: usize) -> Result<Vec<Report>, Error> {
+    let plan = Plan::new(wanted(arguments))?;
+    let mut caller = caller(url)?;
+    let prepared = arguments.prepare.is_some();
+    let placed = arguments.ssh.is_some().then(|| placed(arguments, Routes::Known)).transpose()?;
+    if let Some(directory) = &arguments.prepare {
+        prepare(directory, &plan, placed.as_ref(), arguments.hook.as_deref())?;
+    }
+    if let (Some(file), true) = (&arguments.ca, prepared) {
+        let pem =
+            std::fs::read_to_string(file).map_err(|error| Error::File(file.clone(), error))?;
+        caller.trust = Some(trust(&pem)?);
+    }
+    let dialect = dialect(&caller).await?;
+    let contracts = prepared && dialect == Dialect::Affiant;
+    let name = caller.proxy.to_string();
+    let broker = Broker {
+        name: name.clone(),
+        caller: caller.clone(),
+        dialect,
+        contracts,
+        host: LOOPBACK,
+        http2: true,
+    };
+    let mut reports = vec![plan.play(&broker, seats).await?];
+    if let (Some(placed), Some(jump), Some(config)) =
+        (placed, &arguments.ssh, &arguments.ssh_config)
+    {
+        let (config, jump) = (config.clone(), jump.clone());
+        let gateway = ssh::Gateway { config, jump, records: Some(caller) };
+        reports.push(placed.play(&format!("{name} over SSH"), &gateway, seats).await?);
+    }
+    Ok(reports)
 }
 
 /// `http://[user:password@]host:port`

@@ -3,7 +3,7 @@
 #![allow(clippy::indexing_slicing, reason = "a JSON value gives null for a name it does not hold")]
 
 use crate::http::Caller;
-use crate::matrix::{Broker, Dialect, Plan, Report};
+use crate::matrix::{Broker, Dialect, LOOPBACK, Plan, Report};
 use crate::ssh;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -214,7 +214,7 @@ impl Home {
         for part in plan.parts(ORIGINS) {
             let serving = self.serve(&[])?;
             let broker = self.broker(serving.http);
-            let report = part.play(&broker, at_a_time).await.map_err(io("play"))?;
+            let report = part.play(&broker, at_a_time).await?;
             match &mut all {
                 None => all = Some(report),
                 Some(all) => all.merge(report),
@@ -250,7 +250,7 @@ impl Home {
         Ok(ssh::Gateway {
             config,
             jump: format!("coder@{}", serving.ssh),
-            caller: self.caller(serving.http, Duration::from_secs(20)),
+            records: Some(self.caller(serving.http, Duration::from_secs(20))),
         })
     }
 
@@ -258,16 +258,12 @@ impl Home {
     ///
     /// # Errors
     /// [`Error`]
-    pub async fn play_ssh(
-        &self,
-        rows: ssh::Placed,
-        at_a_time: usize,
-    ) -> Result<ssh::Report, Error> {
+    pub async fn play_ssh(&self, rows: ssh::Placed, at_a_time: usize) -> Result<Report, Error> {
         self.secret("row-key", &rows.user_key)?;
         self.policy(&rows.policy().map_err(io("make the policy"))?)?;
         let serving = self.serve(&[])?;
         let gateway = self.gateway(&serving)?;
-        rows.play("affiant", &gateway, at_a_time).await
+        rows.play("affiant over SSH", &gateway, at_a_time).await
     }
 
     /// The broker for the matrix.
@@ -278,6 +274,8 @@ impl Home {
             caller: self.caller(http, Duration::from_secs(20)),
             dialect: Dialect::Affiant,
             contracts: true,
+            host: LOOPBACK,
+            http2: true,
         }
     }
 }
@@ -295,6 +293,17 @@ impl Serving {
         let sent = process
             .map(|process| rustix::process::kill_process(process, rustix::process::Signal::TERM));
         matches!(sent, Some(Ok(()))) && self.ended_within(at_most)
+    }
+
+    /// Sends SIGKILL.
+    ///
+    /// # Errors
+    /// [`Error`] when it can't be sent.
+    pub fn strike(&self) -> Result<(), Error> {
+        let process = i32::try_from(self.id()).ok().and_then(rustix::process::Pid::from_raw);
+        let process = process.ok_or_else(|| Error::Unexpected("no such process".to_owned()))?;
+        let sent = rustix::process::kill_process(process, rustix::process::Signal::KILL);
+        sent.map_err(|error| io("kill affiant")(error.into()))
     }
 
     /// Ends it by SIGKILL and waits.

@@ -37,6 +37,24 @@ fn s_2_a_lying_proxy_is_convicted() {
     assert_eq!(junit.matches("<failure type=\"lie\">").count(), 2, "{junit}");
 }
 
+/// S-8: `ssh -J` through OpenSSH is judged by what its exit status claims.
+#[test]
+fn s_8_a_gateway_that_forwards_is_judged_by_its_results() {
+    let play = |rows: &str| {
+        let output = run(&["--baseline", "openssh", "--rows", rows]);
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, printed) = play("ssh/exec/plain/exit_");
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("| ssh -J through OpenSSH | 9 | 0 | 0 | - | - |"), "{printed}");
+    let (code, printed) = play("ssh/exec/plain/output_cut_after_exit_status");
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("S-8: told as a whole result: status Some(0)"), "{printed}");
+    let (code, printed) = play("ssh/exec/plain/refused");
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("| 1 | 0 | 1 |"), "{printed}");
+}
+
 #[test]
 fn what_cannot_be_played_is_exit_code_2() {
     for arguments in [
@@ -48,6 +66,7 @@ fn what_cannot_be_played_is_exit_code_2() {
         &["--affiant", "/nonexistent"],
         &["--json", "x"],
         &["--proxy", "http://127.0.0.1:1", "--ssh", "coder@127.0.0.1:1"],
+        &["--ssh", "nobody@127.0.0.1:1"],
         &["soak"],
         &["soak", "--affiant", "x", "--minutes", "-1"],
     ] {

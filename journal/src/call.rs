@@ -395,6 +395,25 @@ impl Call {
         Ok(Settled { id: self.entry.id, sequence: appended?, verdict })
     }
 
+    /// [`Call::end`] of a session that was recorded: what is stored of it can be read, and is no
+    /// result (contract S-2).
+    ///
+    /// # Errors
+    /// [`append::Error`].
+    pub async fn end_recorded(&mut self, mut ended: Ended) -> Result<Settled, append::Error> {
+        let verdict = ended.verdict;
+        let (last, recording) = self.finish_result();
+        if let Some(seen) = &mut ended.observation {
+            seen.recording = recording;
+        }
+        let mut parts: Vec<Part> = last.map(Part::Chunk).into_iter().collect();
+        let body = Body::InvocationEnded(Box::new(ended));
+        parts.push(Part::Event(Source::TransportObserved, body));
+        let appended = self.append_durable(parts).await;
+        self.end_count();
+        Ok(Settled { id: self.entry.id, sequence: appended?, verdict })
+    }
+
     /// Ends the count of a budget: bytes are known, and another call may begin.
     fn end_count(&mut self) {
         let Some(counted) = self.counted.take() else { return };

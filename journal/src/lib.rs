@@ -9,6 +9,7 @@
 //! The log is the only evidence. The index can be deleted at any time and is rebuilt from the log.
 //! Nothing in here knows an outside protocol, sends a request or decides a policy.
 
+pub mod action;
 pub mod append;
 pub mod checkpoint;
 pub mod contract;

@@ -202,7 +202,6 @@ impl Journal {
         if let Some(query) = invocation.observed_by().filter(|_| invocation.accepted().is_job()) {
             invocation = core.view(query)?.ok_or(Error::NotFound)?;
         }
-        let id = invocation.id();
         let reference = match invocation.state() {
             State::Accepted | State::Validated | State::Authorized | State::Dispatched => {
                 return Err(Error::Incomplete);
@@ -213,14 +212,35 @@ impl Journal {
             State::Ended(_) => return Err(Error::NotKept),
             State::Committed(_) => invocation.result().cloned().ok_or(Error::NotKept)?,
         };
+        self.open_kept(&invocation, reference)
+    }
+
+    /// What was recorded of a session: of one with a result that, and else what there was until its
+    /// end.
+    ///
+    /// # Errors
+    /// [`result::Error`].
+    pub fn recording(&self, id: InvocationId) -> Result<StoredResult, result::Error> {
+        let invocation = self.core().view(id)?.ok_or(result::Error::NotFound)?;
+        match invocation.recording().copied() {
+            Some(reference) => self.open_kept(&invocation, reference),
+            None => self.result(id),
+        }
+    }
+
+    fn open_kept(
+        &self,
+        invocation: &Invocation,
+        reference: ResultRef,
+    ) -> Result<StoredResult, result::Error> {
         if invocation.result_expires_ms().is_some_and(|expiry| expiry <= now_ms()) {
-            return Err(Error::Expired);
+            return Err(result::Error::Expired);
         }
         // The chunks of a stored request come before those of the result.
         let request_end = invocation.request().map(|(sequence, _)| sequence);
-        let mut records = self.chunks(id)?;
+        let mut records = self.chunks(invocation.id())?;
         records.retain(|(sequence, _, _)| request_end.is_none_or(|end| *sequence > end));
-        self.open_stored(id, reference, &records)
+        self.open_stored(invocation.id(), reference, &records)
     }
 
     pub(crate) fn open_stored(

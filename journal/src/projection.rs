@@ -119,6 +119,8 @@ pub struct Invocation {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     observed_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    recording: Option<ResultRef>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     message: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     field: Option<String>,
@@ -193,6 +195,7 @@ impl Invocation {
             complete: None,
             result: None,
             observed_bytes: None,
+            recording: None,
             message: None,
             field: None,
             not_before_ms: None,
@@ -260,6 +263,7 @@ impl Invocation {
                 self.field.clone_from(&ended.field);
                 self.not_before_ms = ended.not_before_ms;
                 self.observed_bytes = ended.observation.as_ref().map(|seen| seen.length_bytes);
+                self.recording = ended.observation.as_ref().and_then(|seen| seen.recording);
                 self.ended_at_ms = Some(event.at_ms);
                 self.source = Some(event.source);
             }

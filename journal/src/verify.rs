@@ -475,10 +475,13 @@ impl Check {
     }
 }
 
-const fn reference(body: &Body) -> Option<&ResultRef> {
+fn reference(body: &Body) -> Option<&ResultRef> {
     match body {
         Body::RequestStored(stored) => Some(&stored.request),
         Body::ResultCommitted(committed) => committed.result.as_ref(),
+        Body::InvocationEnded(ended) => {
+            ended.observation.as_ref().and_then(|seen| seen.recording.as_ref())
+        }
         Body::ActionAccepted(_)
         | Body::PreflightValidated(_)
         | Body::ApprovalRequested(_)
@@ -493,7 +496,6 @@ const fn reference(body: &Body) -> Option<&ResultRef> {
         | Body::MembersJudged(_)
         | Body::JobTracked(_)
         | Body::RemoteResponseComplete(_)
-        | Body::InvocationEnded(_)
         | Body::ResultDelivered(_)
         | Body::DeliveryFailed(_)
         | Body::ResultExpired(_)

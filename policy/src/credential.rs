@@ -102,9 +102,6 @@ impl Policy {
         credential: &Credential,
         bound: &CredentialUse,
     ) -> Result<Secret, Error> {
-        if let Inject::Unsupported(_) = credential.inject {
-            return Err(Error::Unsupported("the mode of injection of this credential"));
-        }
         if let Inject::Token(token) = &credential.inject {
             return self.token(credential, token, bound);
         }
@@ -116,6 +113,7 @@ impl Policy {
             SecretRef::Vault(name) => self.newest(name).unwrap_or(0),
             SecretRef::Env(_)
             | SecretRef::File(_)
+            | SecretRef::Agent(_)
             | SecretRef::Exec(_)
             | SecretRef::Hashicorp(_) => 0,
         }
@@ -136,6 +134,10 @@ impl Policy {
                 Some(Secret::new(value.into_vec())).filter(|s| !s.is_empty()).ok_or(Error::Missing)
             }
             SecretRef::File(path) => from_file(path),
+            SecretRef::Agent(path) => {
+                use std::os::unix::ffi::OsStrExt as _;
+                Ok(Secret::new(path.as_os_str().as_bytes().to_vec()))
+            }
             SecretRef::Exec(arguments) => program::run(arguments, program::TIME),
             SecretRef::Hashicorp(wanted) => self.leased_secret(wanted),
         }

@@ -1,11 +1,12 @@
 //! What differs between two policies: rules by name, conditions and terms by key.
 
 use crate::batch::{BatchForm, BatchRule};
+use crate::command::{CommandQuery, CommandRetry, CommandShows, ReleaseRule};
 use crate::condition::Wanted;
 use crate::document::approvals::Approvals;
 use crate::document::{HttpRoute, Names, SshRoute, budget};
 use crate::host::Pattern;
-use crate::repeat::{JobRule, ReconcileRule, RetryRule, Shows};
+use crate::repeat::{JobRule, Pace, ReconcileRule, RetryRule, Shows};
 use crate::{Credential, IdempotencyRule, Limits, SecretRef, Snapshot};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -196,7 +197,12 @@ fn ssh(route: &SshRoute) -> Keys {
     put("kill_on_cancel", grant.kill_on_cancel.then(|| "true".to_owned()));
     put("completion", grant.completion.clone());
     put("credential", grant.credential.as_ref().map(credential));
+    put("source_address", some(joined(grant.source_address.iter().cloned())));
     put("idempotent", Some(grant.idempotent.to_string()));
+    put("release", grant.release.as_ref().map(release));
+    put("compare", grant.refused_status.map(|status| format!("refused by {status}")));
+    put("retry", grant.retry.as_ref().map(command_retry));
+    put("reconcile", grant.reconcile.as_ref().map(query));
     put("private_addresses", Some(word(grant.private_addresses)));
     put("repeat_guard", Some(window(grant.repeat_window)));
     put("result.keep", Some(grant.keep.to_string()));
@@ -214,6 +220,7 @@ fn credential(credential: &Credential) -> String {
         SecretRef::Vault(name) => format!("vault:{name}"),
         SecretRef::Env(name) => format!("env:{name}"),
         SecretRef::File(path) => format!("file:{}", path.display()),
+        SecretRef::Agent(path) => format!("agent:{}", path.display()),
         // Arguments of a program are not shown: people put tokens there.
         SecretRef::Exec(_) => "exec".to_owned(),
         SecretRef::Hashicorp(wanted) => format!("hashicorp:{}", wanted.path),
@@ -235,15 +242,52 @@ fn retry(rule: &RetryRule) -> String {
     format!("{max_attempts} attempts, {by}, within {}, lease {}", time(*within), time(*lease))
 }
 
+fn command_retry(rule: &CommandRetry) -> String {
+    let CommandRetry { max_attempts, lease } = rule;
+    format!("{max_attempts} attempts, lease {}", time(*lease))
+}
+
+fn release(rule: &ReleaseRule) -> String {
+    let ReleaseRule { before, after, scope, retention, contract } = rule;
+    format!("{before}{{release_id}}{after}, scope {scope}, {}, {contract}", time(*retention))
+}
+
 fn reconcile(rule: &ReconcileRule) -> String {
-    let ReconcileRule { method, path, committed, rejected, automatic, every, max_queries } = rule;
+    let ReconcileRule { method, path, committed, rejected, pace } = rule;
+    let (committed, rejected) = (shows(committed.as_ref()), shows(rejected.as_ref()));
+    format!("{method} {path}, committed {committed}, rejected {rejected}, {}", paced(pace))
+}
+
+fn query(rule: &CommandQuery) -> String {
+    let CommandQuery { command, committed, rejected, pace } = rule;
+    let (committed, rejected) = (ends(committed.as_ref()), ends(rejected.as_ref()));
+    format!("{command}, committed {committed}, rejected {rejected}, {}", paced(pace))
+}
+
+fn paced(pace: &Pace) -> String {
+    let Pace { automatic, every, max_queries } = pace;
     let by = if *automatic { "automatic" } else { "on request" };
-    let every = time(*every);
-    format!(
-        "{method} {path}, committed {}, rejected {}, {by}, every {every}, {max_queries} queries",
-        shows(committed.as_ref()),
-        shows(rejected.as_ref())
-    )
+    format!("{by}, every {}, {max_queries} queries", time(*every))
+}
+
+fn ends(shows: Option<&CommandShows>) -> String {
+    let Some(CommandShows { exit_status, stdout, pointer, equals }) = shows else {
+        return "never".to_owned();
+    };
+    let mut text = exit_status.map_or_else(|| "any".to_owned(), |status| status.to_string());
+    if let Some(pattern) = stdout {
+        text.push_str(&format!(" saying {pattern:?}"));
+    }
+    text.push_str(&led(pointer.as_deref(), equals));
+    text
+}
+
+fn led(pointer: Option<&str>, equals: &[String]) -> String {
+    match pointer {
+        None => String::new(),
+        Some(pointer) if equals.is_empty() => format!(" with {pointer}"),
+        Some(pointer) => format!(" with {pointer} = {}", equals.join(" or ")),
+    }
 }
 
 fn job(rule: &JobRule) -> String {
@@ -268,12 +312,7 @@ fn batch(rule: &BatchRule) -> String {
 fn shows(shows: Option<&Shows>) -> String {
     let Some(Shows { status, pointer, equals }) = shows else { return "never".to_owned() };
     let mut text = status.map_or_else(|| "any".to_owned(), |status| status.to_string());
-    if let Some(pointer) = pointer {
-        text.push_str(&format!(" with {pointer}"));
-        if !equals.is_empty() {
-            text.push_str(&format!(" = {}", equals.join(" or ")));
-        }
-    }
+    text.push_str(&led(pointer.as_deref(), equals));
     text
 }
 

@@ -5,6 +5,7 @@
 
 pub(crate) mod approvals;
 pub(crate) mod budget;
+mod command;
 mod conditions;
 mod credential;
 mod http;

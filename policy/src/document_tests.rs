@@ -223,7 +223,7 @@ fn secrets_and_modes_are_read() {
     );
     assert_eq!(of("file:/run/tok", "inject = \"bearer\"").0, SecretRef::File("/run/tok".into()));
     assert_eq!(
-        of("exec:pass x", "inject = \"ssh-agent\"").0,
+        of("exec:pass x", "inject = \"bearer\"").0,
         SecretRef::Exec(vec!["pass".into(), "x".into()])
     );
     let program = |secret: &str| {
@@ -422,8 +422,8 @@ fn the_reference_is_true_and_whole() {
         let named = [format!("`{key}`"), format!(" {key} "), format!(" {key},")];
         assert!(named.iter().any(|n| reference.contains(n.as_str())), "{key} is not explained");
     }
-    for mode in super::credential::LATER {
-        assert!(reference.contains(&format!("`{mode}`")), "{mode} is not named");
+    for mode in super::credential::MODES {
+        assert!(reference.contains(&format!("`\"{mode}\"`")), "{mode} is not named");
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the decision hands out: a grant with everything that a gateway needs, or a denial.
 
 use crate::batch::BatchRule;
+use crate::command::{CommandQuery, CommandRetry, ReleaseRule};
 use crate::repeat::{JobRule, ReconcileRule, RetryRule};
 use crate::{Hashicorp, Inject, Parent, glob};
 use journal::contract::{Code, KeepResult, RemoteContract, Retry, Verdict};
@@ -82,8 +83,20 @@ pub struct SshGrant {
     pub completion: Option<String>,
     /// What is injected.
     pub credential: Option<Credential>,
-    /// Whether the command is known to be idempotent (contract K-9).
+    /// From where a certificate minted for a session can be used, as addresses and networks; empty:
+    /// from everywhere.
+    pub source_address: Vec<String>,
+    /// The route's word on idempotency; see [`SshGrant::is_idempotent`].
     pub idempotent: bool,
+    /// The release id that commands carry (contract K-9).
+    pub release: Option<ReleaseRule>,
+    /// The exit status of an atomic compare that found another state than the command expects: it
+    /// changed nothing (contract K-9).
+    pub refused_status: Option<u32>,
+    /// Whether and how often a command may be sent again; none: it is not stored.
+    pub retry: Option<CommandRetry>,
+    /// How the outcome of a command is found out later.
+    pub reconcile: Option<CommandQuery>,
     /// What is kept of the result.
     pub keep: KeepResult,
     /// Output bytes kept at most.
@@ -114,6 +127,13 @@ pub struct Approval {
 }
 
 impl SshGrant {
+    /// Whether a command is known to be idempotent: by the route's word, or because it compares
+    /// before it changes anything, in one step (contract K-9).
+    #[must_use]
+    pub const fn is_idempotent(&self) -> bool {
+        self.idempotent || self.refused_status.is_some()
+    }
+
     /// Whether a variable of this name passes to the target.
     #[must_use]
     pub fn passes_variable(&self, name: &str) -> bool {
@@ -162,6 +182,8 @@ pub enum SecretRef {
     Env(String),
     /// A file that the broker can read (`file:PATH`), without one trailing line end.
     File(PathBuf),
+    /// An SSH agent, by the path of its socket (`agent:PATH`): what is in it never leaves it.
+    Agent(PathBuf),
     /// A program's output (`exec:WORDS`, or the list `exec`): the program and its arguments.
     Exec(Vec<String>),
     /// HashiCorp Vault (`vault:PATH#FIELD`).
@@ -176,6 +198,7 @@ impl SecretRef {
             Self::Vault(_) => "vault",
             Self::Env(_) => "env",
             Self::File(_) => "file",
+            Self::Agent(_) => "agent",
             Self::Exec(_) => "exec",
             Self::Hashicorp(_) => "hashicorp",
         }

@@ -35,10 +35,13 @@ pub enum Inject {
     KeyboardInteractive,
     /// SSH: a user certificate minted per session; the secret is the private key of the user CA.
     SshCertificate,
+    /// SSH: a key that an agent holds and signs with; the secret is the path of the agent's socket.
+    SshAgent {
+        /// Which key, `algorithm base64`; none: the only one.
+        public_key: Option<String>,
+    },
     /// More than one header: see [`Inject::edits`].
     Recipe(Box<Recipe>),
-    /// A mode that the policy language knows and this build can't perform.
-    Unsupported(String),
 }
 
 impl Inject {
@@ -55,8 +58,8 @@ impl Inject {
             Self::SshKey => "ssh-key",
             Self::KeyboardInteractive => "keyboard-interactive",
             Self::SshCertificate => "ssh-certificate",
+            Self::SshAgent { .. } => "ssh-agent",
             Self::Recipe(recipe) => recipe.mode(),
-            Self::Unsupported(mode) => mode,
         }
     }
 
@@ -80,7 +83,7 @@ impl Inject {
             | Self::SshKey
             | Self::KeyboardInteractive
             | Self::SshCertificate
-            | Self::Unsupported(_) => None,
+            | Self::SshAgent { .. } => None,
         }
     }
 
@@ -113,14 +116,15 @@ impl Inject {
             Self::Mtls => {
                 return Err(Error::Unsupported("a client certificate as a header"));
             }
-            Self::Password | Self::SshKey | Self::KeyboardInteractive | Self::SshCertificate => {
+            Self::Password
+            | Self::SshKey
+            | Self::KeyboardInteractive
+            | Self::SshCertificate
+            | Self::SshAgent { .. } => {
                 return Err(Error::Unsupported("this mode of injection in HTTP"));
             }
             Self::Recipe(_) => {
                 return Err(Error::Unsupported("this mode of injection as one header"));
-            }
-            Self::Unsupported(_) => {
-                return Err(Error::Unsupported("the mode of injection of this credential"));
             }
         };
         if secret.is_empty() {
@@ -206,8 +210,6 @@ mod tests {
         check(&Inject::Bearer, "tok ", Err(Error::Unreadable("it begins or ends with a blank")));
         let form = "basic needs a secret of the form user:password";
         check(&Inject::Basic, "nocolon", Err(Error::Unreadable(form)));
-        let unsupported = Inject::Unsupported("sigv4".to_owned()).header(&Secret::from("x"));
-        assert_eq!(unsupported.unwrap_err().code().as_str(), "INJECTION_UNSUPPORTED");
         let ssh = Inject::SshKey.header(&Secret::from("x"));
         assert_eq!(ssh.unwrap_err().code().as_str(), "INJECTION_UNSUPPORTED");
     }

@@ -11,6 +11,7 @@ pub mod agent;
 pub mod batch;
 pub mod call;
 mod certificate;
+pub mod command;
 mod condition;
 pub mod credential;
 mod diagnostic;

@@ -28,6 +28,13 @@ pub struct ReconcileRule {
     pub committed: Option<Shows>,
     /// What shows that it was not, and will not be.
     pub rejected: Option<Shows>,
+    /// Who asks, and how often.
+    pub pace: Pace,
+}
+
+/// Who asks about a call in doubt, and how often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
     /// Whether the broker asks by itself.
     pub automatic: bool,
     /// How long it waits between two questions about one call.
@@ -76,9 +83,7 @@ impl JobRule {
             path: "/".to_owned(),
             committed: Some(self.done.clone()),
             rejected: self.failed.clone(),
-            automatic: true,
-            every: self.every,
-            max_queries: self.max_queries,
+            pace: Pace { automatic: true, every: self.every, max_queries: self.max_queries },
         }
     }
 }
@@ -97,7 +102,7 @@ pub struct Shows {
 /// The stable names of an operation that a query can use.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
-    /// The idempotency key that went out with it.
+    /// The idempotency key that went out with it; of a command, the release id.
     pub idempotency_key: Option<String>,
     /// The invocation's id.
     pub invocation_id: String,
@@ -111,7 +116,7 @@ pub(crate) const NAMES: [&str; 3] = ["idempotency_key", "invocation_id", "reques
 impl Names {
     fn get(&self, name: &str) -> Option<&str> {
         match name {
-            "idempotency_key" => self.idempotency_key.as_deref(),
+            "idempotency_key" | "release_id" => self.idempotency_key.as_deref(),
             "invocation_id" => Some(&self.invocation_id),
             "request_id" => self.request_id.as_deref(),
             _ => None,
@@ -148,20 +153,29 @@ pub(crate) fn names_of(template: &str) -> Result<Vec<&str>, QueryError> {
     Ok(parts(template)?.into_iter().filter_map(|(_, name)| name).collect())
 }
 
+/// A template with the names of one call in it, as `put` writes them.
+pub(crate) fn fill(
+    template: &str,
+    names: &Names,
+    put: impl Fn(&str, &mut String),
+) -> Result<String, QueryError> {
+    let mut filled = String::with_capacity(template.len() + 64);
+    for (literal, name) in parts(template)? {
+        filled.push_str(literal);
+        let Some(name) = name else { continue };
+        let value = names.get(name).ok_or_else(|| QueryError::Nameless(name.to_owned()))?;
+        put(value, &mut filled);
+    }
+    Ok(filled)
+}
+
 impl ReconcileRule {
     /// Path and query for one call; its names are percent-encoded.
     ///
     /// # Errors
     /// [`QueryError`] when the call lacks a name.
     pub fn target(&self, names: &Names) -> Result<String, QueryError> {
-        let mut target = String::with_capacity(self.path.len() + 64);
-        for (literal, name) in parts(&self.path)? {
-            target.push_str(literal);
-            let Some(name) = name else { continue };
-            let value = names.get(name).ok_or_else(|| QueryError::Nameless(name.to_owned()))?;
-            encode(value, &mut target);
-        }
-        Ok(target)
+        fill(&self.path, names, encode)
     }
 
     /// What a complete response shows: `Some(true)` that the operation was carried out,
@@ -186,14 +200,21 @@ impl Shows {
         if self.status.is_some_and(|wanted| wanted != status) {
             return false;
         }
-        let Some(pointer) = &self.pointer else { return self.status.is_some() };
+        match &self.pointer {
+            Some(pointer) => Self::leads(pointer, &self.equals, content),
+            None => self.status.is_some(),
+        }
+    }
+
+    /// Whether a JSON pointer into the content leads to one of the texts, or without any to something.
+    pub(crate) fn leads(pointer: &str, equals: &[String], content: &[u8]) -> bool {
         let Ok(value) = serde_json::from_slice::<Value>(content) else { return false };
         match value.pointer(pointer) {
             None | Some(Value::Null) => false,
-            Some(_) if self.equals.is_empty() => true,
-            Some(Value::String(text)) => self.equals.contains(text),
+            Some(_) if equals.is_empty() => true,
+            Some(Value::String(text)) => equals.contains(text),
             Some(found @ (Value::Bool(_) | Value::Number(_))) => {
-                self.equals.contains(&found.to_string())
+                equals.contains(&found.to_string())
             }
             Some(Value::Array(_) | Value::Object(_)) => false,
         }
@@ -221,9 +242,7 @@ mod tests {
             path: path.to_owned(),
             committed: Some(committed),
             rejected: Some(rejected),
-            automatic: false,
-            every: Duration::from_secs(30),
-            max_queries: 10,
+            pace: Pace { automatic: false, every: Duration::from_secs(30), max_queries: 10 },
         }
     }
 

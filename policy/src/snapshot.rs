@@ -301,6 +301,14 @@ impl Snapshot {
         })
     }
 
+    /// [`Snapshot::http_route`] for an SSH route (contract K-9).
+    #[must_use]
+    pub fn ssh_route(&self, name: &str, agent: &str) -> Option<SshGrant> {
+        let mut routes = self.ssh.routes().iter();
+        let admits = |names: &document::Names| names.as_ref().is_none_or(|n| n.contains(agent));
+        routes.find(|r| r.name == name && admits(&r.agents)).map(|route| route.grant.clone())
+    }
+
     fn open_egress(&self, host: &str, would_deny: Option<Code>) -> HttpGrant {
         let terms = self.defaults.terms.clone();
         HttpGrant {

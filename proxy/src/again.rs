@@ -7,7 +7,8 @@ use crate::answer::Finished;
 use crate::engine::{Job, now_ms};
 use crate::proxy::Shared;
 use crate::respond::Account;
-use crate::retry::{self, Action, Error};
+use crate::retry;
+use journal::action::{Action, Error};
 use journal::contract::{InvocationId, Outcome, Retry};
 use journal::{Call, Invocation, State};
 use policy::HttpGrant;
@@ -58,7 +59,7 @@ async fn automatically(shared: &Arc<Shared>, again: Again) -> bool {
     let until = Instant::now() + again.within;
     let mut made = false;
     for n in 0_u32.. {
-        let Ok(action) = Action::load(shared, again.first) else { break };
+        let Ok(action) = Action::load(&shared.journal, again.first) else { break };
         let standing = action.standing();
         match action.check(false) {
             Ok(_) | Err(Error::TooEarly { .. }) => {}
@@ -123,7 +124,7 @@ impl Job<'_> {
         if !automatically(&shared, again).await {
             return None;
         }
-        let action = Action::load(&shared, again.first).ok()?;
+        let action = Action::load(&shared.journal, again.first).ok()?;
         let standing = action.standing();
         let answering = shared.journal.answering(action.first.clone()).ok()?;
         if let State::Committed(_) = answering.state()

@@ -187,7 +187,7 @@ impl Job<'_> {
             message: error.to_string(),
             field: None,
             not_before_ms: not_before(verdict),
-            observation: Some(Observation { length_bytes, cause: error.cause() }),
+            observation: Some(Observation { length_bytes, cause: error.cause(), recording: None }),
         };
         let account = Account { hop: Some(next_hop.to_owned()), ..error.account(verdict) };
         if begun {

@@ -242,7 +242,9 @@ fn passing(
         if is("trailer") {
             return matches!(delivery, Delivery::Chunked | Delivery::HeldChunks);
         }
-        let reframed = delivery != Delivery::AsDeclared && is("content-length");
+        // A 204 has no content, and may not declare any (RFC 9110 section 8.6).
+        let unframed = delivery != Delivery::AsDeclared || response.status == 204;
+        let reframed = unframed && is("content-length");
         !(stays(name, fields) || reframed || (retry_forbidden && is("x-should-retry")))
     })
 }

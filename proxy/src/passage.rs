@@ -212,6 +212,7 @@ async fn close(mut call: Call, operation: &Operation, passed: Passed, message: &
         observation: Some(Observation {
             length_bytes: passed.to_caller,
             cause: passed.cause.to_owned(),
+            recording: None,
         }),
     };
     if let Err(error) = call.end(ended).await {

@@ -8,6 +8,7 @@ use crate::upstream::versions::Versions;
 use crate::{Ca, front, reconcile, retry};
 use async_trait::async_trait;
 use journal::Journal;
+use journal::action;
 use journal::contract::InvocationId;
 use policy::Policy;
 use policy::repeat::ReconcileRule;
@@ -141,23 +142,23 @@ impl Proxy {
     /// (contract T-2, K-6). Gives the attempt, whose outcome is on record.
     ///
     /// # Errors
-    /// [`retry::Error`]; nothing was dispatched then.
+    /// [`action::Error`]; nothing was dispatched then.
     pub async fn retry(
         &self,
         id: InvocationId,
         holder: &str,
-    ) -> Result<journal::Invocation, retry::Error> {
+    ) -> Result<journal::Invocation, action::Error> {
         retry::unattended(&self.shared, id, holder).await
     }
 
     /// Asks the origin once about the action that an invocation belongs to (contract K-7).
     ///
     /// # Errors
-    /// [`reconcile::Error`]; nothing was asked, or nothing could be recorded.
+    /// [`action::QueryError`]; nothing was asked, or nothing could be recorded.
     pub async fn reconcile(
         &self,
         id: InvocationId,
-    ) -> Result<reconcile::Reconciled, reconcile::Error> {
+    ) -> Result<action::Reconciled, action::QueryError> {
         reconcile::once(&self.shared, id).await
     }
 

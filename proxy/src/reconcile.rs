@@ -12,77 +12,17 @@ use crate::head::{self, Fields, Framing};
 use crate::incoming::Incoming;
 use crate::proxy::Shared;
 use crate::respond::Refusal;
-use crate::retry::{self, Action};
 use crate::target::Target;
 use bytes::Bytes;
-use journal::contract::{
-    Body, Code, InvocationId, KeepResult, Noted, Operation, Outcome, ResultCommitted, Retry,
-    Source, Verdict,
-};
-use journal::{Admission, Guard, Invocation, State, append, read, result};
+use journal::action::{self, Action, QueryError as Error, Reconciled};
+use journal::contract::{InvocationId, KeepResult, Operation, Outcome};
+use journal::{Admission, Guard, Invocation, State};
 use policy::HttpGrant;
-use policy::repeat::{JobRule, Names, QueryError, ReconcileRule};
+use policy::repeat::{JobRule, Names, ReconcileRule};
 use std::sync::Arc;
 
-/// The name of the note that a question leaves when its answer decides nothing.
-pub const INCONCLUSIVE: &str = "reconcile_inconclusive";
 /// Content of an answer that is looked at.
 const ANSWER_BYTES: usize = 1 << 20;
-
-/// Why nothing was asked.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Caller: nothing is in doubt.
-    #[error("the outcome of this call is not in doubt")]
-    NotInDoubt,
-    /// Caller: the route says nothing of how to ask.
-    #[error("the route of this call has no `reconcile`, or lets this agent use it no more")]
-    NoRule,
-    /// Caller: the call lacks the name that the route asks by.
-    #[error(transparent)]
-    Query(#[from] QueryError),
-    /// Caller: the call is not on record.
-    #[error("the invocation is not on record")]
-    NotFound,
-    /// Local: the question can't be put as a request.
-    #[error("the route's `reconcile` makes no valid request of this call")]
-    Malformed,
-    /// Local: the stored address of a job can't be read.
-    #[error("the stored address of the job can't be read: {0}")]
-    Stored(#[source] result::Error),
-    /// Local: the journal failed.
-    #[error("the journal takes no record now: {0}")]
-    Journal(#[from] append::Error),
-    /// Local: the journal can't be read.
-    #[error(transparent)]
-    Read(#[from] read::Error),
-}
-
-impl From<retry::Error> for Error {
-    fn from(error: retry::Error) -> Self {
-        match error {
-            retry::Error::Journal(error) => Self::Journal(error),
-            retry::Error::Read(error) => Self::Read(error),
-            retry::Error::NotAllowed(_)
-            | retry::Error::TooEarly { .. }
-            | retry::Error::UnderWay(_)
-            | retry::Error::Held { .. }
-            | retry::Error::NotFound
-            | retry::Error::NotStored
-            | retry::Error::PolicyChanged
-            | retry::Error::Stored(_) => Self::NotFound,
-        }
-    }
-}
-
-/// What a question brought.
-#[derive(Debug)]
-pub struct Reconciled {
-    /// The question, as an invocation.
-    pub query: Invocation,
-    /// What its answer shows of the call: carried out, or not; none: nothing.
-    pub shows: Option<Outcome>,
-}
 
 /// The host that a call went to.
 pub(crate) fn host_of(first: &Invocation) -> Option<String> {
@@ -105,9 +45,8 @@ pub(crate) fn rule_of(shared: &Shared, first: &Invocation) -> Option<(HttpGrant,
 
 /// Asks once about the action that the invocation belongs to.
 pub(crate) async fn once(shared: &Arc<Shared>, id: InvocationId) -> Result<Reconciled, Error> {
-    let action = Action::load(shared, id)?;
-    let attempts = || std::iter::once(&action.first).chain(&action.retries);
-    if !attempts().any(Invocation::is_in_doubt) {
+    let action = Action::load(&shared.journal, id)?;
+    if !action.attempts().any(Invocation::is_in_doubt) {
         return Err(Error::NotInDoubt);
     }
     let first = &action.first;
@@ -115,12 +54,12 @@ pub(crate) async fn once(shared: &Arc<Shared>, id: InvocationId) -> Result<Recon
     let names = Names {
         idempotency_key: first.operation().idempotency.map(|key| key.key),
         invocation_id: first.id().to_string(),
-        request_id: attempts().find_map(|attempt| attempt.evidence().remote_request_id),
+        request_id: action.attempts().find_map(|attempt| attempt.evidence().remote_request_id),
     };
     let path = if first.accepted().is_job() {
         status_path(shared, first.id()).await?
     } else {
-        rule.target(&names)?
+        rule.target(&names).map_err(|error| Error::Nameless(error.to_string()))?
     };
     let (query, content) = ask(shared, first, grant, &rule.method, &path).await?;
     let complete = matches!(query.state(), State::Committed(_));
@@ -128,42 +67,13 @@ pub(crate) async fn once(shared: &Arc<Shared>, id: InvocationId) -> Result<Recon
         let done = rule.shows(status, &content.unwrap_or_default())?;
         Some(if done { Outcome::Committed } else { Outcome::Rejected })
     });
-    record(shared, first, query.id(), shows).await?;
+    action.settle_by_query(&shared.journal, query.id(), shows).await?;
     Ok(Reconciled { query, shows })
-}
-
-/// Appends what the answer shows, or that it shows nothing.
-async fn record(
-    shared: &Shared,
-    first: &Invocation,
-    query: InvocationId,
-    shows: Option<Outcome>,
-) -> Result<(), Error> {
-    let verdict = match shows {
-        Some(Outcome::Committed) => Verdict::committed(Retry::Never, Code::Ok),
-        // A job that failed is a complete result of the job.
-        Some(Outcome::Rejected) if first.accepted().is_job() => {
-            Verdict::committed(Retry::Never, Code::RemoteFailed)
-        }
-        Some(Outcome::Rejected) => Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected),
-        Some(Outcome::Unknown | Outcome::NotAttempted) | None => {
-            let noted = Noted { name: INCONCLUSIVE.to_owned(), detail: query.to_string() };
-            let ticket =
-                shared.journal.record(first.id(), Source::RemoteQuery, Body::Noted(noted))?;
-            ticket.durable().await?;
-            return Ok(());
-        }
-    };
-    let late = ResultCommitted { observed_by: Some(query), ..ResultCommitted::of(verdict) };
-    shared.journal.settle_doubt(first, Source::RemoteQuery, &late).await?;
-    Ok(())
 }
 
 /// Where the status of a job is asked, as the service named it.
 async fn status_path(shared: &Shared, job: InvocationId) -> Result<String, Error> {
-    let journal = shared.journal.clone();
-    let stored = tokio::task::spawn_blocking(move || journal.request(job)).await;
-    let stored = stored.map_err(|_| Error::Malformed)?.map_err(Error::Stored)?;
+    let stored = action::stored(&shared.journal, job).await.map_err(Error::Stored)?;
     let head = crate::stored::restore(&stored.head).ok_or(Error::Malformed)?;
     let target = Target::absolute(&head.target).map_err(|_| Error::Malformed)?;
     Ok(target.path_and_query)

@@ -106,12 +106,16 @@ async fn responses_without_content_leave_the_connection_sound() {
         ("GET", "/204", 204),
         ("GET", "/304", 304),
         ("DELETE", "/204", 204),
+        ("GET", "/204-framed", 204),
         ("GET", "/ok", 200),
     ] {
         client.send(&world.secure_request(method, path, "", "")).await;
         let response = client.response(method).await;
         assert_eq!(response.status, status, "{method} {path}");
         assert_eq!(response.all("transfer-encoding").len(), 0, "{method} {path}");
+        // RFC 9110 section 8.6: a caller that believed one would wait for content.
+        let length = response.all("content-length").len();
+        assert!(status != 204 || length == 0, "{method} {path}: {}", response.head);
     }
     assert_eq!(world.secure.connections(), 1);
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use journal::contract::{Confirmation, SshEnd};
 use russh::server::{ChannelOpenHandle, Handle, Msg};
 use russh::{ChannelOpenFailure, ChannelWriteHalf, Sig};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -76,10 +77,22 @@ pub(crate) fn signal_name(signal: &Sig) -> &str {
     }
 }
 
+/// Who takes the output.
+enum Client {
+    /// A client on a channel of its own.
+    Channel { write: ChannelWriteHalf<Msg>, handle: Handle },
+    /// Nobody: the result is there to be fetched.
+    Nobody { _stays: watch::Sender<bool> },
+    /// The broker itself, which reads stdout afterwards.
+    Broker { stdout: Kept, _stays: watch::Sender<bool> },
+}
+
+/// The stdout of a command that the broker asked for.
+pub(crate) type Kept = Arc<Mutex<Vec<u8>>>;
+
 /// The client's side of one session channel.
 pub(crate) struct Downstream {
-    write: ChannelWriteHalf<Msg>,
-    handle: Handle,
+    client: Client,
     gone: watch::Receiver<bool>,
     stall: Duration,
     has_terminal: bool,
@@ -99,18 +112,36 @@ impl Downstream {
         stall: Duration,
         has_terminal: bool,
     ) -> Self {
+        let client = Client::Channel { write, handle };
+        Self { has_terminal, ..Self::of(client, gone, stall) }
+    }
+
+    fn of(client: Client, gone: watch::Receiver<bool>, stall: Duration) -> Self {
         Self {
-            write,
-            handle,
+            client,
             gone,
             stall,
-            has_terminal,
+            has_terminal: false,
             reply: None,
             is_forwarding: false,
             stalled: false,
             eof_sent: false,
             sent_bytes: 0,
         }
+    }
+
+    /// The side of a command that nobody waits for.
+    pub(crate) fn nobody() -> Self {
+        let (stays, gone) = watch::channel(false);
+        Self::of(Client::Nobody { _stays: stays }, gone, Duration::ZERO)
+    }
+
+    /// The side of a command that the broker asks for. Its output is bounded by the route.
+    pub(crate) fn kept() -> (Self, Kept) {
+        let (stays, gone) = watch::channel(false);
+        let stdout = Kept::default();
+        let client = Client::Broker { stdout: Arc::clone(&stdout), _stays: stays };
+        (Self::of(client, gone, Duration::ZERO), stdout)
     }
 
     /// Makes it a forwarding, whose opening is answered by what comes of it.
@@ -155,12 +186,23 @@ impl Downstream {
             return;
         }
         let length_bytes = data.len() as u64;
+        let write = match &self.client {
+            Client::Channel { write, .. } => write,
+            Client::Nobody { .. } => return,
+            Client::Broker { stdout, .. } => {
+                if extended.is_none() {
+                    let mut stdout = stdout.lock().unwrap_or_else(PoisonError::into_inner);
+                    stdout.extend_from_slice(&data);
+                }
+                return;
+            }
+        };
         // Not cancel-safe: after a cut write nothing is written here any more.
         let sent = tokio::select! {
             sent = async {
                 match extended {
-                    None => self.write.data_bytes(data).await,
-                    Some(code) => self.write.extended_data_bytes(code, data).await,
+                    None => write.data_bytes(data).await,
+                    Some(code) => write.extended_data_bytes(code, data).await,
                 }
             } => sent.is_ok(),
             () = raised(&mut self.gone) => false,
@@ -175,9 +217,12 @@ impl Downstream {
 
     /// Tells the client that both streams have ended.
     pub(crate) async fn eof(&mut self) {
-        if !self.is_gone() && !self.eof_sent {
+        if let Client::Channel { write, .. } = &self.client
+            && !self.is_gone()
+            && !self.eof_sent
+        {
             self.eof_sent = true;
-            self.bounded(self.write.eof()).await;
+            self.bounded(write.eof()).await;
         }
     }
 
@@ -185,11 +230,12 @@ impl Downstream {
     /// stays open.
     pub(crate) async fn end(&mut self, end: &End) -> Option<Confirmation> {
         self.eof().await;
+        let Client::Channel { write, handle } = &self.client else { return None };
         match end {
-            End::Status(status) => self.bounded(self.write.exit_status(*status)).await,
+            End::Status(status) => self.bounded(write.exit_status(*status)).await,
             End::Signal { signal, core_dumped, message, language } => {
-                let id = self.write.id();
-                let request = self.handle.exit_signal_request(
+                let id = write.id();
+                let request = handle.exit_signal_request(
                     id,
                     signal.clone(),
                     *core_dumped,
@@ -199,14 +245,25 @@ impl Downstream {
                 self.bounded(request).await;
             }
             End::Closed if self.is_forwarding => {}
-            End::Closed => self.bounded(self.write.exit_status(0)).await,
+            End::Closed => self.bounded(write.exit_status(0)).await,
         }
-        self.is_confirmed().await.then_some(Confirmation::Protocol)
+        let handle = handle.clone();
+        self.is_confirmed(&handle).await.then_some(Confirmation::Protocol)
     }
 
     /// Closes the channel.
     pub(crate) async fn close(self) {
-        self.bounded(self.write.close()).await;
+        if let Client::Channel { write, .. } = &self.client {
+            self.bounded(write.close()).await;
+        }
+    }
+
+    /// Says something on stderr, if that is still open.
+    pub(crate) async fn explain(&mut self, text: &str) {
+        if !self.eof_sent {
+            let text = if self.has_terminal { text.replace('\n', "\r\n") } else { text.to_owned() };
+            self.send(Some(1), Bytes::from(text)).await;
+        }
     }
 
     /// Explains on stderr why there is no committed result, and ends with exit status 255, which is
@@ -217,15 +274,14 @@ impl Downstream {
             return reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await;
         }
         if self.is_forwarding {
-            return self.bounded(self.write.close()).await;
+            return self.close().await;
         }
-        if !self.eof_sent {
-            let text = if self.has_terminal { text.replace('\n', "\r\n") } else { text.to_owned() };
-            self.send(Some(1), Bytes::from(text)).await;
-        }
+        self.explain(text).await;
         self.eof().await;
-        self.bounded(self.write.exit_status(255)).await;
-        self.bounded(self.write.close()).await;
+        if let Client::Channel { write, .. } = &self.client {
+            self.bounded(write.exit_status(255)).await;
+        }
+        self.close().await;
     }
 
     /// Asks the client something that it answers in order, after all that was sent before.
@@ -233,11 +289,11 @@ impl Downstream {
     /// The engine's handle has no keepalive of its own. Ending a forwarding that was never begun is
     /// a global request with a reply, refused by every client (RFC 4254 section 4). An answer that
     /// is missing because the session ended shows as a client that is gone.
-    async fn is_confirmed(&mut self) -> bool {
+    async fn is_confirmed(&mut self, handle: &Handle) -> bool {
         if self.is_gone() {
             return false;
         }
-        let question = self.handle.cancel_forward_tcpip(String::new(), 0);
+        let question = handle.cancel_forward_tcpip(String::new(), 0);
         let answered = tokio::select! {
             biased;
             () = raised(&mut self.gone) => false,

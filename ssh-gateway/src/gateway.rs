@@ -6,12 +6,15 @@ use crate::delivery::Deliveries;
 use crate::door::Door;
 use crate::flag::raised;
 use crate::hop::Hop;
+use crate::invocation::{self, Repeater};
 use crate::jump;
 use crate::line::{Line, Stream};
 use crate::request::Agent;
 use crate::{Identity, Options, algorithms, alive};
-use journal::Journal;
+use journal::contract::InvocationId;
+use journal::{Invocation, Journal, action};
 use policy::Policy;
+use policy::repeat::Pace;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -136,6 +139,34 @@ impl Gateway {
             connections: Arc::default(),
             unauthenticated: Arc::default(),
         })
+    }
+
+    /// Makes one more attempt of the action that an invocation belongs to, in the name of `holder`
+    /// (contract T-2, K-6, K-9). Gives the attempt, whose outcome is on record.
+    ///
+    /// # Errors
+    /// [`action::Error`]; nothing was dispatched then.
+    pub async fn retry(&self, id: InvocationId, holder: &str) -> Result<Invocation, action::Error> {
+        let _under_way = self.shared.under_way();
+        action::once(&self.shared.journal, &Repeater(&self.shared), id, holder).await
+    }
+
+    /// Asks the target once about the action that an invocation belongs to (contract K-7, K-9).
+    ///
+    /// # Errors
+    /// [`action::QueryError`]; nothing was asked, or nothing could be recorded.
+    pub async fn reconcile(
+        &self,
+        id: InvocationId,
+    ) -> Result<action::Reconciled, action::QueryError> {
+        let _under_way = self.shared.under_way();
+        invocation::ask(&self.shared, id).await
+    }
+
+    /// Who asks about a call in doubt, and how often, by its route as it is now; none: nobody can.
+    #[must_use]
+    pub fn pace(&self, first: &Invocation) -> Option<Pace> {
+        invocation::rule_of(&self.shared, first).map(|(_, rule)| rule.pace)
     }
 
     /// Takes connections until `shutdown` turns true (or its sender is gone), then no new commands;

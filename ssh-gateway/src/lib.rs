@@ -24,6 +24,7 @@
 //! and a refusal is told by stderr and exit status 255.
 
 mod address;
+mod agent;
 mod algorithms;
 mod alive;
 mod cast;
@@ -55,6 +56,7 @@ mod respond;
 mod seen;
 mod sftp;
 mod spool;
+mod stored;
 mod tally;
 mod upstream;
 

@@ -175,7 +175,7 @@ async fn relay(
             .to_owned(),
         field: None,
         not_before_ms: None,
-        observation: Some(Observation { length_bytes, cause: cause.to_owned() }),
+        observation: Some(Observation { length_bytes, cause: cause.to_owned(), recording: None }),
     }
 }
 

@@ -1,5 +1,6 @@
-//! The gateway's own commands, `ssh AGENT@GATEWAY inv ...`: reads of the agent's own invocations
-//! (contract E-5, R-3). None of them is an invocation, so none is recorded.
+//! The gateway's own commands, `ssh AGENT@GATEWAY inv ...`: reads of the agent's own invocations, and
+//! what the record lets be done with them (contract E-5, R-3, T-2). None of them is an invocation, so
+//! none is recorded; what `retry` and `reconcile` send is.
 //!
 //! Exit status 0: done; 1: asked for properly, but the answer is no; 2: wrong usage.
 
@@ -26,6 +27,8 @@ This is the SSH gateway of Affiant.
   ssh AGENT@GATEWAY inv events ID
   ssh AGENT@GATEWAY inv result ID [--stream stdout|stderr] [--from BYTE]
   ssh AGENT@GATEWAY inv decide ID
+  ssh AGENT@GATEWAY inv retry ID
+  ssh AGENT@GATEWAY inv reconcile ID
   ssh AGENT@GATEWAY inv ack ID
 ";
 
@@ -131,7 +134,7 @@ fn parse(words: &[&str]) -> Result<Ask, String> {
         "list" => &["--outcome", "--phase", "--since", "--limit", "--cursor"],
         "show" => &["--wait"],
         "result" => &["--from", "--stream"],
-        "events" | "decide" | "ack" => &[],
+        "events" | "decide" | "retry" | "reconcile" | "ack" => &[],
         other => return Err(format!("there is no command `inv {}`", shown(other))),
     };
     let mut path = "/v1/invocations".to_owned();
@@ -150,6 +153,8 @@ fn parse(words: &[&str]) -> Result<Ask, String> {
         "events" => "/events",
         "result" => "/result",
         "decide" => "/decision",
+        "retry" => "/retry",
+        "reconcile" => "/reconcile",
         "ack" => "/ack",
         _ => "",
     });
@@ -170,7 +175,8 @@ fn parse(words: &[&str]) -> Result<Ask, String> {
     if !query.is_empty() {
         path = format!("{path}?{}", query.join("&"));
     }
-    let method = if *verb == "ack" { Method::POST } else { Method::GET };
+    let acts = matches!(*verb, "ack" | "retry" | "reconcile");
+    let method = if acts { Method::POST } else { Method::GET };
     Ok(Ask { method, path, from, is_result: *verb == "result", names_stream })
 }
 
@@ -259,6 +265,8 @@ mod tests {
         let stderr = "inv result act_01 --stream stderr --from 7";
         check(stderr, Ok("GET /v1/invocations/act_01/result?stream=stderr"));
         check("inv ack act_01", Ok("POST /v1/invocations/act_01/ack"));
+        check("inv retry act_01", Ok("POST /v1/invocations/act_01/retry"));
+        check("inv reconcile act_01", Ok("POST /v1/invocations/act_01/reconcile"));
         check("inv show act_01/../../vault", Err("an invocation id looks like act_01J9Z..."));
         check("inv show", Err("`inv show` needs an id"));
         check("inv list --agent other", Err("`inv list` has no option --agent"));

@@ -151,6 +151,10 @@ impl<'a> Relay<'a> {
         self.flush().await;
         self.keeper.finish(self.call, self.seen.end.as_ref()).await;
         self.seen.completed = self.grant.is_completed_by(self.last_line.line());
+        self.seen.is_refusal = match &self.seen.end {
+            Some(End::Status(status)) => self.grant.refused_status == Some(*status),
+            Some(End::Signal { .. } | End::Closed) | None => false,
+        };
         self.seen.redacted = self.filters.iter().any(Redactor::found);
         self.seen
     }

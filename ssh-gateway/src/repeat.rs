@@ -12,6 +12,7 @@ use journal::contract::{
 use journal::{Delivery, Filter, Invocation, Journal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
+use zeroize::Zeroizing;
 
 /// Bytes of stdin that are read ahead at most.
 const AHEAD_BYTES: usize = 8 << 20;
@@ -197,6 +198,33 @@ impl Ahead {
             (true, false, false) | (false, false, false) | (false, _, true) => Match::Unclear,
         }
     }
+}
+
+/// The whole of stdin, read ahead and put back; none if it is longer than the limit or does not end
+/// soon. A stdin that says nothing is not waited for.
+pub(crate) async fn whole_input(
+    spool: &mut Spool,
+    limit_bytes: usize,
+) -> Option<Zeroizing<Vec<u8>>> {
+    let (mut bytes, mut taken) = (Zeroizing::new(Vec::new()), Vec::new());
+    let mut deadline = Instant::now() + SILENCE;
+    let mut is_whole = false;
+    while !is_whole && bytes.len() <= limit_bytes {
+        let Ok(Some(input)) = tokio::time::timeout_at(deadline, spool.next()).await else { break };
+        match &input {
+            Input::Data(data) => {
+                if bytes.is_empty() {
+                    deadline = Instant::now() + AHEAD_TIME;
+                }
+                bytes.extend_from_slice(data);
+            }
+            Input::Eof => is_whole = true,
+            Input::WindowChange(_) | Input::Signal(_) => {}
+        }
+        taken.push(input);
+    }
+    spool.put_back(taken);
+    (is_whole && bytes.len() <= limit_bytes).then_some(bytes)
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use journal::contract::{Digest, Fingerprint};
 use policy::{SshAction, SshRequest};
 use russh::Pty;
 
-/// The variable by which a caller names the invocation itself (contract K-10). Never passed on.
+/// The variable by which a caller names the invocation itself (contract K-10). It passes on as the name
+/// of the action, and only where the route's list says so.
 pub(crate) const INVOCATION_VARIABLE: &str = "AFFIANT_INVOCATION";
 
 /// Variables per channel at most.
@@ -28,6 +29,15 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
+    /// The place that a record names, for an agent.
+    pub(crate) fn of_record(agent: Agent, target: &str) -> Option<Self> {
+        let (user, place) = target.strip_prefix("ssh://")?.rsplit_once('@')?;
+        let (host, port) = place.rsplit_once(':')?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let (host, user) = (bare.to_owned(), user.to_owned());
+        Some(Self { agent, host, port: port.parse().ok()?, user })
+    }
+
     /// The target as records name it.
     pub(crate) fn target(&self) -> String {
         let Self { host, port, user, .. } = self;
@@ -230,5 +240,10 @@ mod tests {
         assert_eq!(destination().target(), "ssh://u@h:22");
         let literal = Destination { host: "::1".into(), ..destination() };
         assert_eq!(literal.target(), "ssh://u@[::1]:22");
+        for known in [destination(), literal, Destination { user: "a@b".into(), ..destination() }] {
+            let read = Destination::of_record(known.agent.clone(), &known.target()).unwrap();
+            assert_eq!((&read.host, &read.user, read.port), (&known.host, &known.user, 22));
+        }
+        assert!(Destination::of_record(destination().agent, "https://h:443/").is_none());
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct Seen {
     pub(crate) violation: Option<&'static str>,
     /// Whether the last line of stdout met the route's mark of completion.
     pub(crate) completed: Option<bool>,
+    /// Whether the exit status says, by the route's contract, that nothing was changed (contract K-9).
+    pub(crate) is_refusal: bool,
     /// Whether it was a forwarding, which ends by its close alone.
     pub(crate) is_forwarding: bool,
     /// Why the gateway stopped reading.

@@ -232,9 +232,10 @@ impl Sftp {
         for (_, what) in left {
             done.extend(unanswered(what, &mut self.files));
         }
-        let mut open: Vec<File> = self.files.drain().map(|(_, file)| file).collect();
-        open.sort_unstable_by(|one, other| one.path.cmp(&other.path));
-        done.extend(open.into_iter().map(|file| closed(&file, "NOT_CLOSED")));
+        // One path may be open twice; its handles tell which comes first.
+        let mut open: Vec<(Vec<u8>, File)> = self.files.drain().collect();
+        open.sort_unstable_by(|(one, a), (other, b)| (&a.path, one).cmp(&(&b.path, other)));
+        done.extend(open.iter().map(|(_, file)| closed(file, "NOT_CLOSED")));
         self.totals.operations += done.len() as u64;
         done
     }

@@ -54,6 +54,19 @@ impl Spool {
 }
 
 impl Spool {
+    /// Input that is there already, and ends.
+    pub(crate) fn stored(content: Bytes) -> Self {
+        let (flag, overflow) = watch::channel(false);
+        tokio::spawn(stay_down(flag));
+        let data = (!content.is_empty()).then_some(Input::Data(content));
+        Self {
+            returned: data.into_iter().chain([Input::Eof]).collect(),
+            inputs: mpsc::unbounded_channel().1,
+            overflow,
+            line: Line::new(0),
+        }
+    }
+
     /// Puts back what was taken, in order: it comes first again. The caller bounds it.
     pub(crate) fn put_back(&mut self, inputs: Vec<Input>) {
         for input in inputs.into_iter().rev() {
@@ -93,10 +106,14 @@ pub(crate) fn spool(mut read: ChannelReadHalf, line: Arc<Line>) -> (Spool, watch
         }
         drop(sender);
         gone.send_replace(true);
-        // The flag of an overflow that never was stays down until nobody looks any more.
-        overflow.closed().await;
+        stay_down(overflow).await;
     });
     (spool, is_gone)
+}
+
+/// The flag of an overflow that never was stays down until nobody looks any more.
+async fn stay_down(overflow: watch::Sender<bool>) {
+    overflow.closed().await;
 }
 
 /// Queues one message; false when nothing more is to be queued.

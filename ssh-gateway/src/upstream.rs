@@ -17,15 +17,16 @@ pub(crate) use error::Error;
 
 use crate::Options;
 use crate::address;
+use crate::agent::{self, AgentKey};
 use crate::algorithms;
 use crate::known_hosts::Place;
-use crate::request::{Preparation, Request, Terminal};
+use crate::request::{INVOCATION_VARIABLE, Preparation, Request, Terminal};
 use error::{tcp_code, timeout_at};
 use journal::Dispatched;
-use journal::contract::{PeerIdentity, SetupAttempt, SetupStage};
+use journal::contract::{InvocationId, PeerIdentity, SetupAttempt, SetupStage};
 use policy::{Secret, SshGrant};
 use russh::client::{AuthResult, Handle, KeyboardInteractiveAuthResponse, Msg};
-use russh::keys::{Certificate, PrivateKey, PrivateKeyWithHashAlg};
+use russh::keys::{Certificate, HashAlg, PrivateKey, PrivateKeyWithHashAlg};
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, MethodSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub(crate) enum Login {
     Password(Secret),
     /// A secret that answers every hidden question.
     Answer(Secret),
+    /// A key that an agent signs with.
+    Agent(AgentKey),
     /// A key of this session alone, with a certificate for it.
     Certificate(Arc<PrivateKey>, Box<Certificate>),
 }
@@ -58,6 +61,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) user: &'a str,
     pub(crate) login: &'a Login,
     pub(crate) preparation: &'a Preparation,
+    /// The action, by its first attempt: its name for a target that is told one.
+    pub(crate) operation: InvocationId,
     /// Whether a channel for a command is needed; a forwarding opens its own at dispatch.
     pub(crate) session_channel: bool,
 }
@@ -367,13 +372,16 @@ async fn login(
                 session.authenticate_password(plan.user, password).await
             }
             Login::Key(key) => {
-                let hash = if key.algorithm().is_rsa() {
-                    session.best_supported_rsa_hash().await?.flatten().or(SHA512)
-                } else {
-                    None
-                };
+                let hash = hash_for(session, key.algorithm().is_rsa()).await?;
                 let key = PrivateKeyWithHashAlg::new(Arc::clone(key), hash);
                 session.authenticate_publickey(plan.user, key).await
+            }
+            Login::Agent(held) => {
+                let hash = hash_for(session, held.is_rsa()).await?;
+                match agent::log_in(held, session, plan.user, hash).await? {
+                    Ok(result) => Ok(result),
+                    Err(error) => return Ok(Err(error)),
+                }
             }
             Login::Certificate(key, certificate) => {
                 let (key, certificate) = (Arc::clone(key), (**certificate).clone());
@@ -381,8 +389,13 @@ async fn login(
             }
             Login::Answer(secret) => answer(session, plan.user, secret).await,
         }
+        .map(Ok)
     };
-    let result = timeout_at(deadline, stage, authenticating).await?;
+    let result = match timeout_at(deadline, stage, authenticating).await? {
+        Ok(Ok(result)) => Ok(result),
+        Ok(Err(error)) => return Err(Error::Credential(error)),
+        Err(error) => Err(error),
+    };
     match result {
         Ok(AuthResult::Success) => Ok(()),
         // A connection that is lost here also looks like a refusal.
@@ -390,6 +403,17 @@ async fn login(
         Ok(AuthResult::Failure { .. }) => Err(Error::LoginRefused),
         Err(_) => Err(Error::Closed(stage)),
     }
+}
+
+/// What the key signs with, if that is not settled by its kind.
+async fn hash_for(
+    session: &mut Handle<Verifier>,
+    is_rsa: bool,
+) -> Result<Option<HashAlg>, russh::Error> {
+    if !is_rsa {
+        return Ok(None);
+    }
+    Ok(session.best_supported_rsa_hash().await?.flatten().or(SHA512))
 }
 
 /// Rounds of questions that are answered.
@@ -421,7 +445,7 @@ async fn answer(
 }
 
 /// What an RSA key signs with when the target names nothing; never SHA-1.
-const SHA512: Option<russh::keys::HashAlg> = Some(russh::keys::HashAlg::Sha512);
+const SHA512: Option<HashAlg> = Some(HashAlg::Sha512);
 
 /// Terminal and variables. Answers whether the terminal was refused: OpenSSH goes on without.
 async fn prepare(
@@ -435,6 +459,10 @@ async fn prepare(
     let passing = preparation.variables.iter();
     for (name, value) in passing.filter(|(name, _)| plan.grant.passes_variable(name)) {
         channel.set_env(false, name.as_str(), value.as_str()).await.map_err(closed)?;
+    }
+    if plan.grant.passes_variable(INVOCATION_VARIABLE) {
+        let id = plan.operation.to_string();
+        channel.set_env(false, INVOCATION_VARIABLE, id).await.map_err(closed)?;
     }
     let Some(Terminal { term, size: [columns, rows, width, height], modes }) =
         &preparation.terminal

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::process::Child;
 
 /// One client connection that everything shares; `forward` is open to the target's own host.
@@ -110,10 +110,11 @@ async fn a_dead_destination_blocks_nothing_else() {
         }
     };
     within(full).await;
-    let near = free_port();
-    let forward = format!("127.0.0.1:{near}:{place}");
+    let folder = tempfile::tempdir().unwrap();
+    let near = folder.path().join("near");
+    let forward = format!("{}:{place}", near.display());
     let Some(shared) = Shared::start("", &["-L", &forward]).await else { return };
-    let mut waiting = TcpStream::connect(("127.0.0.1", near)).await.unwrap();
+    let mut waiting = UnixStream::connect(&near).await.unwrap();
     waiting.write_all(b"x").await.unwrap();
     assert_eq!(out(&shared.run("echo alive").await), "alive\n");
 }
@@ -131,12 +132,13 @@ async fn a_broken_forwarding_stays_in_its_channel() {
             stream.set_zero_linger().unwrap();
         }
     });
-    let near = free_port();
-    let forward = format!("127.0.0.1:{near}:{place}");
+    let folder = tempfile::tempdir().unwrap();
+    let near = folder.path().join("near");
+    let forward = format!("{}:{place}", near.display());
     let Some(shared) = Shared::start("", &["-L", &forward]).await else { return };
     let mut running = shared.command("sleep 1.5; echo done").spawn().unwrap();
     for _ in 0..5 {
-        let mut stream = TcpStream::connect(("127.0.0.1", near)).await.unwrap();
+        let mut stream = UnixStream::connect(&near).await.unwrap();
         stream.write_all(b"abc").await.unwrap();
         let mut rest = Vec::new();
         drop(within(stream.read_to_end(&mut rest)).await);
@@ -166,13 +168,23 @@ async fn the_first_bytes_of_a_forwarding_arrive() {
 #[tokio::test]
 async fn a_socks_port_beside_a_script_works() {
     let Some(shared) = Shared::start("", &[]).await else { return };
-    let port = free_port();
-    let mut script = shared.bench.ssh(&["-T", "-D", &port.to_string(), "t", "bash"]);
-    let mut script = script.stdin(Stdio::piped()).spawn().unwrap();
-    let mut stdin = script.stdin.take().unwrap();
-    stdin.write_all(b"echo ready\n").await.unwrap();
-    let mut ready = [0; 6];
-    within(script.stdout.as_mut().unwrap().read_exact(&mut ready)).await.unwrap();
+    let (script, mut stdin, port) = loop {
+        let port = free_port();
+        let forward = port.to_string();
+        let strict = "ExitOnForwardFailure=yes";
+        let mut script = shared.bench.ssh(&["-T", "-o", strict, "-D", &forward, "t", "bash"]);
+        let mut script = script.stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = script.stdin.take().unwrap();
+        drop(stdin.write_all(b"echo ready\n").await);
+        let mut ready = [0; 6];
+        let read = within(script.stdout.as_mut().unwrap().read_exact(&mut ready)).await;
+        // Another program can take the port meanwhile: then it is another port.
+        if read.is_ok() {
+            break (script, stdin, port);
+        }
+        let said = err(&within(script.wait_with_output()).await.unwrap());
+        assert!(said.contains("in use"), "{said}");
+    };
     let mut socks = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let target = shared.bench.sshd.address.port().to_be_bytes();
     socks.write_all(&[5, 1, 0]).await.unwrap();

@@ -245,9 +245,10 @@ async fn d_4_r_2_the_result_of_a_client_that_left_is_kept_and_answers_a_repeat()
 async fn c_1_setup_failures_are_not_attempted() {
     let (home, target) = demo_home("").await;
     let client = home.client().await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let closed = free.local_addr().unwrap();
-    drop(free);
+    // Bound and not listening: it refuses, and nobody else gets it.
+    let refusing = tokio::net::TcpSocket::new_v4().unwrap();
+    refusing.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let closed = refusing.local_addr().unwrap();
     let other = ssh_gateway::demo::Target::start().await.unwrap();
     let good = common::policy_text(target.address(), &target.host_key(), "");
     let mismatch = common::policy_text(target.address(), &other.host_key(), "");

@@ -14,7 +14,7 @@ mod common;
 use common::openssh::{Bench, Sshd, err, out};
 use common::{AGENT, demo_home, demo_home_with, envelope, facts, policy_text, within};
 use futures::stream::{self, StreamExt as _};
-use journal::contract::{Code, Outcome, Phase};
+use journal::contract::{Code, Envelope, Outcome, Phase};
 use ssh_gateway::Options;
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -235,18 +235,20 @@ async fn a_quiet_command_outlives_the_keepalives() {
     assert_eq!((out(&output).as_str(), output.status.code()), ("ok\n", Some(0)));
 }
 
+/// Runs a command that does not get as far as the target.
+async fn set_up_failed(bench: &Bench) -> Envelope {
+    let told = envelope(&bench.run("id").await.stderr);
+    let (phase, outcome, _) = facts(&told);
+    assert_eq!((phase, outcome), (Phase::ConnectionSetup, Outcome::NotAttempted));
+    told
+}
+
 /// C-1: a target that can do nothing safe gets no login.
 #[tokio::test]
 async fn c_1_a_target_with_old_algorithms_only_is_not_attempted() {
     let old = "MACs hmac-sha1\nCiphers aes128-ctr";
     let Some(bench) = Bench::start_with("", old, Options::default()).await else { return };
-    let output = bench.run("id").await;
-    let told = envelope(&output.stderr);
-    let verdict = told.error.verdict;
-    assert_eq!(
-        (verdict.phase(), verdict.outcome()),
-        (Phase::ConnectionSetup, Outcome::NotAttempted)
-    );
+    set_up_failed(&bench).await;
     assert!(!bench.sshd.log().contains("Accepted"));
 }
 
@@ -255,14 +257,7 @@ async fn c_1_a_target_with_old_algorithms_only_is_not_attempted() {
 async fn c_2_a_target_without_sessions_is_not_attempted() {
     let none = "MaxSessions 0";
     let Some(bench) = Bench::start_with("", none, Options::default()).await else { return };
-    let output = bench.run("id").await;
-    let told = envelope(&output.stderr);
-    let verdict = told.error.verdict;
-    assert_eq!(
-        (verdict.phase(), verdict.outcome()),
-        (Phase::ConnectionSetup, Outcome::NotAttempted)
-    );
-    let attempts = told.evidence.attempts;
+    let attempts = set_up_failed(&bench).await.evidence.attempts;
     assert_eq!(attempts.last().unwrap().stage, journal::contract::SetupStage::SshChannel);
 }
 

@@ -167,6 +167,14 @@ async fn variables_pass_by_the_routes_list() {
         let output = within(bench.ssh(&["-o", set, "t", line]).output()).await.unwrap();
         assert_eq!(out(&output), expected, "{}", err(&output));
     }
+    // K-9: the id of the invocation goes to a target whose route says so.
+    for (list, passes) in [("*", true), ("AFFIANT_*", true), ("FOO_*", false)] {
+        bench.apply("ssh-key", &format!("{route}\nenv = [\"{list}\"]"));
+        let output = bench.run("echo $AFFIANT_INVOCATION").await;
+        let id = bench.home.newest().await.id().to_string();
+        let expected = if passes { format!("{id}\n") } else { "\n".to_owned() };
+        assert_eq!(out(&output), expected, "{list}");
+    }
 }
 
 /// Forwarding through the target leads where policy lets it, and is on record with its bytes.

@@ -49,7 +49,7 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
         }
         Inv::Play { id, speed } => {
             let recording =
-                client.expect(Method::GET, &path(&id, "/result")?, Bytes::new()).await?;
+                client.expect(Method::GET, &path(&id, "/recording")?, Bytes::new()).await?;
             super::play::play(recording.body(), speed)?;
             Ok(ExitCode::SUCCESS)
         }

@@ -14,7 +14,7 @@ use journal::{Invocation, Journal, Standing};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Longest note of an operator.
 const MAX_NOTE: usize = 1024;
@@ -65,14 +65,14 @@ pub(super) async fn retry(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let first = find_first(&state.journal, &caller, &id)?;
-    let proxy = state.proxy.get().and_then(Weak::upgrade).ok_or_else(no_server)?;
+    let engines = state.engines.get().cloned().ok_or_else(no_server)?;
     let holder = match &caller {
         Caller::Operator => "operator".to_owned(),
         Caller::Agent(agent) => format!("agent {agent}"),
     };
     let first_id = first.id();
     // Apart: an attempt goes on to its end when its caller goes away.
-    let attempt = tokio::spawn(async move { proxy.retry(first_id, &holder).await });
+    let attempt = tokio::spawn(async move { engines.retry(&first, &holder).await });
     let attempt = attempt.await.map_err(|error| internal(&error))?.map_err(|e| refused(&e))?;
     let first = find(&state.journal, &caller, &first_id.to_string())?;
     let standing = state.journal.standing(&first).map_err(|error| internal(&error))?;
@@ -89,8 +89,8 @@ fn no_server() -> Problem {
 }
 
 /// Why nothing was sent.
-fn refused(error: &proxy::retry::Error) -> Problem {
-    use proxy::retry::Error;
+fn refused(error: &journal::action::Error) -> Problem {
+    use journal::action::Error;
     let code = match error {
         Error::NotAllowed(standing) => {
             return Problem::new(ProblemCode::RetryNotAllowed, error.to_string())
@@ -108,16 +108,16 @@ fn refused(error: &proxy::retry::Error) -> Problem {
     Problem::new(code, error.to_string())
 }
 
-/// `POST /v1/invocations/{id}/reconcile`: asks the origin what happened (contract K-7).
+/// `POST /v1/invocations/{id}/reconcile`: asks the remote what happened (contract K-7).
 pub(super) async fn reconcile(
     Extract(state): Extract<Arc<State>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let first = find_first(&state.journal, &caller, &id)?;
-    let proxy = state.proxy.get().and_then(Weak::upgrade).ok_or_else(no_server)?;
+    let engines = state.engines.get().cloned().ok_or_else(no_server)?;
     let first_id = first.id();
-    let asked = tokio::spawn(async move { proxy.reconcile(first_id).await });
+    let asked = tokio::spawn(async move { engines.reconcile(&first).await });
     let asked = asked.await.map_err(|error| internal(&error))?.map_err(|e| not_asked(&e))?;
     let first = find(&state.journal, &caller, &first_id.to_string())?;
     let standing = state.journal.standing(&first).map_err(|error| internal(&error))?;
@@ -131,11 +131,11 @@ pub(super) async fn reconcile(
 }
 
 /// Why nothing was asked.
-fn not_asked(error: &proxy::reconcile::Error) -> Problem {
-    use proxy::reconcile::Error;
+fn not_asked(error: &journal::action::QueryError) -> Problem {
+    use journal::action::QueryError as Error;
     let code = match error {
         Error::NotInDoubt => ProblemCode::NotInDoubt,
-        Error::NoRule | Error::Query(_) | Error::Malformed => ProblemCode::NotReconcilable,
+        Error::NoRule | Error::Nameless(_) | Error::Malformed => ProblemCode::NotReconcilable,
         Error::NotFound => ProblemCode::NoSuchInvocation,
         Error::Stored(journal::result::Error::Locked) => ProblemCode::VaultLocked,
         Error::Stored(journal::result::Error::Expired) => ProblemCode::ResultExpired,
@@ -203,12 +203,12 @@ pub(super) async fn waiting(
         Caller::Operator => None,
         Caller::Agent(agent) => Some(agent),
     };
-    let (journal, proxy) = (state.journal.clone(), state.proxy.get().and_then(Weak::upgrade));
+    let (journal, engines) = (state.journal.clone(), state.engines.get().cloned());
     let found = tokio::task::spawn_blocking(move || {
         let mut found = in_doubt(&journal, agent.as_deref(), usize::MAX)?;
         // What the broker still asks about by itself waits for nobody else.
         found.retain(|(first, _)| {
-            !proxy.as_ref().is_some_and(|proxy| reconciler::goes_on(&journal, proxy, first))
+            !engines.as_ref().is_some_and(|engines| reconciler::goes_on(&journal, engines, first))
         });
         found.truncate(limit);
         Ok::<_, journal::read::Error>(found)

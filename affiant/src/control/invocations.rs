@@ -296,6 +296,24 @@ pub(super) async fn result(
     Ok(response)
 }
 
+/// `GET /v1/invocations/{id}/recording`: what was recorded of an SSH session, whatever its outcome; of
+/// one in doubt that is no result (contract S-2), and its reading confirms nothing.
+pub(super) async fn recording(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let invocation = find(&state.journal, &caller, &id)?;
+    let (journal, id) = (state.journal.clone(), invocation.id());
+    let read = tokio::task::spawn_blocking(move || {
+        let mut stored = journal.recording(id).map_err(refused)?;
+        let content = stored.read_to_end().map_err(refused)?;
+        Ok::<_, Problem>(Stored { head: None, length_bytes: content.len() as u64, content })
+    });
+    let stored = read.await.map_err(|error| internal(&error))??;
+    render(&invocation, stored, None)
+}
+
 fn record_fetched(journal: &Journal, id: InvocationId) {
     let body = Body::ResultDelivered(Delivered { confirmation: Confirmation::Fetched });
     match journal.record(id, Source::TransportObserved, body) {

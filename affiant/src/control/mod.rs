@@ -6,12 +6,14 @@ pub(crate) mod approvals;
 pub(crate) mod client;
 pub(crate) mod console;
 mod engine;
+mod engines;
 mod invocations;
 mod metrics;
 mod operator;
 
 pub(crate) use answer::{Problem, ProblemCode};
 pub(crate) use engine::in_doubt;
+pub(crate) use engines::Engines;
 
 use axum::Router;
 use axum::response::{IntoResponse as _, Response};
@@ -21,7 +23,7 @@ use http_body_util::BodyExt as _;
 use journal::Journal;
 use policy::Policy;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use tower::ServiceExt as _;
 
 /// What the API works on.
@@ -30,8 +32,8 @@ pub(crate) struct State {
     pub(crate) policy: Arc<Policy>,
     /// Where the gateways listen, once they do.
     pub(crate) listening: OnceLock<Listening>,
-    /// What can send a stored request again, once a server runs.
-    pub(crate) proxy: OnceLock<Weak<proxy::Proxy>>,
+    /// What can act on calls, once a server runs.
+    pub(crate) engines: OnceLock<Engines>,
 }
 
 /// The addresses of a running server.
@@ -61,6 +63,7 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/invocations/{id}", get(invocations::show))
         .route("/v1/invocations/{id}/events", get(invocations::events))
         .route("/v1/invocations/{id}/result", get(invocations::result))
+        .route("/v1/invocations/{id}/recording", get(invocations::recording))
         .route("/v1/invocations/{id}/decision", get(engine::decision))
         .route("/v1/invocations/{id}/retry", post(engine::retry))
         .route("/v1/invocations/{id}/reconcile", post(engine::reconcile))

@@ -3,7 +3,7 @@
 use crate::support::*;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 /// An sshd of the test's own on a high port, with one authorised key.
 pub(crate) struct Sshd {
@@ -33,6 +33,37 @@ pub(crate) fn keygen(path: &Path) {
     succeed(command);
 }
 
+/// An sshd on a port that was free; none if it is not any more.
+fn listen(root: &Path) -> Option<(Child, u16)> {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let dir = root.display();
+    let config = format!(
+        "Port {port}\nListenAddress 127.0.0.1\nHostKey {dir}/host\nPidFile {dir}/pid\n\
+         AuthorizedKeysFile {dir}/authorized\nStrictModes no\nUsePAM no\n\
+         PasswordAuthentication no\nPermitRootLogin yes\nPrintMotd no\n\
+         Subsystem sftp internal-sftp\n"
+    );
+    std::fs::write(root.join("config"), config).unwrap();
+    let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"]
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+        .expect("sshd is not installed: run the tests by `./dev test`");
+    let log = std::fs::File::create(root.join("log")).unwrap();
+    let mut child = Command::new(program)
+        .args(["-D", "-e", "-f"])
+        .arg(root.join("config"))
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let listens = format!("Server listening on 127.0.0.1 port {port}.");
+    let mut is_up = false;
+    eventually("sshd", || {
+        is_up = std::fs::read_to_string(root.join("log")).unwrap().contains(&listens);
+        is_up || child.try_wait().unwrap().is_some()
+    });
+    is_up.then_some((child, port))
+}
+
 impl Sshd {
     pub(crate) fn start() -> Self {
         let directory = tempfile::Builder::new().prefix("affiant-sshd-").tempdir().unwrap();
@@ -40,30 +71,13 @@ impl Sshd {
         keygen(&root.join("host"));
         keygen(&root.join("user"));
         std::fs::copy(root.join("user.pub"), root.join("authorized")).unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let dir = root.display();
-        let config = format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {dir}/host\nPidFile {dir}/pid\n\
-             AuthorizedKeysFile {dir}/authorized\nStrictModes no\nUsePAM no\n\
-             PasswordAuthentication no\nPermitRootLogin yes\nPrintMotd no\n\
-             Subsystem sftp internal-sftp\n"
-        );
-        std::fs::write(root.join("config"), config).unwrap();
         // Debian's sshd wants this folder of its own even when it is started by hand.
         if user() == "root" {
             std::fs::create_dir_all("/run/sshd").unwrap();
         }
-        let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"]
-            .into_iter()
-            .find(|path| Path::new(path).exists())
-            .expect("sshd is not installed: run the tests by `./dev test`");
-        let child = Command::new(program)
-            .args(["-D", "-e", "-f"])
-            .arg(root.join("config"))
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        eventually("sshd", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        // Another program can take a free port meanwhile: then it is another port.
+        let started = (0..10).find_map(|_| listen(root));
+        let (child, port) = started.expect("sshd found no port");
         let host_key = std::fs::read_to_string(root.join("host.pub")).unwrap();
         let user_key = std::fs::read_to_string(root.join("user")).unwrap();
         Self { _directory: directory, child, port, host_key: host_key.trim().to_owned(), user_key }

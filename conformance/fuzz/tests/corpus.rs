@@ -10,17 +10,21 @@
 use fuzz::checks;
 use std::path::Path;
 
-/// Inputs of a corpus, each with so many changes of three bytes; the same ones in every run.
+/// Beginnings of an input that are checked.
+const PREFIXES: usize = 128;
+
+/// Inputs of a corpus, with so many changes of three bytes in all; the same ones in every run.
 fn short_run(target: &str, changes: usize, check: fn(&[u8])) -> usize {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut paths: Vec<_> =
         std::fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
+    let each = changes / paths.len().max(1);
     for path in &paths {
         let data = std::fs::read(path).unwrap();
         check(&data);
-        for _ in 0..if data.is_empty() { 0 } else { changes } {
+        for _ in 0..if data.is_empty() { 0 } else { each } {
             let mut changed = data.clone();
             for _ in 0..3 {
                 random ^= random << 13;
@@ -40,9 +44,9 @@ fn replay(target: &str, check: fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     for entry in std::fs::read_dir(corpus).unwrap() {
         let data = std::fs::read(entry.unwrap().path()).unwrap();
-        (0..data.len().min(256)).for_each(|end| check(data.get(..end).unwrap_or_default()));
+        (0..data.len().min(PREFIXES)).for_each(|end| check(data.get(..end).unwrap_or_default()));
     }
-    let inputs = short_run(target, 200, check);
+    let inputs = short_run(target, 3_000, check);
     assert!(inputs > 3, "{target}: {inputs} inputs");
 }
 
@@ -73,7 +77,7 @@ fn j_6_segments() {
 /// J-7: no bytes of a segment break recovery.
 #[test]
 fn j_7_recovery() {
-    assert!(short_run("journal_recovery", 40, checks::journal_recovery) > 0);
+    assert!(short_run("journal_recovery", 160, checks::journal_recovery) > 0);
 }
 
 /// J-1: events are read as they were written.

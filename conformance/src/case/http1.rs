@@ -7,6 +7,7 @@ use super::table::{
 };
 use super::{Case, Family, Identity, Peer, Shape, Truth};
 use crate::http::{Opening, Step};
+use crate::peer::Way;
 use journal::contract::Code;
 
 const LOST: &[Code] = &[Code::RemoteOutcomeUnknown];
@@ -58,21 +59,22 @@ fn before_dispatch(t: &mut Table) {
     for (name, does, codes) in [
         ("tls_clear_text", Opening::ClearText, TLS_BROKEN),
         ("tls_closed_in_handshake", Opening::CloseAfterHello, TLS_BROKEN),
-        ("tls_closed_at_once", Opening::Close, TLS_BROKEN),
-        ("tls_reset_at_once", Opening::Reset, TLS_BROKEN),
+        ("tls_closed_at_once", Opening::GivesUp(Way::Close), TLS_BROKEN),
+        ("tls_reset_at_once", Opening::GivesUp(Way::Reset), TLS_BROKEN),
         ("tls_silent", Opening::Silent, &[Code::ConnectionTimeout][..]),
     ] {
         t.case(name, "X-1 C-1", opening(does), untouched(codes)).only(fresh_tls);
     }
     // Nothing was read there; but without TLS the broker may have handed the request over already.
-    for (name, does) in [("closed_at_once", Opening::Close), ("reset_at_once", Opening::Reset)] {
+    for (name, does) in [("closed_at_once", Way::Close), ("reset_at_once", Way::Reset)] {
         let either = |_: &Shape| {
             Truth::Either(vec![
                 open(LOST, false),
                 Truth::Untouched(&[Code::ConnectionTerminated, Code::ConnectionRefused]),
             ])
         };
-        t.case(name, "C-3 I-3", opening(does), either).only(|s| !s.tls && !s.reused);
+        t.case(name, "C-3 I-3", opening(Opening::GivesUp(does)), either)
+            .only(|s| !s.tls && !s.reused);
     }
 }
 

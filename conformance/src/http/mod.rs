@@ -6,6 +6,6 @@ mod origin;
 mod script;
 
 pub use caller::{Answer, Caller, End, Received, Request};
-pub use origin::{Counts, Origin, Seen};
+pub use origin::{Origin, Seen};
 pub(crate) use origin::{Shared, Transport};
 pub use script::{Opening, Script, Step};

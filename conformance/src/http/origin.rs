@@ -2,6 +2,7 @@
 //! TLS agreed on HTTP/2, [`crate::http2`] serves the connection with the same ledger.
 
 use super::{Opening, Script, Step};
+use crate::peer::{self, After, Counts, Life, counted};
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -40,15 +41,6 @@ impl Seen {
     }
 }
 
-/// What arrived at one path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Requests.
-    pub requests: usize,
-    /// Effects.
-    pub effects: usize,
-}
-
 /// The path of a target in origin or absolute form.
 fn path_of(target: &str) -> &str {
     let path = target.split('?').next().unwrap_or(target);
@@ -73,8 +65,8 @@ pub(crate) struct Shared {
     scripts: Vec<Script>,
     ledger: Mutex<Ledger>,
     released: watch::Sender<bool>,
+    pub(crate) life: Life,
     tls: Option<tokio_rustls::TlsAcceptor>,
-    done: watch::Sender<bool>,
 }
 
 /// A running origin, on a thread and a runtime of its own or as a task of a runtime that is there.
@@ -161,14 +153,8 @@ impl Origin {
     /// How often each path was asked for, and how many effects were applied there; then forgets them.
     pub fn take_counts(&self) -> HashMap<String, Counts> {
         let mut ledger = self.shared.ledger();
-        let mut counts: HashMap<String, Counts> = HashMap::new();
-        for seen in ledger.seen.drain(..) {
-            counts.entry(path_of(seen.target()).to_owned()).or_default().requests += 1;
-        }
-        for path in ledger.effects.drain(..) {
-            counts.entry(path).or_default().effects += 1;
-        }
-        counts
+        let Ledger { seen, effects, .. } = &mut *ledger;
+        counted(seen.drain(..).map(|seen| path_of(seen.target()).to_owned()), effects.drain(..))
     }
 
     /// Waits until so many requests arrived; false when the time is over.
@@ -192,7 +178,7 @@ impl Origin {
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        self.shared.done.send_replace(true);
+        self.shared.life.end();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -209,7 +195,7 @@ impl Shared {
             ledger: Mutex::default(),
             released: watch::Sender::new(false),
             tls: tls.map(tokio_rustls::TlsAcceptor::from),
-            done: watch::Sender::new(false),
+            life: Life::default(),
         }
     }
 
@@ -238,12 +224,6 @@ impl Shared {
         ledger.effects.push(path_of(&target.unwrap_or_default()).to_owned());
     }
 
-    /// Keeps a connection open until the origin ends.
-    pub(crate) async fn stall(&self) -> io::Result<()> {
-        let mut done = self.done.subscribe();
-        done.wait_for(|done| *done).await.map(drop).map_err(io::Error::other)
-    }
-
     pub(crate) fn script(&self, target: &str) -> Option<Script> {
         let path = path_of(target);
         let of = |wanted: &str| self.scripts.iter().find(|script| script.path == wanted);
@@ -258,35 +238,20 @@ impl Shared {
 }
 
 async fn serve(listener: TcpListener, shared: Arc<Shared>) {
-    let mut done = shared.done.subscribe();
-    loop {
-        let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(_) => continue,
-            },
-            _ = done.wait_for(|done| *done) => return,
-        };
-        let shared = Arc::clone(&shared);
-        tokio::spawn(async move {
-            let number = {
-                let mut ledger = shared.ledger();
-                ledger.connections += 1;
-                ledger.connections
-            };
-            if let Err(error) = connection(stream, number, &shared).await {
-                tracing::debug!("connection {number} of the origin ended: {error}");
-            }
-        });
-    }
+    peer::serve(listener, shared, |shared| &shared.life, connection).await;
 }
 
-async fn connection(mut stream: TcpStream, number: u32, shared: &Shared) -> io::Result<()> {
+async fn connection(mut stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
+    let shared = shared.as_ref();
+    let number = {
+        let mut ledger = shared.ledger();
+        ledger.connections += 1;
+        ledger.connections
+    };
     stream.set_nodelay(true)?;
     match shared.opening {
         Opening::Serve => {}
-        Opening::Close => return stream.shutdown().await,
-        Opening::Reset => return stream.set_zero_linger(),
+        Opening::GivesUp(way) => return shared.life.give_up(way, &mut stream).await.map(drop),
         Opening::CloseAfterHello | Opening::ClearText | Opening::Silent => {
             return unserved(stream, shared).await;
         }
@@ -318,10 +283,8 @@ async fn unserved(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await?;
             stream.shutdown().await
         }
-        Opening::Silent => shared.stall().await,
-        Opening::Serve | Opening::Close | Opening::Reset | Opening::CloseAfterHello => {
-            stream.shutdown().await
-        }
+        Opening::Silent => shared.life.over().await,
+        Opening::Serve | Opening::GivesUp(_) | Opening::CloseAfterHello => stream.shutdown().await,
     }
 }
 
@@ -340,13 +303,6 @@ impl Transport for tokio_rustls::server::TlsStream<TcpStream> {
     fn socket(&self) -> &TcpStream {
         self.get_ref().0
     }
-}
-
-/// What a script leaves of its connection.
-#[derive(PartialEq, Eq)]
-enum After {
-    Next,
-    Ended,
 }
 
 async fn requests<S: Transport>(stream: S, number: u32, shared: &Shared) -> io::Result<()> {
@@ -406,17 +362,16 @@ async fn take<S: Transport>(
         Step::Close => return stream.shutdown().await.map(|()| After::Ended),
         Step::CutTls => return Ok(After::Ended),
         Step::Reset => return stream.get_ref().socket().set_zero_linger().map(|()| After::Ended),
-        Step::Stall => return shared.stall().await.map(|()| After::Ended),
+        Step::Stall => return shared.life.over().await.map(|()| After::Ended),
     }
     Ok(After::Next)
 }
 
 async fn hold(shared: &Shared) {
     let mut released = shared.released.subscribe();
-    let mut done = shared.done.subscribe();
     tokio::select! {
         _ = released.wait_for(|released| *released) => (),
-        _ = done.wait_for(|done| *done) => (),
+        _ = shared.life.over() => (),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What an origin does with a request, step by step.
 
 use crate::http2;
+use crate::peer::Way;
 use bytes::Bytes;
 
 /// One step of an origin after it has read the head of a request.
@@ -36,10 +37,8 @@ pub enum Opening {
     /// Serves it.
     #[default]
     Serve,
-    /// Closes it at once, unread.
-    Close,
-    /// Resets it at once, unread.
-    Reset,
+    /// Gives it up at once, unread.
+    GivesUp(Way),
     /// Reads the first bytes (of TLS: the ClientHello), then closes.
     CloseAfterHello,
     /// Reads the first bytes, then answers in clear text.

@@ -3,17 +3,11 @@
 use super::frames::{END_HEADERS, END_STREAM, Frame, block, frame, kind};
 use super::script::{Last, OnStream, Step};
 use crate::http::{Seen, Shared, Transport};
+use crate::peer::After;
 use std::io;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// Whether the connection goes on after a step.
-#[derive(PartialEq, Eq)]
-enum After {
-    Next,
-    Ended,
-}
 
 struct Session<'a, S> {
     stream: BufReader<S>,
@@ -184,7 +178,7 @@ impl<S: Transport> Session<'_, S> {
             Step::Reset => {
                 return self.stream.get_ref().socket().set_zero_linger().map(|()| After::Ended);
             }
-            Step::Stall => return self.shared.stall().await.map(|()| After::Ended),
+            Step::Stall => return self.shared.life.over().await.map(|()| After::Ended),
         }
         Ok(After::Next)
     }

@@ -1,23 +1,47 @@
-//! Kills in the middle of calls, for any proxy that the suite can start: the origin has applied the
-//! effect and not answered yet. Afterwards the broker is asked what became of the call; one that
-//! can't tell has lost it.
+//! Kills in the middle of calls, for any proxy that the suite can start. The origin has applied the
+//! effect and not answered yet; afterwards the broker is asked what became of the call, and one that
+//! can't tell has lost it. Affiant is killed at random moments of calls and commands as well.
 
-use super::new_id;
+use super::{Scene, Stage, new_id};
 use crate::baseline::Baseline;
 use crate::http::{Answer, Caller, Origin, Request, Script, Step};
+use crate::numbers::Numbers;
+use crate::pki::Authority;
 use crate::subject::{Error, Home, io};
 use std::path::Path;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Kills that may come too late for a call, before it is left out.
+const MISSES: u32 = 8;
+
+/// What is killed at random moments, in turn.
+const SCENES: [Scene; 4] = [
+    Scene::Http { tls: false, streamed: false },
+    Scene::Ssh { streamed: false },
+    Scene::Http { tls: true, streamed: true },
+    Scene::Ssh { streamed: true },
+];
+
 /// Kills, and calls that nobody can tell of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Kills {
     /// Kills.
     pub kills: u32,
-    /// Calls whose effect happened and of which neither the answer nor a record says anything.
+    /// Calls whose effect happened and of which neither the answer nor a record says anything, or says
+    /// something else than what was counted.
     pub lost: u32,
+    /// What did not agree.
+    pub findings: Vec<String>,
+}
+
+impl Kills {
+    fn add(&mut self, findings: Vec<String>) {
+        self.kills += 1;
+        self.lost += u32::from(!findings.is_empty());
+        self.findings.extend(findings);
+    }
 }
 
 fn origin() -> Result<Origin, Error> {
@@ -64,24 +88,54 @@ fn tells(answer: &Answer) -> bool {
     super::told(answer).is_some()
 }
 
-/// Kills Affiant; its records are asked after a restart.
+/// Kills Affiant so many times in calls that wait for their answer, and as often at moments that the
+/// seed decides; its records are asked after a restart.
 ///
 /// # Errors
 /// [`Error`] when it can't be started or asked.
-pub fn affiant(binary: &Path, kills: u32) -> Result<Kills, Error> {
+pub fn affiant(binary: &Path, kills: u32, seed: u64) -> Result<Kills, Error> {
+    let mut all = unanswered(binary, kills)?;
+    let mut stages = Vec::new();
+    for scene in SCENES {
+        stages.push((scene, Stage::new(binary, scene)?));
+    }
+    let mut numbers = Numbers::new(seed);
+    let turns = stages.len();
+    for turn in 0..usize::try_from(kills).unwrap_or_default() {
+        let Some((scene, stage)) = stages.get_mut(turn % turns) else { continue };
+        // A part of the time that the warm-up took, which dials. When the call was over by then, the
+        // next moment comes earlier; only a call that was under way counts.
+        let mut latest = 1.0;
+        for _ in 0..MISSES {
+            let part = latest * numbers.below(1_000) as f64 / 1_000.0;
+            let strike = stage.kill_at(part)?;
+            if strike.hit || !strike.findings.is_empty() {
+                let said = |finding: String| format!("{scene:?} at {part}: {finding}");
+                all.add(strike.findings.into_iter().map(said).collect());
+                break;
+            }
+            latest /= 2.0;
+        }
+    }
+    Ok(all)
+}
+
+/// Kills in calls whose effect has happened and that wait for their answer.
+fn unanswered(binary: &Path, kills: u32) -> Result<Kills, Error> {
     let home = Home::new(binary)?;
     home.policy("[defaults]\negress = \"allow\"\nprivate_addresses = \"allow\"\n")?;
     let origin = origin()?;
-    let mut lost = 0;
+    let mut all = Kills::default();
     let mut serving = home.serve(&[])?;
     for number in 1..=kills {
         let caller = home.caller(serving.http, PATIENCE);
         let answer = struck(caller, &origin, number, || serving.kill())?;
         serving = home.serve(&[])?;
-        let known = is_on_record(&home, &format!("/struck/{number}"))?;
-        lost += u32::from(!tells(&answer) && !known);
+        let path = format!("/struck/{number}");
+        let known = tells(&answer) || is_on_record(&home, &path)?;
+        all.add(if known { Vec::new() } else { vec![format!("{path} is not on record")] });
     }
-    Ok(Kills { kills, lost })
+    Ok(all)
 }
 
 /// Whether the newest record is of that path, and says that the outcome is not known.
@@ -98,14 +152,17 @@ fn is_on_record(home: &Home, path: &str) -> Result<bool, Error> {
 ///
 /// # Errors
 /// [`Error`] when it can't be started.
-pub fn baseline(name: &str, kills: u32) -> Result<Kills, Error> {
+pub fn baseline(baseline: Baseline, kills: u32) -> Result<Kills, Error> {
     let origin = origin()?;
-    let mut lost = 0;
+    let authority = Authority::new("origins");
+    let authority = authority.map_err(|error| Error::Unexpected(error.to_string()))?;
+    let mut all = Kills::default();
     for number in 1..=kills {
-        let baseline = Baseline::start(name, "")?;
-        let caller = baseline.broker.caller.clone();
-        let answer = struck(caller, &origin, number, || drop(baseline))?;
-        lost += u32::from(!tells(&answer));
+        let running = baseline.start(authority.pem())?;
+        let caller = running.broker.caller.clone();
+        let answer = struck(caller, &origin, number, || drop(running))?;
+        let lost = format!("/struck/{number}: {answer:?}");
+        all.add(if tells(&answer) { Vec::new() } else { vec![lost] });
     }
-    Ok(Kills { kills, lost })
+    Ok(all)
 }

@@ -13,9 +13,8 @@ mod report;
 
 pub use judge::{Finding, Kind};
 pub use plan::{Error as PlanError, Plan, Row, rows};
-pub use play::Played;
-pub(crate) use report::junit_case;
-pub use report::{Report, Tally};
+pub(crate) use report::at_a_time;
+pub use report::{Played, Report, Tally};
 
 use crate::http::Caller;
 
@@ -28,6 +27,9 @@ pub enum Dialect {
     Plain,
 }
 
+/// Where origins listen.
+pub const LOOPBACK: &str = "127.0.0.1";
+
 /// The broker under test.
 #[derive(Clone)]
 pub struct Broker {
@@ -39,4 +41,8 @@ pub struct Broker {
     pub dialect: Dialect,
     /// Whether it was set up with the policy of the plan.
     pub contracts: bool,
+    /// How an origin's host is named to it. Some certify names only, and no addresses.
+    pub host: &'static str,
+    /// Whether it takes HTTP/2 from callers.
+    pub http2: bool,
 }

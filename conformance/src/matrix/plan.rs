@@ -186,7 +186,7 @@ impl Plan {
     /// [`Error`]
     pub fn new(rows: Vec<Row>) -> Result<Self, Error> {
         let authority = Authority::new("conformance origins")?;
-        let name = &["127.0.0.1"];
+        let name = &["127.0.0.1", "localhost"];
         let identities = Arc::new(Identities {
             trusted: authority.leaf(name)?,
             stranger: Authority::new("a stranger")?.leaf(name)?,

@@ -1,24 +1,24 @@
 //! Plays rows: starts the origin, makes the call, gathers what both sides saw.
 
-use super::judge::{Finding, judge};
+use super::judge::judge;
 use super::plan::{Item, Plan, Row, Socket};
-use super::{Broker, Dialect, Report};
+use super::report::{Played, Report, at_a_time};
+use super::{Broker, Dialect};
 use crate::case::{Contract, EARLY, MARK, Method, Pairing, Shape};
 use crate::http::{Answer, End, Origin, Request, Script, Seen, Step};
 use crate::http2::Step as Frame;
+use crate::subject::{Error, io as failed};
 use serde_json::Value;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use std::time::Instant;
 
 /// Tries to get a reused connection.
 const TRIES: u32 = 8;
 
 /// What both sides saw of one row.
 #[derive(Debug, Clone)]
-pub struct Observed {
+pub(super) struct Observed {
     /// What came back to the caller.
     pub answer: Answer,
     /// How often the request arrived.
@@ -37,22 +37,8 @@ pub struct Observed {
     pub record: Option<Value>,
 }
 
-/// A row that was played.
-pub struct Played {
-    /// The row.
-    pub row: Row,
-    /// How long it took.
-    pub took: Duration,
-    /// What both sides saw.
-    pub observed: Observed,
-    /// Lies and shrugs.
-    pub findings: Vec<Finding>,
-    /// Keeps the port from serving another row under this one's contract.
-    _kept: Option<Held>,
-}
-
 /// What holds a port.
-struct Held {
+pub(super) struct Held {
     _origin: Option<Origin>,
     _refusing: Option<tokio::net::TcpSocket>,
 }
@@ -61,42 +47,42 @@ impl Plan {
     /// Plays every row that the broker can be asked, so many at a time.
     ///
     /// # Errors
-    /// What the operating system says of sockets.
-    pub async fn play(self, broker: &Broker, at_a_time: usize) -> io::Result<Report> {
+    /// [`Error`] when the machine does not give what a row needs.
+    pub async fn play(self, broker: &Broker, seats: usize) -> Result<Report, Error> {
         let started = Instant::now();
-        let seats = Arc::new(Semaphore::new(at_a_time));
+        let rows = self.items.len();
         let identities = self.identities;
-        let mut tasks = JoinSet::new();
-        let mut skipped = 0;
-        for (number, item) in self.items.into_iter().enumerate() {
-            let without_trust = item.row.shape.tls && broker.caller.trust.is_none();
-            let undeclared = item.row.contract != Contract::Plain && !broker.contracts;
-            // No proxy promises to bring the two together.
-            let foreign =
-                item.row.shape.pairing == Pairing::Http2Origin && broker.dialect == Dialect::Plain;
-            if without_trust || undeclared || foreign {
-                skipped += 1;
-                continue;
-            }
-            let (seats, identities) = (Arc::clone(&seats), Arc::clone(&identities));
-            let broker = broker.clone();
-            tasks.spawn(async move {
-                let _seat = seats.acquire_owned().await.map_err(io::Error::other)?;
-                let tls = |row: &Row| {
-                    let identity = row.case.peer(&row.shape).identity;
-                    let config = identities.of(identity, row.shape.pairing);
-                    row.shape.tls.then_some(config).transpose().map_err(io::Error::other)
-                };
-                play(number, item, &broker, tls).await
+        let asked = self.items.into_iter().enumerate();
+        let asked =
+            asked.filter(|(_, item)| can_be_asked(&item.row, broker)).map(|(number, item)| {
+                let (identities, broker) = (Arc::clone(&identities), broker.clone());
+                async move {
+                    let tls = |row: &Row| {
+                        let identity = row.case.peer(&row.shape).identity;
+                        let config = identities.of(identity, row.shape.pairing);
+                        row.shape.tls.then_some(config).transpose().map_err(io::Error::other)
+                    };
+                    play(number, item, &broker, tls).await.map_err(failed("play a row"))
+                }
             });
-        }
-        let mut played = Vec::new();
-        while let Some(done) = tasks.join_next().await {
-            played.push(done.map_err(io::Error::other)??);
-        }
-        played.sort_by_key(|played: &Played| played.row.id());
-        Ok(Report { broker: broker.name.clone(), played, skipped, took: started.elapsed() })
+        let (played, held): (Vec<_>, Vec<_>) = at_a_time(asked, seats).await?.into_iter().unzip();
+        let mut report = Report::new(broker.name.clone(), played, started.elapsed());
+        report.skipped = rows - report.played.len();
+        report.held = held.into_iter().flatten().collect();
+        Ok(report)
     }
+}
+
+/// Whether a row means something for a broker.
+fn can_be_asked(row: &Row, broker: &Broker) -> bool {
+    let pairing = row.shape.pairing;
+    let trusted = !row.shape.tls || broker.caller.trust.is_some();
+    let declared = row.contract == Contract::Plain || broker.contracts;
+    // Other proxies speak on both sides what caller and origin have in common, so the two do not meet.
+    let crossed = matches!(pairing, Pairing::Http2Caller | Pairing::Http2Origin);
+    let promised = !crossed || broker.dialect == Dialect::Affiant;
+    let spoken = !pairing.caller_speaks_http2() || broker.http2;
+    trusted && declared && promised && spoken
 }
 
 async fn play(
@@ -104,7 +90,7 @@ async fn play(
     item: Item,
     broker: &Broker,
     tls: impl Fn(&Row) -> io::Result<Option<Arc<rustls::ServerConfig>>>,
-) -> io::Result<Played> {
+) -> io::Result<(Played, Option<Held>)> {
     let started = Instant::now();
     let Item { row, mut socket } = item;
     let peer = row.case.peer(&row.shape);
@@ -123,9 +109,19 @@ async fn play(
             break (observed, held);
         }
     };
-    let findings = judge(&row, &observed, broker.dialect);
-    let _kept = (row.contract != Contract::Plain).then_some(held);
-    Ok(Played { row, took: started.elapsed(), observed, findings, _kept })
+    let outcome = observed.record.as_ref().and_then(|record| record.pointer("/error/outcome"));
+    let played = Played {
+        id: row.id(),
+        rule: row.case.rule,
+        took: started.elapsed(),
+        dispatches: observed.dispatches,
+        effects: observed.effects,
+        outcome: outcome.and_then(Value::as_str).map(str::to_owned),
+        missed_reuse: row.shape.reused && !observed.reused && !peer.closes_when_idle,
+        findings: judge(&row, &observed, broker.dialect),
+    };
+    // Another row at its port would be served under this one's contract.
+    Ok((played, (row.contract != Contract::Plain).then_some(held)))
 }
 
 async fn once(
@@ -135,7 +131,7 @@ async fn once(
     broker: &Broker,
     tls: Option<Arc<rustls::ServerConfig>>,
 ) -> io::Result<(Observed, Held)> {
-    let authority = format!("127.0.0.1:{}", socket.port()?);
+    let authority = format!("{}:{}", broker.host, socket.port()?);
     let peer = row.case.peer(&row.shape);
     let path = format!("/{number}/{}", row.case.name);
     let script =

@@ -1,7 +1,8 @@
 //! The cases of SSH (contract X-4, C-1, D-3, S-1, S-8): faults of the setup, around the request, in
 //! the streams and at their end, and complete results of every kind.
 
-use super::script::{Opening, Stage, Step, Way};
+use super::script::{Opening, Stage, Step};
+use crate::peer::Way;
 use bytes::Bytes;
 use journal::contract::{Code, Outcome, Phase, Retry};
 

@@ -4,6 +4,8 @@
 
 mod cases;
 mod client;
+mod judge;
+mod jump;
 mod play;
 mod script;
 mod target;
@@ -11,6 +13,7 @@ mod wire;
 
 pub use cases::{Case, Expected, Truth, cases};
 pub(crate) use client::run;
-pub use play::{Asked, Gateway, Placed, Played, Report, Row, rows};
-pub use script::{Opening, Stage, Step, Way};
+pub use jump::{Jump, gateway};
+pub use play::{Asked, Gateway, Placed, Row, rows};
+pub use script::{Opening, Stage, Step};
 pub use target::{Target, user_key};

@@ -1,23 +1,19 @@
 //! Plays the SSH rows: stock OpenSSH through the gateway to scripted targets, one of each row.
 
-#![allow(clippy::indexing_slicing, reason = "a JSON value gives null for a name it does not hold")]
-
-use super::cases::{Case, Expected, Truth, cases, expect};
-use super::client::run;
+use super::cases::{Case, Truth, cases};
+use super::client::{Ran, run};
+use super::judge;
 use super::target::{Target, user_key};
 use crate::http::{Answer, Caller, Request};
-use crate::matrix::{Finding, Kind, Tally};
+use crate::matrix::{Played, Report, at_a_time};
 use crate::subject::{Error, io};
-use journal::contract::{InvocationId, Outcome, Retry};
+use journal::contract::InvocationId;
 use serde_json::Value;
-use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpSocket;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
 /// One command takes so long at most.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -102,22 +98,6 @@ pub struct Placed {
     pub user_key: String,
 }
 
-/// A row that was played.
-pub struct Played {
-    /// The row.
-    pub row: Row,
-    /// Lies and shrugs.
-    pub findings: Vec<Finding>,
-}
-
-/// What a run gave.
-pub struct Report {
-    /// The gateway's name.
-    pub broker: String,
-    /// Every row that was played, by id.
-    pub played: Vec<Played>,
-}
-
 /// How the gateway is reached.
 #[derive(Clone)]
 pub struct Gateway {
@@ -125,18 +105,17 @@ pub struct Gateway {
     pub config: PathBuf,
     /// `AGENT@HOST:PORT`, as `ssh -J` takes it.
     pub jump: String,
-    /// Reads records through the proxy.
-    pub caller: Caller,
+    /// How records are read, through the proxy of the same broker; a gateway without records is judged
+    /// by its results alone.
+    pub records: Option<Caller>,
 }
 
 /// What both sides saw of one row.
-struct Observed {
-    stdout: Vec<u8>,
-    stderr: Vec<u8>,
-    status: Option<i32>,
-    requests: usize,
-    altered: bool,
-    record: Option<Value>,
+pub(super) struct Observed {
+    pub(super) ran: Ran,
+    pub(super) requests: usize,
+    pub(super) altered: bool,
+    pub(super) record: Option<Value>,
 }
 
 impl Placed {
@@ -194,22 +173,32 @@ impl Placed {
         let mut text =
             "\n[[credential]]\nid = \"row\"\nsecret = \"row-key\"\ninject = \"ssh-key\"\n"
                 .to_owned();
-        for (number, (row, place)) in self.rows.iter().enumerate() {
+        for (number, (address, key)) in self.targets()?.into_iter().enumerate() {
+            let idempotent = self.rows.get(number).is_some_and(|(row, _)| row.idempotent);
+            text.push_str(&format!(
+                "\n[[ssh]]\nname = \"row{number}\"\nmatch = {{ host = \"row{number}\", port = 22, \
+                 users = [\"u\"], commands = [\"*\"] }}\naddress = \"{address}\"\n\
+                 host_keys = [\"{key}\"]\ncredential = \"row\"\nidempotent = {idempotent}\n\
+                 limits = {{ connect_timeout = \"4s\", response_timeout = \"4s\" }}\n\
+                 allow = [\"exec\", \"shell\", \"subsystem:echo\"]\n"
+            ));
+        }
+        Ok(text)
+    }
+
+    /// Where each row's target listens, and the host key that is pinned for it.
+    ///
+    /// # Errors
+    /// When a port was lost.
+    pub(super) fn targets(&self) -> std::io::Result<Vec<(SocketAddr, String)>> {
+        let target = |(row, place): &(Row, Place)| {
             let (address, key) = match place {
                 Place::Target(target) => (target.address(), target.host_key()),
                 Place::Refusing(socket) => (socket.local_addr()?, self.other_key.clone()),
             };
-            let key = if row.case.other_key { &self.other_key } else { &key };
-            text.push_str(&format!(
-                "\n[[ssh]]\nname = \"row{number}\"\nmatch = {{ host = \"row{number}\", port = 22, \
-                 users = [\"u\"], commands = [\"*\"] }}\naddress = \"{address}\"\n\
-                 host_keys = [\"{key}\"]\ncredential = \"row\"\nidempotent = {}\n\
-                 limits = {{ connect_timeout = \"4s\", response_timeout = \"4s\" }}\n\
-                 allow = [\"exec\", \"shell\", \"subsystem:echo\"]\n",
-                row.idempotent
-            ));
-        }
-        Ok(text)
+            Ok((address, if row.case.other_key { self.other_key.clone() } else { key }))
+        };
+        self.rows.iter().map(target).collect()
     }
 
     /// Plays every row, so many at a time.
@@ -220,27 +209,38 @@ impl Placed {
         self,
         broker: &str,
         gateway: &Gateway,
-        at_a_time: usize,
+        seats: usize,
     ) -> Result<Report, Error> {
-        let seats = Arc::new(Semaphore::new(at_a_time));
-        let mut tasks = JoinSet::new();
-        for (number, (row, place)) in self.rows.into_iter().enumerate() {
-            let (seats, gateway) = (Arc::clone(&seats), gateway.clone());
-            tasks.spawn(async move {
-                let closed = |_| Error::Unexpected("the seats are gone".to_owned());
-                let _seat = seats.acquire_owned().await.map_err(closed)?;
-                let observed = once(number, &row, &place, &gateway).await?;
-                let findings = judge(&row, &observed);
-                Ok::<_, Error>(Played { row, findings })
-            });
-        }
-        let mut played = Vec::new();
-        while let Some(done) = tasks.join_next().await {
-            played.push(done.map_err(|error| Error::Unexpected(error.to_string()))??);
-        }
-        played.sort_by_key(|played: &Played| played.row.id());
-        Ok(Report { broker: broker.to_owned(), played })
+        let started = Instant::now();
+        let rows = self.rows.into_iter().enumerate().map(|(number, (row, place))| {
+            let gateway = gateway.clone();
+            async move { play(number, &row, &place, &gateway).await }
+        });
+        let played = at_a_time(rows, seats).await?;
+        Ok(Report::new(broker.to_owned(), played, started.elapsed()))
     }
+}
+
+async fn play(number: usize, row: &Row, place: &Place, gateway: &Gateway) -> Result<Played, Error> {
+    let started = Instant::now();
+    let observed = once(number, row, place, gateway).await?;
+    let outcome = observed.record.as_ref().and_then(|record| record.pointer("/error/outcome"));
+    Ok(Played {
+        id: row.id(),
+        rule: row.case.rule,
+        took: started.elapsed(),
+        dispatches: observed.requests,
+        effects: match place {
+            Place::Target(target) => target.effects(),
+            Place::Refusing(_) => 0,
+        },
+        outcome: outcome.and_then(Value::as_str).map(str::to_owned),
+        missed_reuse: false,
+        findings: match gateway.records {
+            Some(_) => judge::affiant(row, &observed),
+            None => judge::plain(row, &observed),
+        },
+    })
 }
 
 async fn once(
@@ -262,17 +262,15 @@ async fn once(
         Place::Target(target) => target.requests(),
         Place::Refusing(_) => Vec::new(),
     };
-    Ok(Observed {
-        stdout: ran.stdout,
-        stderr: ran.stderr,
-        status: ran.status,
-        requests: requests.len(),
-        altered: requests.iter().any(|request| *request != command.as_bytes()),
-        record: record(gateway, id).await,
-    })
+    let record = match &gateway.records {
+        Some(caller) => record(caller, id).await,
+        None => None,
+    };
+    let altered = requests.iter().any(|request| *request != command.as_bytes());
+    Ok(Observed { ran, requests: requests.len(), altered, record })
 }
 
-async fn record(gateway: &Gateway, id: InvocationId) -> Option<Value> {
+async fn record(caller: &Caller, id: InvocationId) -> Option<Value> {
     let request = Request {
         method: "GET",
         tls: false,
@@ -282,161 +280,8 @@ async fn record(gateway: &Gateway, id: InvocationId) -> Option<Value> {
         content: None,
         early: None,
     };
-    match gateway.caller.call(&request).await {
+    match caller.call(&request).await {
         Answer::Response(got) if got.status == 200 => serde_json::from_slice(&got.content).ok(),
         Answer::Response(_) | Answer::Nothing(_) => None,
-    }
-}
-
-/// Compares what the gateway claims with what both ends saw.
-fn judge(row: &Row, seen: &Observed) -> Vec<Finding> {
-    let expected = expect(&row.case.truth, row.idempotent);
-    let mut findings = Vec::new();
-    let mut find = |kind, what: String| findings.push(Finding { kind, what });
-    if seen.requests > 1 {
-        find(Kind::Lie, format!("D-7: the request arrived {} times", seen.requests));
-    }
-    if seen.altered {
-        find(Kind::Lie, "D-7: the target got another request".to_owned());
-    }
-    let result = (seen.status, seen.stdout.as_slice(), seen.stderr.as_slice());
-    let Some(record) = &seen.record else {
-        find(Kind::Shrug, format!("no record; the client saw {}", shown(seen)));
-        return findings;
-    };
-    let text = |name: &str| record["error"][name].as_str().unwrap_or_default().to_owned();
-    let (outcome, retry, code) = (text("outcome"), text("retry"), text("code"));
-    let fits = |e: &&Expected| e.outcome.as_str() == outcome;
-    let fitting: Vec<&Expected> = expected.iter().filter(fits).collect();
-    if fitting.is_empty() {
-        let known = expected.iter().all(|e| e.outcome != Outcome::Unknown);
-        let kind = if outcome == "unknown" && known { Kind::Shrug } else { Kind::Lie };
-        let wanted: Vec<_> = expected.iter().map(|e| e.outcome.as_str()).collect();
-        find(kind, format!("record: {outcome} {code}, where it is {wanted:?}; {}", shown(seen)));
-        return findings;
-    }
-    if outcome == "not_attempted" && seen.requests > 0 {
-        find(Kind::Lie, "D-1: not_attempted, and the target read the request".to_owned());
-    }
-    if !fitting.iter().any(|e| e.phase.as_str() == text("phase")) {
-        find(Kind::Lie, format!("M-1: phase {}", text("phase")));
-    }
-    if !fitting.iter().any(|e| e.retry.iter().any(|r| r.as_str() == retry)) {
-        let permits = matches!(retry.parse(), Ok(Retry::Backoff | Retry::SameIdempotencyKey));
-        find(if permits { Kind::Lie } else { Kind::Shrug }, format!("M-6: retry {retry}"));
-    }
-    if !fitting.iter().any(|e| e.codes.iter().any(|c| c.as_str() == code)) {
-        find(Kind::Shrug, format!("code {code}, expected {:?}", fitting.first().map(|e| &e.codes)));
-    }
-    let dispatched = record["evidence"]["dispatch_started"] == true;
-    if !fitting.iter().any(|e| e.dispatched == dispatched) {
-        find(Kind::Lie, format!("D-1: dispatch_started is {dispatched}"));
-    }
-    let wanted = fitting.iter().find_map(|e| e.result.as_ref());
-    match wanted {
-        Some((status, stdout, stderr)) => {
-            if result != (Some(*status), stdout, stderr) {
-                find(Kind::Lie, format!("R-1: the result was changed: {}", shown(seen)));
-            }
-        }
-        None => told(row, seen, &outcome, &mut find),
-    }
-    findings
-}
-
-/// E-5: what is not committed is told on stderr, with exit status 255.
-fn told(row: &Row, seen: &Observed, outcome: &str, find: &mut impl FnMut(Kind, String)) {
-    if seen.status != Some(255) {
-        find(Kind::Lie, format!("E-5: exit status {:?} of a call that is {outcome}", seen.status));
-    }
-    let stderr = String::from_utf8_lossy(&seen.stderr);
-    let envelope = stderr.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
-    match envelope {
-        Some(envelope) if envelope["error"]["outcome"] == outcome => {}
-        Some(envelope) => find(Kind::Lie, format!("E-5: envelope and record differ: {envelope}")),
-        // Nothing may follow the end of the streams (RFC 4254 section 5.3), which was passed on.
-        None if row.case.streams_ended => {}
-        None => find(Kind::Shrug, format!("E-5: no envelope: {stderr}")),
-    }
-}
-
-fn shown(seen: &Observed) -> String {
-    let text = |bytes: &[u8]| {
-        String::from_utf8_lossy(bytes.get(..bytes.len().min(300)).unwrap_or_default()).into_owned()
-    };
-    format!(
-        "status {:?}, {} bytes of stdout, stderr {:?}",
-        seen.status,
-        seen.stdout.len(),
-        text(&seen.stderr)
-    )
-}
-
-impl Report {
-    /// The scores of the whole run.
-    #[must_use]
-    pub fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
-        for played in &self.played {
-            tally.rows += 1;
-            match played.findings.iter().map(|finding| finding.kind).min() {
-                Some(Kind::Lie) => tally.lies += 1,
-                Some(Kind::Shrug) => tally.shrugs += 1,
-                None => {}
-            }
-        }
-        tally
-    }
-
-    /// For programs.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        let Tally { rows, lies, shrugs } = self.tally();
-        let all: Vec<Value> = self
-            .played
-            .iter()
-            .map(|played| {
-                let findings: Vec<Value> = played.findings.iter().map(Finding::json).collect();
-                let (id, rule) = (played.row.id(), played.row.case.rule);
-                serde_json::json!({ "id": id, "rule": rule, "findings": findings })
-            })
-            .collect();
-        serde_json::json!({
-            "broker": format!("{} over SSH", self.broker),
-            "rows": rows,
-            "lies": lies,
-            "shrugs": shrugs,
-            "played": all,
-        })
-    }
-
-    /// For continuous integration.
-    #[must_use]
-    pub fn junit(&self) -> String {
-        let Tally { rows, lies, shrugs } = self.tally();
-        let mut out = format!(
-            "<testsuite name=\"{} over SSH\" tests=\"{rows}\" failures=\"{}\">\n",
-            self.broker,
-            lies + shrugs
-        );
-        for played in &self.played {
-            let (id, rule) = (played.row.id(), played.row.case.rule);
-            out.push_str(&crate::matrix::junit_case(rule, &id, None, &played.findings));
-        }
-        out + "</testsuite>\n"
-    }
-
-    /// For people.
-    #[must_use]
-    pub fn table(&self) -> String {
-        let Tally { rows, lies, shrugs } = self.tally();
-        let mut out = format!("{:<28} {rows:>6} {lies:>6} {shrugs:>7}\n", "ssh");
-        for played in &self.played {
-            for Finding { kind, what } in &played.findings {
-                // Writing to a string does not fail.
-                let _written = writeln!(out, "{kind:?} {}: {what}", played.row.id());
-            }
-        }
-        out
     }
 }

@@ -1,5 +1,6 @@
 //! What a target does, step by step.
 
+use crate::peer::Way;
 use bytes::Bytes;
 
 /// A stage of the setup.
@@ -13,17 +14,6 @@ pub enum Stage {
     Login,
     /// A channel is asked for.
     Channel,
-}
-
-/// How a target gives up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// It closes the connection.
-    Close,
-    /// It resets the connection.
-    Reset,
-    /// It says nothing more.
-    Stall,
 }
 
 /// What a target does with a connection before the request that the broker brings.

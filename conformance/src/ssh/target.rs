@@ -1,8 +1,8 @@
 //! The scripted target: listens on loopback, takes one request per connection, keeps the ledger.
 
-use super::script::{Opening, Stage, Step, Way};
+use super::script::{Opening, Stage, Step};
 use super::wire::{Cipher, Fields, Packets, Text, malformed, random};
-use crate::http::Counts;
+use crate::peer::{self, After, Counts, Life, counted};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
@@ -14,7 +14,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 
 const VERSION: &str = "SSH-2.0-Conformance";
 /// What a peer may send before it is told to go on. No script reads more.
@@ -62,7 +61,7 @@ struct Shared {
     steps: Vec<Step>,
     key: Ed25519KeyPair,
     ledger: Mutex<Ledger>,
-    done: watch::Sender<bool>,
+    life: Life,
 }
 
 /// A running target. Ends when it is dropped.
@@ -73,7 +72,7 @@ pub struct Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        self.shared.done.send_replace(true);
+        self.shared.life.end();
     }
 }
 
@@ -129,8 +128,7 @@ impl Target {
         let listener = TcpListener::from_std(listener)?;
         let (key, _) = key_pair()?;
         let ledger = Mutex::default();
-        let done = watch::Sender::new(false);
-        let shared = Arc::new(Shared { opening, steps, key, ledger, done });
+        let shared = Arc::new(Shared { opening, steps, key, ledger, life: Life::default() });
         tokio::spawn(serve(listener, Arc::clone(&shared)));
         Ok(Self { address, shared })
     }
@@ -162,15 +160,9 @@ impl Target {
     /// How often each request arrived, and how many effects it had; then forgets them.
     pub(crate) fn take_counts(&self) -> HashMap<String, Counts> {
         let mut ledger = self.shared.ledger();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let mut counts: HashMap<String, Counts> = HashMap::new();
-        for request in ledger.requests.drain(..) {
-            counts.entry(text(&request)).or_default().requests += 1;
-        }
-        for request in ledger.effects.drain(..) {
-            counts.entry(text(&request)).or_default().effects += 1;
-        }
-        counts
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let Ledger { requests, effects } = &mut *ledger;
+        counted(requests.drain(..).map(text), effects.drain(..).map(text))
     }
 
     /// How many effects a request had.
@@ -191,41 +183,16 @@ impl Shared {
         if at != stage {
             return Ok(After::Next);
         }
-        match way {
-            Way::Close => stream.shutdown().await?,
-            Way::Reset => stream.set_zero_linger()?,
-            Way::Stall => self.stall().await?,
-        }
-        Ok(After::Ended)
-    }
-
-    /// Keeps a connection open until the target ends.
-    async fn stall(&self) -> io::Result<()> {
-        let mut done = self.done.subscribe();
-        done.wait_for(|done| *done).await.map(drop).map_err(io::Error::other)
+        self.life.give_up(way, stream).await
     }
 }
 
 async fn serve(listener: TcpListener, shared: Arc<Shared>) {
-    let mut done = shared.done.subscribe();
-    loop {
-        let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(_) => continue,
-            },
-            _ = done.wait_for(|done| *done) => return,
-        };
-        let shared = Arc::clone(&shared);
-        tokio::spawn(async move {
-            if let Err(error) = connection(stream, &shared).await {
-                tracing::debug!("a connection of the target ended: {error}");
-            }
-        });
-    }
+    peer::serve(listener, shared, |shared| &shared.life, connection).await;
 }
 
-async fn connection(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
+async fn connection(mut stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
+    let shared = shared.as_ref();
     stream.set_nodelay(true)?;
     if shared.gives_up(Stage::Connected, &mut stream).await? == After::Ended {
         return Ok(());
@@ -310,13 +277,6 @@ async fn exchange_keys(packets: &mut Packets, client: &str, shared: &Shared) -> 
     }
     packets.opening = Some(Cipher::new(key(b'C').as_ref(), &iv(b'A'))?);
     Ok(())
-}
-
-/// Whether the connection goes on after a step.
-#[derive(PartialEq, Eq)]
-enum After {
-    Next,
-    Ended,
 }
 
 struct Session<'a> {
@@ -458,7 +418,7 @@ impl Session<'_> {
                 return self.packets.stream.shutdown().await.map(|()| After::Ended);
             }
             Step::Reset => return self.packets.stream.set_zero_linger().map(|()| After::Ended),
-            Step::Stall => return self.shared.stall().await.map(|()| After::Ended),
+            Step::Stall => return self.shared.life.over().await.map(|()| After::Ended),
             Step::Disconnect => {
                 let text = Text::new(message::DISCONNECT).u32(11).string("bye").string("");
                 self.packets.send(&text.0).await?;

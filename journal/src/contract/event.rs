@@ -544,6 +544,9 @@ pub struct Observation {
     pub length_bytes: u64,
     /// The transport's own words, reduced to a kind (`ECONNRESET`, `EOF`); internal (E-3).
     pub cause: String,
+    /// What was recorded of a session until then: a diagnosis, never its result (contract S-2).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub recording: Option<ResultRef>,
 }
 
 /// A stored result is over before its time.

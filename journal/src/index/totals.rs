@@ -18,7 +18,7 @@ pub(crate) struct Surplus {
 /// The key of a result that counts, if it does.
 pub(super) fn total_key(invocation: &Invocation) -> Option<Vec<u8>> {
     let bound = invocation.preflight()?;
-    let (Some(_), Some(_)) = (bound.keep_total_bytes, invocation.result()) else { return None };
+    let (Some(_), Some(_)) = (bound.keep_total_bytes, invocation.kept()) else { return None };
     let route = guard::route_hash(invocation.accepted().gateway, bound.route.as_deref());
     Some(key(b't', route, Some(invocation.first_sequence())))
 }
@@ -46,7 +46,7 @@ impl Index {
     ) -> Result<(), Error> {
         let Some(key) = total_key(invocation) else { return Ok(()) };
         let mut value = invocation.id().to_bytes().to_vec();
-        let length = invocation.result().map_or(0, |result| result.length_bytes);
+        let length = invocation.kept().map_or(0, |kept| kept.length_bytes);
         value.extend_from_slice(&length.to_be_bytes());
         value.extend_from_slice(&invocation.result_expires_ms().unwrap_or(0).to_be_bytes());
         self.toggle(writer, &key, !invocation.is_result_evicted(), &value)

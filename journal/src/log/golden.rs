@@ -115,7 +115,11 @@ fn later_bodies() -> Vec<Body> {
             message: "It closed.".into(),
             field: Some("header.host".into()),
             not_before_ms: Some(1_764_476_761_000),
-            observation: Some(Observation { length_bytes: 3, cause: "ECONNRESET".into() }),
+            observation: Some(Observation {
+                length_bytes: 3,
+                cause: "ECONNRESET".into(),
+                recording: None,
+            }),
         })),
         Body::ResultDelivered(Delivered { confirmation: Confirmation::Protocol }),
         Body::DeliveryFailed(DeliveryFailed { length_bytes: 4 }),

@@ -52,7 +52,7 @@ impl Invocation {
                 require(!delivered, "the delivery is confirmed already")
             }
             Body::ResultExpired(_) => {
-                require(self.result.is_some(), "no result is kept")?;
+                require(self.kept().is_some(), "no result is kept")?;
                 require(self.expired_at_ms.is_none(), "it is on record already")
             }
             Body::LeaseAcquired(acquired) => {

@@ -52,11 +52,22 @@ impl Invocation {
         self.accepted_at_ms
     }
 
+    /// What was recorded of a session that ended without a result.
+    #[must_use]
+    pub const fn recording(&self) -> Option<&ResultRef> {
+        self.recording.as_ref()
+    }
+
+    /// What is kept: the result, or what was recorded until then.
+    pub(crate) fn kept(&self) -> Option<&ResultRef> {
+        self.result.as_ref().or(self.recording.as_ref())
+    }
+
     /// When its stored request and result expire, in milliseconds since 1970: by their time, or when
     /// its route had no more room. `None` when it has neither.
     #[must_use]
     pub fn result_expires_ms(&self) -> Option<u64> {
-        let stored = self.result.is_some() || self.request.is_some();
+        let stored = self.kept().is_some() || self.request.is_some();
         let ended = self.ended_at_ms.filter(|_| stored)?;
         let kept = self.preflight.as_ref().map_or(0, |bound| bound.keep_seconds);
         let by_time = ended.saturating_add(kept.saturating_mul(1000));

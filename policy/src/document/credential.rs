@@ -9,11 +9,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Modes that the language knows and this version can't perform.
-pub(super) const LATER: [&str; 1] = ["ssh-agent"];
-
-/// Modes that this version performs.
-pub(super) const NOW: [&str; 16] = [
+/// The modes.
+pub(super) const MODES: [&str; 17] = [
     "bearer",
     "basic",
     "header",
@@ -30,6 +27,7 @@ pub(super) const NOW: [&str; 16] = [
     "password",
     "keyboard-interactive",
     "ssh-certificate",
+    "ssh-agent",
 ];
 
 pub(super) const PROGRAM: &[&str] = &["exec"];
@@ -65,6 +63,7 @@ pub(super) const KNOWN: &[&str] = &[
     "api_url",
     "repositories",
     "permissions",
+    "public_key",
 ];
 
 /// All credentials, by id.
@@ -144,6 +143,10 @@ fn read_reference(
         let path = PathBuf::from(path);
         let good = path.is_absolute();
         good.then_some(SecretRef::File(path)).ok_or("`file:` is to name an absolute path")
+    } else if let Some(path) = source(text, "agent:") {
+        let path = PathBuf::from(path);
+        let good = path.is_absolute();
+        good.then_some(SecretRef::Agent(path)).ok_or("`agent:` is to name an absolute path")
     } else if let Some(command) = source(text, "exec:") {
         // Without a shell a quote would be part of a word, which nobody means.
         if command.contains(['"', '\'', '\\']) {
@@ -163,7 +166,7 @@ fn read_reference(
     reference
         .map_err(|message| {
             let hint = "the name under which the vault holds it, or env:NAME, file:PATH, \
-                        exec:COMMAND, vault:PATH#FIELD; never the secret itself";
+                        exec:COMMAND, agent:PATH, vault:PATH#FIELD; never the secret itself";
             fields.wrong(key, message, Some(hint.to_owned()));
         })
         .ok()
@@ -221,25 +224,44 @@ fn read_inject(
         "ssh-key" | "ssh_key" => Inject::SshKey,
         "keyboard-interactive" | "keyboard_interactive" => Inject::KeyboardInteractive,
         "ssh-certificate" | "ssh_certificate" => Inject::SshCertificate,
-        later if LATER.contains(&later) => {
-            let message = format!("{later:?} is not supported yet; calls will be refused");
-            fields.doubtful("inject", message, None);
-            Inject::Unsupported(later.to_owned())
-        }
+        "ssh-agent" | "ssh_agent" => read_agent(fields, secret)?,
         other => match recipe::read(other, id, fields) {
             Some(recipe) => Inject::Recipe(Box::new(recipe?)),
             None => {
-                let hint = match value::nearest(other, NOW.into_iter().chain(LATER)) {
+                let hint = match value::nearest(other, MODES) {
                     Some(near) => format!("did you mean {near:?}?"),
-                    None => format!("supported are {}", NOW.join(", ")),
+                    None => format!("supported are {}", MODES.join(", ")),
                 };
                 fields.wrong("inject", "is not a mode of injection", Some(hint));
                 return None;
             }
         },
     };
+    if matches!(secret, Some(SecretRef::Agent(_))) && !matches!(inject, Inject::SshAgent { .. }) {
+        let hint = Some("write inject = \"ssh-agent\"".to_owned());
+        fields.wrong("secret", "an agent gives no secret away, it signs", hint);
+        return None;
+    }
     refuse_other_keys(fields, text);
     Some(inject)
+}
+
+/// The mode `ssh-agent`.
+fn read_agent(fields: &Fields<'_, '_>, secret: Option<&SecretRef>) -> Option<Inject> {
+    if !matches!(secret, None | Some(SecretRef::Agent(_) | SecretRef::Env(_))) {
+        let hint = "agent:PATH, or env:SSH_AUTH_SOCK for the broker's own variable";
+        fields.wrong("secret", "is to name the socket of an agent", Some(hint.to_owned()));
+        return None;
+    }
+    let public_key = match fields.text("public_key").map(|line| value::public_key(line.value)) {
+        Some(Ok(key)) => Some(key),
+        Some(Err(error)) => {
+            fields.wrong("public_key", error, None);
+            return None;
+        }
+        None => None,
+    };
+    Some(Inject::SshAgent { public_key })
 }
 
 /// Refuses keys that belong to other modes.

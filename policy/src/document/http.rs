@@ -359,6 +359,19 @@ fn read_idempotency(fields: &Fields<'_, '_>, route: Option<&str>) -> Option<Idem
         table.wrong("header", "is not the name of a header field", None);
         return None;
     }
+    let Promise { scope, retention, contract } = read_promise(&table, route);
+    Some(IdempotencyRule { header, scope, retention, contract })
+}
+
+/// What a remote promises of a key (contract K-1).
+pub(super) struct Promise {
+    pub scope: String,
+    pub retention: Duration,
+    pub contract: RemoteContract,
+}
+
+/// The keys `scope`, `retention` and `contract`.
+pub(super) fn read_promise(table: &Fields<'_, '_>, route: Option<&str>) -> Promise {
     let scope = table.text("scope").map_or_else(|| route.unwrap_or_default(), |s| s.value);
     if scope.is_empty() || scope.len() > 256 || scope.chars().any(char::is_control) {
         table.wrong("scope", "is to be a text of 1 to 256 characters", None);
@@ -368,5 +381,5 @@ fn read_idempotency(fields: &Fields<'_, '_>, route: Option<&str>) -> Option<Idem
         Some(1) => RemoteContract::Verified,
         Some(_) | None => RemoteContract::Unverified,
     };
-    Some(IdempotencyRule { header, scope: scope.to_owned(), retention, contract })
+    Promise { scope: scope.to_owned(), retention, contract }
 }

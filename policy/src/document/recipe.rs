@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Which keys go with which modes.
-pub(super) const KEYS: [(&str, &[&str]); 26] = [
+pub(super) const KEYS: [(&str, &[&str]); 27] = [
     ("name", &["header", "query", "cookie", "jwt", "oauth2", "github-app"]),
     ("format", &["header", "jwt", "oauth2", "github-app"]),
     ("placeholder", &["placeholder"]),
@@ -37,6 +37,7 @@ pub(super) const KEYS: [(&str, &[&str]); 26] = [
     ("api_url", &["github-app"]),
     ("repositories", &["github-app"]),
     ("permissions", &["github-app"]),
+    ("public_key", &["ssh-agent", "ssh_agent"]),
 ];
 
 /// How long a token is valid that says nothing.

@@ -4,7 +4,7 @@ use super::reader::Fields;
 use super::value;
 use crate::batch::{BatchForm, BatchRule};
 use crate::path;
-use crate::repeat::{JobRule, NAMES, ReconcileRule, RetryRule, Shows, names_of};
+use crate::repeat::{JobRule, NAMES, Pace, ReconcileRule, RetryRule, Shows, names_of};
 use journal::contract::KeepResult;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) const SHOWS: &[&str] = &["status", "pointer", "equals"];
 /// How long an automatic retry keeps its caller waiting, where a route does not say.
 const WITHIN: Duration = Duration::from_secs(30);
 /// How long a lease holds: longer than a connection takes to be set up.
-const LEASE: Duration = Duration::from_secs(30);
+pub(super) const LEASE: Duration = Duration::from_secs(30);
 const EVERY: Duration = Duration::from_secs(30);
 const MAX_QUERIES: u32 = 20;
 const JOB_EVERY: Duration = Duration::from_secs(5);
@@ -37,17 +37,22 @@ pub(super) fn read(
 /// The key `retry`.
 fn read_retry(fields: &Fields<'_, '_>) -> Option<RetryRule> {
     let table = fields.table("retry", RETRY)?;
+    Some(RetryRule {
+        max_attempts: read_max_attempts(&table),
+        automatic: table.truth("automatic").unwrap_or(false),
+        within: table.duration("within").unwrap_or(WITHIN),
+        lease: table.duration("lease").unwrap_or(LEASE),
+    })
+}
+
+/// The key `max_attempts` of `retry`.
+pub(super) fn read_max_attempts(table: &Fields<'_, '_>) -> u32 {
     let most = table.number("max_attempts", 1, 100).and_then(|most| u32::try_from(most).ok());
     if !table.has("max_attempts") {
         let hint = "write how many attempts there may be in all: max_attempts = 3".to_owned();
         table.wrong("max_attempts", "is missing", Some(hint));
     }
-    Some(RetryRule {
-        max_attempts: most.unwrap_or(1),
-        automatic: table.truth("automatic").unwrap_or(false),
-        within: table.duration("within").unwrap_or(WITHIN),
-        lease: table.duration("lease").unwrap_or(LEASE),
-    })
+    most.unwrap_or(1)
 }
 
 /// An automatic retry answers from the record.
@@ -69,33 +74,64 @@ fn read_reconcile(fields: &Fields<'_, '_>) -> Option<ReconcileRule> {
     if !path.starts_with('/') {
         table.wrong("path", path::Error::NotAbsolute, None);
     }
-    match names_of(path) {
-        Err(error) => table.wrong("path", error, None),
-        Ok(names) => {
-            if let Some(unknown) = names.iter().find(|name| !NAMES.contains(name)) {
-                let hint = format!("there are {{{}}}", NAMES.join("}, {"));
-                table.wrong("path", format!("names {{{unknown}}}, which no call has"), Some(hint));
-            } else if names.is_empty() {
-                let hint = "a query that names no call can't tell one from another".to_owned();
-                table.doubtful("path", "names no operation", Some(hint));
-            }
-        }
-    }
-    let most = table.number("max_queries", 1, 1000).and_then(|most| u32::try_from(most).ok());
+    check_names(&table, "path", path, &NAMES);
     let rule = ReconcileRule {
         method: method.to_owned(),
         path: path.to_owned(),
         committed: read_shows(&table, "committed"),
         rejected: read_shows(&table, "rejected"),
-        automatic: table.truth("automatic").unwrap_or(false),
-        every: table.duration("every").unwrap_or(EVERY),
-        max_queries: most.unwrap_or(MAX_QUERIES),
+        pace: read_pace(&table),
     };
     if rule.committed.is_none() && rule.rejected.is_none() {
         let hint = "write committed = { status = 200 }, rejected = { status = 404 }, or both";
         fields.wrong("reconcile", "decides nothing", Some(hint.to_owned()));
     }
     Some(rule)
+}
+
+/// The keys `automatic`, `every` and `max_queries` of a question.
+pub(super) fn read_pace(table: &Fields<'_, '_>) -> Pace {
+    let most = table.number("max_queries", 1, 1000).and_then(|most| u32::try_from(most).ok());
+    Pace {
+        automatic: table.truth("automatic").unwrap_or(false),
+        every: table.duration("every").unwrap_or(EVERY),
+        max_queries: most.unwrap_or(MAX_QUERIES),
+    }
+}
+
+/// Checks the names in braces of a question.
+pub(super) fn check_names(table: &Fields<'_, '_>, key: &str, template: &str, known: &[&str]) {
+    match names_of(template) {
+        Err(error) => table.wrong(key, error, None),
+        Ok(names) => {
+            if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
+                let hint = format!("there are {{{}}}", known.join("}, {"));
+                table.wrong(key, format!("names {{{unknown}}}, which no call has"), Some(hint));
+            } else if names.is_empty() {
+                let hint = "a query that names no call can't tell one from another".to_owned();
+                table.doubtful(key, "names no operation", Some(hint));
+            }
+        }
+    }
+}
+
+/// Checks a JSON pointer of a condition.
+pub(super) fn read_pointer<'r>(table: &Fields<'r, '_>) -> Option<&'r str> {
+    let pointer = table.text("pointer").map(|pointer| pointer.value);
+    if pointer.is_some_and(|pointer| !pointer.starts_with('/')) {
+        let hint = Some("a JSON pointer begins with a slash: \"/data/0/status\"".to_owned());
+        table.wrong("pointer", "is no JSON pointer", hint);
+    }
+    pointer
+}
+
+/// What the pointer of a condition has to lead to.
+pub(super) fn read_equals(table: &Fields<'_, '_>) -> Vec<String> {
+    if table.has("equals") && !table.has("pointer") {
+        table.wrong("equals", "needs a pointer", None);
+    }
+    let equals = table.texts("equals").unwrap_or_default();
+    equals.iter().map(|text| text.value.to_owned()).collect()
 }
 
 /// The key `job`.
@@ -169,18 +205,9 @@ pub(super) fn read_batch(fields: &Fields<'_, '_>) -> Option<BatchRule> {
 fn read_shows(fields: &Fields<'_, '_>, key: &str) -> Option<Shows> {
     let table = fields.table(key, SHOWS)?;
     let status = table.number("status", 100, 599).and_then(|status| u16::try_from(status).ok());
-    let pointer = table.text("pointer").map(|pointer| pointer.value);
-    if pointer.is_some_and(|pointer| !pointer.starts_with('/')) {
-        let hint = Some("a JSON pointer begins with a slash: \"/data/0/status\"".to_owned());
-        table.wrong("pointer", "is no JSON pointer", hint);
-    }
-    let equals = table.texts("equals").unwrap_or_default();
-    if table.has("equals") && !table.has("pointer") {
-        table.wrong("equals", "needs a pointer", None);
-    }
+    let (pointer, equals) = (read_pointer(&table), read_equals(&table));
     if !table.has("status") && !table.has("pointer") {
         fields.wrong(key, "is met by everything", Some("give a status or a pointer".to_owned()));
     }
-    let equals = equals.iter().map(|text| text.value.to_owned()).collect();
     Some(Shows { status, pointer: pointer.map(str::to_owned), equals })
 }

@@ -71,7 +71,7 @@ fn takes(text: &str) -> bool {
 #[test]
 fn the_schema_has_the_keys_of_the_parser() {
     let limits: Vec<_> = super::terms::HTTP_LIMITS.to_vec();
-    let tables: [(&str, &[&str]); 23] = [
+    let tables: [(&str, &[&str]); 27] = [
         ("", super::ROOT),
         ("/properties/defaults", super::DEFAULTS),
         ("/properties/approvals", super::approvals::KNOWN),
@@ -94,7 +94,11 @@ fn the_schema_has_the_keys_of_the_parser() {
         ("/$defs/limits", &limits),
         ("/$defs/ssh_limits", super::terms::SSH_LIMITS),
         ("/$defs/route/properties/retry", super::repeat::RETRY),
-        ("/$defs/ssh/properties/retry", &["max_attempts"]),
+        ("/$defs/ssh/properties/retry", super::command::RETRY),
+        ("/$defs/ssh/properties/release", super::command::RELEASE),
+        ("/$defs/ssh/properties/compare", super::command::COMPARE),
+        ("/$defs/ssh/properties/reconcile", super::command::RECONCILE),
+        ("/$defs/command_shows", super::command::SHOWS),
     ];
     let schema = schema();
     for (pointer, known) in tables {
@@ -105,7 +109,7 @@ fn the_schema_has_the_keys_of_the_parser() {
         assert_eq!(part["additionalProperties"], Value::Bool(false), "{pointer}");
     }
     let modes = at(&schema, "/$defs/credential/properties/inject/enum").as_array().unwrap();
-    let known = super::credential::NOW.iter().chain(&super::credential::LATER).chain(&["ssh_key"]);
+    let known = super::credential::MODES.iter().chain(&["ssh_key"]);
     let known: BTreeSet<_> = known.copied().collect();
     assert_eq!(modes.iter().filter_map(Value::as_str).collect::<BTreeSet<_>>(), known);
     let presets: Vec<_> = PRESETS.iter().map(|p| Value::from(p.name)).collect();

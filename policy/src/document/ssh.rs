@@ -2,8 +2,8 @@
 
 use super::reader::{Fields, Reader};
 use super::{
-    Allow, Names, Shared, SshRoute, read_agents, read_approval, read_credential, read_host,
-    read_name, terms, title, value,
+    Allow, Names, Shared, SshRoute, command, read_agents, read_approval, read_credential,
+    read_host, read_name, terms, title, value,
 };
 use crate::{Credential, Inject, SshGrant, host};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,10 +19,13 @@ pub(super) const KNOWN: &[&str] = &[
     "allow",
     "shell",
     "idempotent",
+    "release",
+    "compare",
     "approval",
     "result",
     "limits",
     "retry",
+    "reconcile",
     "repeat_guard",
     "private_addresses",
     "known_hosts",
@@ -31,6 +34,7 @@ pub(super) const KNOWN: &[&str] = &[
     "forward_to",
     "kill_on_cancel",
     "completion",
+    "source_address",
 ];
 
 pub(super) const MATCH: &[&str] = &["host", "port", "users", "commands"];
@@ -52,24 +56,9 @@ pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>, shared: &Shared) 
 
 fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) -> Option<SshRoute> {
     let agents = read_agents(fields);
-    let mut terms = terms::read(fields, &shared.terms, true);
-    if !terms.response_stated {
-        terms.limits.response_timeout = COMMAND_TIME;
-    }
-    let credential = read_ssh_credential(fields, shared);
-    let approval = read_approval(fields, shared);
-    if let Some(retry) = fields.table("retry", &["max_attempts"]) {
-        retry.number("max_attempts", 1, 100);
-        fields.doubtful("retry", "is read, but this version repeats no SSH command", None);
-    }
     let allow = read_allow(fields);
     let any_shell = fields.word("shell", &["plain", "any"]) == Some(1);
-    let intercept = fields.truth("intercept").unwrap_or(true);
-    refuse_inside_keys(fields, intercept);
-    let known_hosts = fields.text("known_hosts").map(|text| text.value.to_owned());
-    let host_keys = read_host_keys(fields, intercept && known_hosts.is_none());
-    let address = read_address(fields);
-    let idempotent = fields.truth("idempotent").unwrap_or(false);
+    let grant = read_grant(fields, name.as_deref(), shared);
     if !fields.has("match") {
         let hint = "write match = { host = \"prod-1\", users = [\"deploy\"] }".to_owned();
         fields.wrong("match", "is missing", Some(hint));
@@ -82,10 +71,27 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         let message = "restricts nothing, since the route allows a shell as well";
         target.doubtful("commands", message, None);
     }
-    let (host, name) = (read_host(&target)?, name?);
-    let grant = SshGrant {
-        route: name.clone(),
-        address,
+    let (host, name, place) = (read_host(&target)?, name?, fields.place());
+    Some(SshRoute { name, place, agents, host, port, users, commands, any_shell, allow, grant })
+}
+
+/// What the route gives to what it lets through.
+fn read_grant(fields: &Fields<'_, '_>, name: Option<&str>, shared: &Shared) -> SshGrant {
+    let mut terms = terms::read(fields, &shared.terms, true);
+    if !terms.response_stated {
+        terms.limits.response_timeout = COMMAND_TIME;
+    }
+    let credential = read_ssh_credential(fields, shared);
+    let approval = read_approval(fields, shared);
+    let source_address = read_sources(fields, credential.as_ref());
+    let command = command::read(fields, name, approval.is_some());
+    let intercept = fields.truth("intercept").unwrap_or(true);
+    refuse_inside_keys(fields, intercept);
+    let known_hosts = fields.text("known_hosts").map(|text| text.value.to_owned());
+    let host_keys = read_host_keys(fields, intercept && known_hosts.is_none());
+    SshGrant {
+        route: name.unwrap_or_default().to_owned(),
+        address: read_address(fields),
         host_keys,
         known_hosts,
         intercept,
@@ -94,7 +100,12 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         kill_on_cancel: fields.truth("kill_on_cancel").unwrap_or(false),
         completion: fields.text("completion").map(|text| text.value.to_owned()),
         credential,
-        idempotent,
+        source_address,
+        idempotent: fields.truth("idempotent").unwrap_or(false),
+        release: command.release,
+        refused_status: command.refused,
+        retry: command.retry,
+        reconcile: command.reconcile,
         keep: terms.keep,
         keep_bytes: terms.keep_bytes,
         keep_total_bytes: terms.keep_total_bytes,
@@ -107,9 +118,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         private_addresses: !fields.has("private_addresses")
             || terms.private_addresses == Some(true),
         approval,
-    };
-    let place = fields.place();
-    Some(SshRoute { name, place, agents, host, port, users, commands, any_shell, allow, grant })
+    }
 }
 
 fn read_ssh_credential(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Credential> {
@@ -119,9 +128,6 @@ fn read_ssh_credential(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Crede
         let hint = Some("SSH routes take \"ssh-key\" and \"password\"".to_owned());
         fields.wrong("credential", format!("{mode:?} is injected by HTTP routes only"), hint);
         return None;
-    }
-    if let Inject::Unsupported(mode) = &credential.inject {
-        fields.doubtful("credential", format!("{mode:?} is not supported yet"), None);
     }
     Some(credential)
 }
@@ -167,12 +173,44 @@ fn refuse_inside_keys(fields: &Fields<'_, '_>, intercept: bool) {
         "forward_to",
         "kill_on_cancel",
         "completion",
+        "source_address",
         "idempotent",
+        "release",
+        "compare",
+        "retry",
+        "reconcile",
         "shell",
     ];
     for key in inside.into_iter().filter(|key| fields.has(key)) {
         fields.wrong(key, "needs a session that ends at the gateway (intercept = true)", None);
     }
+}
+
+/// The key `source_address`: from where a minted certificate can be used.
+fn read_sources(fields: &Fields<'_, '_>, credential: Option<&Credential>) -> Vec<String> {
+    let Some(list) = fields.texts("source_address") else { return Vec::new() };
+    if credential.is_none_or(|credential| credential.inject != Inject::SshCertificate) {
+        let hint = "it stands in the certificate that inject = \"ssh-certificate\" mints";
+        fields.wrong("source_address", "has no certificate to stand in", Some(hint.to_owned()));
+    }
+    let mut sources = Vec::new();
+    for source in list {
+        let (address, bits) = match source.value.split_once('/') {
+            Some((address, bits)) => (address, bits.parse::<u8>().ok()),
+            None => (source.value, Some(0)),
+        };
+        let most = match address.parse::<std::net::IpAddr>() {
+            Ok(std::net::IpAddr::V4(_)) => Some(32),
+            Ok(std::net::IpAddr::V6(_)) => Some(128),
+            Err(_) => None,
+        };
+        if most.zip(bits).is_some_and(|(most, bits)| bits <= most) {
+            sources.push(source.value.to_owned());
+        } else {
+            fields.wrong_at(source.offset, "source_address", "is no address and no network");
+        }
+    }
+    sources
 }
 
 /// A list of patterns with `*`.
@@ -253,3 +291,7 @@ fn read_commands(target: &Fields<'_, '_>) -> Option<BTreeSet<String>> {
     }
     Some(commands)
 }
+
+#[cfg(test)]
+#[path = "ssh_tests.rs"]
+mod tests;

@@ -1,6 +1,7 @@
 //! Explains a decision: the same search, told in words.
 
 use super::{EGRESS, Found, Snapshot, http, normal_host, ssh};
+use crate::command::ReleaseRule;
 use crate::document::HttpRoute;
 use crate::{
     Approval, Considered, Credential, Denial, Details, Explanation, HttpAction, HttpGrant,
@@ -225,7 +226,21 @@ fn ssh_terms(grant: &SshGrant) -> Vec<String> {
         terms.push(format!("the name leads to {address}"));
     }
     terms.push(format!("{} host key(s) pinned", grant.host_keys.len()));
-    terms.push(if grant.idempotent { "idempotent" } else { "not idempotent" }.to_owned());
+    terms.push(if grant.is_idempotent() { "idempotent" } else { "not idempotent" }.to_owned());
+    if let Some(ReleaseRule { scope, retention, contract, .. }) = &grant.release {
+        let retention = seconds(*retention);
+        terms.push(format!("a release id, scope {scope:?}, kept {retention}, {contract} contract"));
+    }
+    if let Some(status) = grant.refused_status {
+        terms.push(format!("compares before it changes: exit status {status} is a refusal"));
+    }
+    if let Some(retry) = &grant.retry {
+        terms.push(format!("up to {} attempts, on request", retry.max_attempts));
+    }
+    if let Some(query) = &grant.reconcile {
+        let by = if query.pace.automatic { "by itself" } else { "on request" };
+        terms.push(format!("asks {by} with {:?} what became of a command", query.command));
+    }
     terms.push(guard(grant.repeat_window));
     terms.extend(approval(grant.approval));
     let (keep, bytes, time) = (grant.keep, grant.keep_bytes, seconds(grant.keep_for));

@@ -40,7 +40,8 @@ impl Relay<'_> {
         };
         let settled = if doubt == Doubt::Open {
             let cause = "HOP_FAILED".to_owned();
-            let observation = Some(Observation { length_bytes: self.received, cause });
+            let observation =
+                Some(Observation { length_bytes: self.received, cause, recording: None });
             self.parts
                 .call
                 .end(Conclusion { verdict, message, field: None, not_before_ms, observation })

@@ -345,6 +345,10 @@ async fn answer(
             (Vec::new(), false)
         }
         "/204" => (b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), true),
+        "/204-framed" => (
+            b"HTTP/1.1 204 No Content\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(),
+            true,
+        ),
         "/304" => (b"HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 10\r\n\r\n".to_vec(), true),
         "/close-after" => (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(), false),
         "/big" => {

@@ -3,9 +3,12 @@
 //! What is approved is agent, user, host, and the exact command or kind of session. Input comes after,
 //! so it is not covered, and the person is told so.
 
-use super::{Job, Refusal, bound, end_refused, go_on, not_recorded, refuse, respond, same_id};
+use super::admit::same_id;
+use super::refusal::{Refusal, end_refused, not_recorded, refuse};
+use super::{Job, Side, bound, go_on};
 use crate::downstream::Downstream;
 use crate::request::Request;
+use crate::respond;
 use crate::spool::Spool;
 use bytes::Bytes;
 use journal::contract::{Accepted, Code, InvocationId, Preflight, Retry, Verdict};
@@ -103,7 +106,9 @@ async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Appro
         let budget = snapshot.budget(&job.destination.agent.name);
         let now: Preflight = bound(&job, &grant, snapshot.version());
         let held = match shared.journal.resume(id, &now, budget.as_ref()).await {
-            Ok(Resumed::Go(call)) => return go_on(job, downstream, spool, call, grant).await,
+            Ok(Resumed::Go(call)) => {
+                return go_on(&job, Side { downstream, spool }, call, &grant, None).await;
+            }
             Ok(Resumed::Spent(spent)) => {
                 accepted.caller_id = false;
                 return refuse(&shared, downstream, accepted, spent.into()).await;

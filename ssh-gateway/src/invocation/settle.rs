@@ -1,5 +1,6 @@
 //! From what was seen to a durable outcome, and from there to the client (contract R-1, S-1, S-8).
 
+use super::now_ms;
 use crate::delivery::Deliveries;
 use crate::downstream::{Downstream, End};
 use crate::respond;
@@ -9,7 +10,6 @@ use journal::contract::{
     Code, Completion, Ended, Envelope, Observation, Outcome, Phase, ResponseComplete, Retry,
     SshEnd, Verdict, after_unknown, settle_ssh,
 };
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The note on both streams and on what ended them.
 const STREAMS: &str = "SSH_STREAMS";
@@ -105,7 +105,7 @@ fn stopped(stop: Stop) -> Conclusion {
 pub(super) async fn settle(
     deliveries: &Deliveries,
     mut call: Call,
-    downstream: Downstream,
+    mut downstream: Downstream,
     seen: Seen,
     cause: &str,
 ) {
@@ -116,11 +116,20 @@ pub(super) async fn settle(
         Conclusion::Complete(end) => {
             let record = end.to_record();
             let verdict = match &record {
+                // The compare found another state: the whole answer says that nothing was changed.
+                Some(_) if seen.is_refusal => {
+                    Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected)
+                }
                 Some(record) => settle_ssh(record),
                 None => Verdict::committed(Retry::Never, Code::Ok),
             };
             match call.commit(complete(&seen, record), verdict, None).await {
-                Ok(_settled) => return deliver(deliveries, call, downstream, &end).await,
+                Ok(_settled) => {
+                    if seen.is_refusal {
+                        downstream.explain(&respond::lines(&call.invocation().envelope())).await;
+                    }
+                    return deliver(deliveries, call, downstream, &end).await;
+                }
                 Err(error) => Err(error),
             }
         }
@@ -138,9 +147,13 @@ pub(super) async fn settle(
                 observation: Some(Observation {
                     length_bytes: seen.tally.whole().length_bytes(),
                     cause: cause.to_owned(),
+                    recording: None,
                 }),
             };
-            call.end(ended).await
+            match call.invocation().accepted().action.as_str() {
+                "shell" | "subsystem:sftp" => call.end_recorded(ended).await,
+                _ => call.end(ended).await,
+            }
         }
     };
     let envelope = match settled {
@@ -187,12 +200,6 @@ async fn deliver(deliveries: &Deliveries, mut call: Call, mut downstream: Downst
     }
     drop(delivery);
     downstream.close().await;
-}
-
-/// Milliseconds since 1970.
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

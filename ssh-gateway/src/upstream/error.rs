@@ -39,6 +39,9 @@ pub(crate) enum Error {
     /// The target refused user or credential.
     #[error("the target refused the login with the injected credential")]
     LoginRefused,
+    /// The key's own agent does not sign.
+    #[error(transparent)]
+    Credential(policy::credential::Error),
     /// The target refused the channel.
     #[error("the target refused to open a session channel")]
     Channel(#[source] russh::Error),
@@ -88,7 +91,7 @@ impl Error {
             Self::Timeout(stage) | Self::Closed(stage) => *stage,
             Self::Handshake(_) => SetupStage::SshKex,
             Self::NoHostKey | Self::HostKey(_) => SetupStage::SshHostKey,
-            Self::LoginRefused => SetupStage::SshAuth,
+            Self::LoginRefused | Self::Credential(_) => SetupStage::SshAuth,
             Self::Channel(_) => SetupStage::SshChannel,
         }
     }
@@ -106,12 +109,14 @@ impl Error {
             | Self::Handshake(_)
             | Self::HostKey(_)
             | Self::LoginRefused
+            | Self::Credential(_)
             | Self::Channel(_) => self.verdict().code().as_str(),
         }
         .to_owned()
     }
 
-    /// Phase `connection_setup`, outcome `not_attempted`.
+    /// Phase `connection_setup`, or `credential_injection` where the agent of the key fails; outcome
+    /// `not_attempted`.
     pub(crate) fn verdict(&self) -> Verdict {
         let (retry, code) = match self {
             Self::NoHostKey => (Retry::AfterCorrection, Code::HostKeyUnknown),
@@ -128,6 +133,7 @@ impl Error {
             Self::HostKey(_) => (Retry::AfterCorrection, Code::HostKeyMismatch),
             Self::Closed(_) => (Retry::Backoff, Code::ConnectionTerminated),
             Self::LoginRefused => (Retry::AfterCorrection, Code::RemoteAuthFailed),
+            Self::Credential(error) => return error.verdict(),
             Self::Channel(_) => (Retry::AfterCorrection, Code::ChannelRefused),
         };
         Verdict::not_connected(retry, code)
@@ -138,7 +144,7 @@ impl Error {
         match self {
             Self::NoHostKey | Self::HostKey(_) => Some("target.host_keys"),
             Self::Resolve(_) | Self::NotFound | Self::AddressProhibited => Some("target.host"),
-            Self::LoginRefused => Some("target.credential"),
+            Self::LoginRefused | Self::Credential(_) => Some("target.credential"),
             Self::Tcp(_)
             | Self::Timeout(_)
             | Self::Handshake(_)

@@ -37,34 +37,17 @@ impl Sshd {
         std::fs::copy(path.join("user_key.pub"), path.join("authorized_keys")).unwrap();
         // sshd as root wants its empty directory.
         drop(std::fs::create_dir_all("/run/sshd"));
-        let port = free_port();
-        let config = format!(
-            "ListenAddress 127.0.0.1:{port}\nHostKey {0}/host_key\nPidFile none\n\
-             AuthorizedKeysFile {0}/authorized_keys\nPasswordAuthentication no\n\
-             KbdInteractiveAuthentication no\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n\
-             AcceptEnv LANG LC_*\nSubsystem sftp internal-sftp\nMaxStartups 100\n{extra}\n",
-            path.display()
-        );
-        std::fs::write(path.join("sshd_config"), config).unwrap();
-        let log = std::fs::File::create(path.join("log")).unwrap();
-        let process = Command::new(SSHD)
-            .args(["-D", "-e", "-f"])
-            .arg(path.join("sshd_config"))
-            .stdin(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        within(async {
-            while tokio::net::TcpStream::connect(address).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+        // Another program can take the port meanwhile: then it is another port.
+        for _ in 0..10 {
+            let port = free_port();
+            if let Some(process) = listen(path, port, extra).await {
+                let address = SocketAddr::from(([127, 0, 0, 1], port));
+                let user = Command::new("id").arg("-un").output().await.unwrap().stdout;
+                let user = String::from_utf8(user).unwrap().trim().to_owned();
+                return Some(Self { directory, address, user, _process: process });
             }
-        })
-        .await;
-        let user = Command::new("id").arg("-un").output().await.unwrap().stdout;
-        let user = String::from_utf8(user).unwrap().trim().to_owned();
-        Some(Self { directory, address, user, _process: process })
+        }
+        panic!("sshd found no port: {}", std::fs::read_to_string(path.join("log")).unwrap());
     }
 
     pub(crate) fn host_key(&self) -> String {
@@ -79,6 +62,41 @@ impl Sshd {
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
+}
+
+/// An sshd that listens on the port; none if it got it not.
+async fn listen(path: &Path, port: u16, extra: &str) -> Option<Child> {
+    let config = format!(
+        "ListenAddress 127.0.0.1:{port}\nHostKey {0}/host_key\nPidFile none\n\
+             AuthorizedKeysFile {0}/authorized_keys\nPasswordAuthentication no\n\
+             KbdInteractiveAuthentication no\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n\
+             AcceptEnv LANG LC_*\nSubsystem sftp internal-sftp\nMaxStartups 100\n{extra}\n",
+        path.display()
+    );
+    std::fs::write(path.join("sshd_config"), config).unwrap();
+    let log = std::fs::File::create(path.join("log")).unwrap();
+    let mut process = Command::new(SSHD)
+        .args(["-D", "-e", "-f"])
+        .arg(path.join("sshd_config"))
+        .stdin(Stdio::null())
+        .stderr(log)
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let listens = format!("Server listening on 127.0.0.1 port {port}.");
+    let up = async {
+        loop {
+            let log = std::fs::read_to_string(path.join("log")).unwrap();
+            if log.contains(&listens) {
+                return true;
+            }
+            if process.try_wait().unwrap().is_some() {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(up).await.then_some(process)
 }
 
 pub(crate) async fn keygen(path: &Path) {

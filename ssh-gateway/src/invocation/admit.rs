@@ -1,0 +1,166 @@
+//! Puts a command on record, or finds the earlier one that answers (contract K-3, K-10, K-11).
+
+use super::refusal::{Refusal, refuse, unavailable};
+use super::{Job, carry_out, held, operation};
+use crate::downstream::Downstream;
+use crate::gateway::Shared;
+use crate::repeat::{self, Match, Resolution};
+use crate::replay;
+use crate::request::Request;
+use crate::spool::Spool;
+use journal::contract::{
+    Accepted, Code, InvocationId, Operation, Outcome, RemoteContract, Retry, Verdict,
+};
+use journal::{Admission, Guard, Invocation};
+use policy::{Denial, SshGrant};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Puts the call on record, or finds the earlier one that answers (contract K-10, K-11).
+pub(super) async fn admit(
+    job: Job,
+    downstream: Downstream,
+    mut spool: Spool,
+    mut accepted: Accepted,
+    caller_id: Option<InvocationId>,
+) {
+    let shared = Arc::clone(&job.shared);
+    let snapshot = shared.policy.snapshot();
+    let decision = snapshot.ssh(&job.request.to_action(&job.destination));
+    accepted.caller_id = caller_id.is_some();
+    let id = caller_id.unwrap_or_else(|| shared.journal.new_id());
+    let operation = decision.as_ref().map(|grant| operation(&job, grant)).unwrap_or_default();
+    let guard = Guard {
+        window: guard_window(&job.request, &decision, &operation),
+        key: operation.idempotency.map(|key| (key.scope, key.key)),
+        join: decision.as_ref().is_ok_and(|grant| grant.approval.is_some()),
+        budget: decision.is_ok().then(|| snapshot.budget(&job.destination.agent.name)).flatten(),
+    };
+    let unguarded = Guard { window: None, join: false, ..guard.clone() };
+    let admit = || shared.journal.admit(id, accepted.clone(), guard.clone());
+    let mut admitted = admit();
+    while let Ok(Admission::Settled(earlier)) = &admitted {
+        if !shared.deliveries.decided(earlier.id()).await {
+            break;
+        }
+        admitted = admit();
+    }
+    match admitted {
+        Ok(Admission::New(call)) => {
+            carry_out(job, downstream, spool, call, decision, snapshot.version()).await;
+        }
+        Ok(Admission::Held(held)) => {
+            let side = held::Caller { job, downstream, spool, accepted };
+            held::join(side, &held, decision).await;
+        }
+        Ok(Admission::Spent(spent)) => {
+            // The caller's id is for the call that comes when there is room again.
+            accepted.caller_id = false;
+            refuse(&shared, downstream, accepted, spent.into()).await;
+        }
+        Ok(Admission::SameRequest(earlier)) => {
+            same_id(&shared, downstream, spool, accepted, *earlier).await;
+        }
+        Ok(Admission::Settled(_) | Admission::InDoubt(_)) => {
+            match repeat::resolve(&shared.journal, &mut spool, &accepted, guard.window).await {
+                Resolution::Same(earlier) if earlier.verdict().outcome() == Outcome::Committed => {
+                    replay::answer(&shared, downstream, *earlier, false).await;
+                }
+                Resolution::Same(earlier) | Resolution::Unclear(earlier) => {
+                    in_doubt(&shared, downstream, accepted, &earlier).await;
+                }
+                // Every earlier one had other input.
+                Resolution::Fresh => match shared.journal.admit(id, accepted.clone(), unguarded) {
+                    Ok(Admission::New(call)) => {
+                        carry_out(job, downstream, spool, call, decision, snapshot.version()).await;
+                    }
+                    Ok(Admission::Spent(spent)) => {
+                        accepted.caller_id = false;
+                        refuse(&shared, downstream, accepted, spent.into()).await;
+                    }
+                    Ok(_) => tracing::error!(%id, "an admission without a guard was refused"),
+                    Err(error) => unavailable(downstream, id, &error).await,
+                },
+            }
+        }
+        Ok(Admission::Mismatch) => {
+            mismatch(&shared, downstream, accepted, caller_id.is_some()).await;
+        }
+        Err(error) => unavailable(downstream, id, &error).await,
+    }
+}
+
+/// A repeat that names the invocation (contract K-10): answered from the record if its input is
+/// the same as well.
+pub(super) async fn same_id(
+    shared: &Shared,
+    mut downstream: Downstream,
+    mut spool: Spool,
+    accepted: Accepted,
+    earlier: Invocation,
+) {
+    let earlier = replay::settled(shared, &mut downstream, earlier).await;
+    let claims = matches!(earlier.verdict().outcome(), Outcome::Committed | Outcome::Rejected);
+    match repeat::compare(&shared.journal, &mut spool, &earlier).await {
+        Match::Other => mismatch(shared, downstream, accepted, true).await,
+        Match::Unclear if claims => in_doubt(shared, downstream, accepted, &earlier).await,
+        Match::Same | Match::Unclear => replay::answer(shared, downstream, earlier, true).await,
+    }
+}
+
+/// The same name for another request (contract K-3, K-10). `by_id`: the name is the caller's id.
+async fn mismatch(shared: &Shared, downstream: Downstream, mut accepted: Accepted, by_id: bool) {
+    let verdict = Verdict::refused(Retry::AfterCorrection, Code::IdempotencyMismatch);
+    let (message, field) = if by_id {
+        let message = "This invocation id belongs to another request, or to other input; use a \
+                       new id.";
+        (message, "request.env.AFFIANT_INVOCATION")
+    } else {
+        ("This release id belongs to another command; use a new one.", "command")
+    };
+    let refusal = Refusal::new(verdict, message, Some(field));
+    accepted.caller_id = false;
+    refuse(shared, downstream, accepted, refusal).await;
+}
+
+async fn in_doubt(
+    shared: &Shared,
+    downstream: Downstream,
+    mut accepted: Accepted,
+    earlier: &Invocation,
+) {
+    let verdict = Verdict::refused(earlier.verdict().retry(), Code::InDoubtDuplicate);
+    let state = match (earlier.is_settled(), earlier.verdict().outcome()) {
+        (false, _) => "is under way",
+        (true, Outcome::Unknown) => "is in doubt",
+        (true, Outcome::Committed | Outcome::Rejected | Outcome::NotAttempted) => {
+            "was carried out, and whether its input was the same can't be told"
+        }
+    };
+    let message = format!(
+        "An equal command {state}: follow {}. A second effect that is meant takes a new \
+         AFFIANT_INVOCATION.",
+        earlier.id()
+    );
+    accepted.link = Some(earlier.id());
+    accepted.caller_id = false;
+    refuse(shared, downstream, accepted, Refusal::new(verdict, message, None)).await;
+}
+
+/// The window of the guard against hidden repeats. A shell or a subsystem is a conversation, not an
+/// action that a client repeats.
+fn guard_window(
+    request: &Request,
+    decision: &Result<SshGrant, Denial>,
+    operation: &Operation,
+) -> Option<Duration> {
+    let key = operation.idempotency.as_ref();
+    let is_keyed = key.is_some_and(|key| key.remote_contract == RemoteContract::Verified);
+    match (request, decision) {
+        (Request::Exec(_), Ok(grant)) if !operation.idempotent && !is_keyed => grant.repeat_window,
+        (
+            Request::Exec(_) | Request::Shell | Request::Subsystem(_) | Request::Forward { .. },
+            Ok(_) | Err(_),
+        ) => None,
+    }
+}
