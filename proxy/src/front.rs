@@ -28,7 +28,7 @@ use tokio_rustls::server::TlsStream;
 /// How long a closing connection waits for the caller to take what was sent.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 /// How long the confirmation of a delivery is waited for before the connection is ended.
-const BEFORE_END: Duration = Duration::from_millis(250);
+pub(crate) const BEFORE_END: Duration = Duration::from_millis(250);
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 /// The first byte of a TLS connection: a handshake record (RFC 8446 section 5.1).
@@ -78,7 +78,7 @@ pub(crate) async fn serve(
             Ok(Ok(tls)) if speaks_http2(&tls) => {
                 let Ok(below) = Below::tcp(tls.get_ref().0, false) else { return };
                 // What TLS hands to TCP is not counted: an empty queue says that all of it arrived.
-                let below = (below, Arc::default());
+                let below = (below, None);
                 return Box::pin(http2::caller::serve(shared, tls, below, None, shutdown)).await;
             }
             Ok(Ok(tls)) => Link::Tls(Box::new(tls)),
@@ -440,7 +440,7 @@ impl Connection {
         let tunnel = Tunnel { scheme, authority, identity, other_name };
         if speaks_http2(&tls) {
             let rewound = tls.get_ref().0;
-            let below = (rewound.below().ok()?, rewound.written());
+            let below = (rewound.below().ok()?, Some(rewound.written()));
             // Boxed: its state is large, and most connections never get here.
             let served = http2::caller::serve(self.shared, tls, below, Some(tunnel), self.shutdown);
             Box::pin(served).await;

@@ -8,7 +8,7 @@ use crate::carrier::Below;
 use crate::control;
 use crate::deliver::Outbound;
 use crate::engine::{Job, Known};
-use crate::front::{self, LINGER};
+use crate::front::{self, BEFORE_END, LINGER};
 use crate::head::{self, Fields, Framing, Request, Version};
 use crate::incoming::Incoming;
 use crate::proxy::Shared;
@@ -28,7 +28,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -54,7 +54,7 @@ const CONFIRMATION: Duration = Duration::from_secs(30);
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     shared: Arc<Shared>,
     tls: S,
-    (below, written): (Below, Arc<AtomicU64>),
+    (below, written): (Below, Option<Arc<AtomicU64>>),
     tunnel: Option<Tunnel>,
     mut shutdown: watch::Receiver<bool>,
 ) {
@@ -133,13 +133,17 @@ async fn linger<S: AsyncRead + AsyncWrite + Unpin>(
     progress: &Progress,
 ) {
     let read = async {
-        tls.shutdown().await?;
         let mut piece = [0; 4096];
         while tls.read(&mut piece).await? > 0 {}
         Ok::<_, io::Error>(())
     };
     if let Ok(Err(error)) = timeout(LINGER, read).await {
         tracing::debug!(%error, "a caller's HTTP/2 connection broke off");
+    }
+    // What is acknowledged now is all that will be known.
+    let until = Instant::now() + BEFORE_END;
+    while !progress.has_arrived_whole() && Instant::now() < until {
+        sleep(Duration::from_millis(2)).await;
     }
     progress.let_go();
 }

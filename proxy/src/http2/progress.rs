@@ -91,6 +91,12 @@ impl Progress {
         Ok(self.arrived()? >= position)
     }
 
+    /// Whether the caller's host acknowledged everything, or never will.
+    pub(crate) fn has_arrived_whole(&self) -> bool {
+        let written = self.written.load(Ordering::Acquire);
+        self.arrived().map_or(true, |arrived| arrived >= written)
+    }
+
     fn arrived(&self) -> io::Result<u64> {
         self.below().arrived(self.written.load(Ordering::Acquire))
     }
@@ -151,6 +157,7 @@ struct Carried {
 /// The connection's transport, watched.
 pub(crate) struct Watched<S> {
     tls: S,
+    counts: bool,
     frames: Frames,
     heard: Frames,
     allowance: Allowance,
@@ -188,8 +195,11 @@ impl Allowance {
 }
 
 impl<S> Watched<S> {
-    /// `written` counts what the transport hands down to `below`.
-    pub(crate) fn new(tls: S, below: Below, written: Arc<AtomicU64>) -> Self {
+    /// `written` counts what the transport hands down to `below`; without it what it takes is counted,
+    /// which is enough where only an empty queue says something.
+    pub(crate) fn new(tls: S, below: Below, written: Option<Arc<AtomicU64>>) -> Self {
+        let counts = written.is_none();
+        let written = written.unwrap_or_default();
         let progress = Arc::new(Progress {
             written,
             below: Mutex::new(below),
@@ -200,7 +210,7 @@ impl<S> Watched<S> {
             flooded: Notify::new(),
         });
         let (frames, heard) = (Frames::default(), Frames::of_client());
-        Self { tls, frames, heard, allowance: Allowance::new(), progress }
+        Self { tls, counts, frames, heard, allowance: Allowance::new(), progress }
     }
 
     pub(crate) fn progress(&self) -> Arc<Progress> {
@@ -245,6 +255,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         let this = self.get_mut();
         let length = ready!(Pin::new(&mut this.tls).poll_write(cx, buf))?;
         let progress = &this.progress;
+        if this.counts {
+            progress.written.fetch_add(length as u64, Ordering::AcqRel);
+        }
         this.frames.see(buf.get(..length).unwrap_or_default(), |seen| {
             let (id, to) = match seen {
                 Seen::Headers(id) => (id, Sent::Begun),
