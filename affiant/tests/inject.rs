@@ -143,3 +143,39 @@ fn i_1_stray_placeholders_never_leave() {
     assert_eq!(server.curl(&[&origin.url("/open/x")]).status, 200);
     assert_eq!(server.curl(&[&origin.url("/ph/x")]).status, 200);
 }
+
+/// I-4: a stock nginx that compresses unasked, and a stock curl that unpacks.
+#[test]
+fn i_4_an_echo_in_what_nginx_compresses_is_replaced() {
+    let home = Home::new();
+    let server = "location /inner/ { gzip on; gzip_proxied any; gzip_min_length 1; gzip_types *; \
+                  return 200 \"you sent $http_authorization, $args\"; }\n\
+                  location / { proxy_pass https://127.0.0.1:{port}/inner/; \
+                  proxy_http_version 1.1; proxy_set_header Accept-Encoding gzip; }";
+    let nginx = conformance::nginx::Nginx::start(server, |_| Ok(())).unwrap();
+    home.secret("pay-token", SECRET);
+    home.policy(&format!(
+        "[[credential]]\nid = \"pay\"\nsecret = \"pay-token\"\ninject = \"bearer\"\n\
+         [[trust]]\nhost = \"localhost\"\nca_file = \"{}\"\n\
+         [[route]]\nname = \"echo\"\ncredential = \"pay\"\nprivate_addresses = \"allow\"\n\
+         match = {{ host = \"localhost\", port = {} }}\n",
+        nginx.ca_file().display(),
+        nginx.port()
+    ));
+    let server = home.serve();
+    let words = "word.".repeat(500);
+    let url = format!("https://localhost:{}/x?{words}", nginx.port());
+    for version in ["--http1.1", "--http2"] {
+        let response = server.curl(&["--compressed", version, &url]);
+        assert_eq!(response.field("content-encoding"), Some("gzip"), "{}", response.head);
+        let expected = format!("you sent {}, {words}", "*".repeat("Bearer ".len() + SECRET.len()));
+        assert_eq!(text(&response.body), expected, "{version}");
+        let shown = home.json(&["inv", "show", &response.invocation()]);
+        assert_eq!(shown["evidence"]["redacted"], true, "{shown}");
+        let stored = home.path().join("stored.gz");
+        home.ok(&["inv", "result", &response.invocation(), "-o", stored.to_str().unwrap()]);
+        let mut unpack = std::process::Command::new("gzip");
+        unpack.arg("-dc").arg(&stored);
+        assert_eq!(text(&finish(unpack, b"").stdout), expected);
+    }
+}

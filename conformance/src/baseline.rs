@@ -81,7 +81,7 @@ impl Baseline {
         clean(&mut command);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(io(format!("start {name}")))?;
-        let mut process = Process { child, directory };
+        let mut process = Process { child, _directory: directory };
         listening(&mut process.child, name, address)?;
         let trust = match prepared.ca {
             None => None,
@@ -135,9 +135,9 @@ pub struct Running {
 }
 
 /// A child in a directory of its own.
-pub(crate) struct Process {
-    pub(crate) child: Child,
-    pub(crate) directory: tempfile::TempDir,
+struct Process {
+    child: Child,
+    _directory: tempfile::TempDir,
 }
 
 impl Drop for Process {
@@ -154,12 +154,12 @@ struct Prepared {
     ca: Option<PathBuf>,
 }
 
-pub(crate) fn free_port() -> Result<SocketAddr, Error> {
+fn free_port() -> Result<SocketAddr, Error> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(io("find a port"))?;
     listener.local_addr().map_err(io("find a port"))
 }
 
-pub(crate) fn listening(child: &mut Child, name: &str, address: SocketAddr) -> Result<(), Error> {
+fn listening(child: &mut Child, name: &str, address: SocketAddr) -> Result<(), Error> {
     const START: Duration = Duration::from_secs(30);
     let until = Instant::now() + START;
     while TcpStream::connect(address).is_err() {

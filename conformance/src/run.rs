@@ -107,8 +107,8 @@ fn text(all: &[Played]) -> String {
     text
 }
 
-/// Kills what the suite can start in the middle of calls. A session of sshd is a process of its own
-/// that outlives the one that was started, so there is nothing to kill.
+/// Kills what the suite can start in the middle of calls. A gateway that forwards keeps nothing that
+/// could be lost.
 fn killed(subject: &Subject, kills: u32) -> Result<Option<Kills>, Error> {
     match subject {
         Subject::Affiant(binary) => Ok(Some(under_way::affiant(binary, kills, seed())?)),
@@ -176,15 +176,15 @@ async fn play(subject: &Subject, arguments: &Arguments) -> Result<Vec<Report>, E
         }
         Subject::OpenSsh => {
             let placed = placed(arguments, Routes::Unknown)?;
-            let jump = ssh::Jump::start()?;
-            let gateway = jump.gateway(&placed)?;
+            let jump = ssh::Jump::start().await?;
+            let gateway = jump.gateway(&placed).await?;
             Ok(vec![placed.play("ssh -J through OpenSSH", &gateway, seats).await?])
         }
         Subject::Jump(at) => {
             let placed = placed(arguments, Routes::Unknown)?;
             let directory = tempfile::tempdir()?;
             let key = arguments.ssh_key.as_deref();
-            let gateway = ssh::gateway(&placed, at, key, directory.path())?;
+            let gateway = ssh::gateway(&placed, at, key, directory.path()).await?;
             Ok(vec![placed.play(at, &gateway, seats).await?])
         }
         Subject::Proxy(url) => running(url, arguments, seats).await,

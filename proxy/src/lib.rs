@@ -48,6 +48,7 @@ mod job;
 mod judge;
 mod listener;
 mod outgoing;
+mod packed;
 mod passage;
 mod proxy;
 mod pump;

@@ -89,8 +89,9 @@ pub(crate) fn head(
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
     put(&[request.method.as_bytes(), b" ", origin.as_bytes(), path_and_query, b" HTTP/1.1\r\n"]);
     let (chunked, upgrade) = (framing == Framing::Chunked, is_upgrade(request));
+    let asks = edits.is_some();
     let mut judge =
-        Judge { fields, edits, chunked, upgrade, has_host: false, asks: edits.is_some() };
+        Judge { fields, edits, chunked, upgrade, has_host: false, asks, asks_messages: asks };
     for (name, value) in kept {
         match judge.passing(name) {
             Passing::AsSent => put(&[name, b": ", value, b"\r\n"]),
@@ -144,6 +145,8 @@ struct Judge<'a> {
     /// Whether content that is not encoded is still to be asked for: what is encoded can't be
     /// searched for an echo of the credential (contract I-4).
     asks: bool,
+    /// The same of messages of gRPC.
+    asks_messages: bool,
 }
 
 impl Judge<'_> {
@@ -160,6 +163,8 @@ impl Judge<'_> {
             Passing::Not
         } else if self.edits.is_some() && is("accept-encoding") {
             if std::mem::take(&mut self.asks) { Passing::Identity } else { Passing::Not }
+        } else if self.edits.is_some() && is("grpc-accept-encoding") {
+            if std::mem::take(&mut self.asks_messages) { Passing::Identity } else { Passing::Not }
         } else if !is("expect") && (!stays(name, self.fields) || (is("trailer") && self.chunked)) {
             Passing::AsSent
         } else {

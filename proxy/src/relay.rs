@@ -37,8 +37,11 @@ use upload::Unsent;
 
 mod hop;
 mod keep;
+mod search;
 mod settle;
 pub(crate) mod upload;
+
+use search::Search;
 
 /// How long a response is waited for after the request could not be written in full.
 const EARLY_RESPONSE: Duration = Duration::from_secs(3);
@@ -70,6 +73,9 @@ pub(crate) enum Ended {
     },
     /// On record as refused, and nothing of the response was sent: it may be tried again first.
     Refused,
+    /// On record, and nothing of it can be delivered: it holds the credential where it can't be
+    /// replaced (contract I-4).
+    Withheld,
     /// The connection was upgraded; the exchange has no end of its own any more.
     Switched(Response),
     /// No deciding result. `begun`: the caller has a part of the response.
@@ -88,6 +94,7 @@ pub(crate) struct Relay<'a> {
     kept_bytes: u64,
     received: u64,
     digest: Sha256,
+    search: Search,
 }
 
 /// What an exchange works with.
@@ -128,6 +135,7 @@ impl<'a> Relay<'a> {
             kept_bytes: 0,
             received: 0,
             digest: Sha256::new(),
+            search: Search::Plain,
         }
     }
 
@@ -160,14 +168,17 @@ impl<'a> Relay<'a> {
         if let Err(error) = self.parts.call.response_started(started) {
             return self.broken(Broken::NotStored(error));
         }
-        self.note_encoding(&head.fields);
+        self.search = self.search_in(&head);
         let content = tokio::select! {
             biased;
             content = self.content(&head, upload, receiver) => content,
             () = shared.cut_off() => Err(Broken::Stopped),
         };
         match content {
-            Ok((completion, trailers)) => self.settle(&head, completion, &trailers).await,
+            Ok((completion, trailers)) => {
+                let head = self.search.true_head(head);
+                self.settle(&head, completion, &trailers).await
+            }
             Err(error) => self.broken(error),
         }
     }
@@ -308,8 +319,7 @@ impl<'a> Relay<'a> {
             let piece = piece.map_err(|_| Broken::ReadTimeout)?;
             match piece.map_err(|error| Broken::Receive { error, begun: true })? {
                 Piece::End(completion, trailers) => {
-                    let rest = self.parts.redactor.rest();
-                    self.pass(head, rest).await?;
+                    self.search_end(head).await?;
                     return Ok((completion, self.parts.redactor.fields(trailers)));
                 }
                 Piece::Data(data) => {
@@ -319,8 +329,7 @@ impl<'a> Relay<'a> {
                     if late || (unattended_until.is_some() && self.received > UNATTENDED_BYTES) {
                         return Err(Broken::Unattended);
                     }
-                    let data = self.parts.redactor.piece(data);
-                    self.pass(head, data).await?;
+                    self.searched(head, data).await?;
                 }
             }
         }
@@ -378,15 +387,6 @@ impl<'a> Relay<'a> {
         };
         if sent.is_err() {
             self.down = Down::Gone;
-        }
-    }
-
-    /// Says in the record that encoded content is not searched for the credential.
-    fn note_encoding(&mut self, fields: &Fields) {
-        let encoded =
-            fields.members("content-encoding").any(|m| !m.eq_ignore_ascii_case(b"identity"));
-        if encoded && self.parts.redactor.is_active() {
-            self.parts.call.note("redaction_skipped", "the origin encoded the content unasked");
         }
     }
 }

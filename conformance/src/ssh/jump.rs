@@ -2,27 +2,40 @@
 //! and pins the targets.
 
 use super::play::{Gateway, Placed};
-use crate::baseline::{Process, find, free_port, listening, write};
-use crate::subject::{Error, clean, end, io};
-use std::io::Write as _;
-use std::net::{Ipv4Addr, TcpListener};
-use std::path::Path;
+use crate::baseline::{find, write};
+use crate::subject::{Error, clean, io};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
 
-/// An sshd that forwards, on loopback. Ends when dropped.
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// OpenSSH's server as a gateway that forwards, on loopback: an `sshd -i` for each connection to a port
+/// that is held here. Ends when dropped.
 pub struct Jump {
-    process: Process,
+    serving: JoinHandle<()>,
+    directory: tempfile::TempDir,
     /// `USER@HOST:PORT`, as `ssh -J` takes it.
     pub at: String,
 }
 
+impl Drop for Jump {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
 impl Jump {
-    /// Starts it.
+    /// Starts it in the current runtime.
     ///
     /// # Errors
-    /// [`Error`] when OpenSSH is not there or does not start.
-    pub fn start() -> Result<Self, Error> {
+    /// [`Error`] when OpenSSH is not there.
+    pub async fn start() -> Result<Self, Error> {
         let directory = tempfile::Builder::new()
             .prefix("conformance-baseline-")
             .tempdir()
@@ -36,37 +49,61 @@ impl Jump {
                 return Err(Error::Unexpected(format!("ssh-keygen: {status}")));
             }
         }
-        let address = free_port()?;
         let text = format!(
-            "ListenAddress {address}\nHostKey {at}/host\nAuthorizedKeysFile {at}/user.pub\n\
-             PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n\
-             PermitRootLogin yes\nMaxStartups 200\n",
+            "HostKey {at}/host\nAuthorizedKeysFile {at}/user.pub\nPidFile none\nStrictModes no\n\
+             UsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n",
             at = at.display()
         );
-        let file = write(&at.join("sshd_config"), &text)?;
+        let config = at.join("sshd_config");
+        write(&config, &text)?;
         let user = output("id", "-un")?;
         // Debian's sshd wants this folder of its own even when it is started by hand.
         if user == "root" {
             std::fs::create_dir_all("/run/sshd").map_err(io("make sshd's folder"))?;
         }
-        let mut command = Command::new(find("sshd")?);
-        command.args(["-D", "-e", "-f", &file]);
-        clean(&mut command);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().map_err(io("start sshd"))?;
-        let mut process = Process { child, directory };
-        listening(&mut process.child, "sshd", address)?;
-        Ok(Self { process, at: format!("{user}@{address}") })
+        let listener = TcpListener::bind(LOOPBACK).await.map_err(io("listen"))?;
+        let address = listener.local_addr().map_err(io("listen"))?;
+        let serving = tokio::spawn(serve(listener, find("sshd")?, config));
+        Ok(Self { serving, directory, at: format!("{user}@{address}") })
     }
 
     /// The way through it to the targets.
     ///
     /// # Errors
     /// [`Error`]
-    pub fn gateway(&self, placed: &Placed) -> Result<Gateway, Error> {
-        let at = self.process.directory.path();
-        gateway(placed, &self.at, Some(&at.join("user")), at)
+    pub async fn gateway(&self, placed: &Placed) -> Result<Gateway, Error> {
+        let at = self.directory.path();
+        gateway(placed, &self.at, Some(&at.join("user")), at).await
     }
+}
+
+/// Gives each connection a server of its own.
+async fn serve(listener: TcpListener, program: PathBuf, config: PathBuf) {
+    let mut sessions = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        match session(stream, &program, &config) {
+            Ok(mut sshd) => {
+                sessions.spawn(async move { sshd.wait().await });
+            }
+            Err(error) => tracing::error!("sshd: {error}"),
+        }
+        while sessions.try_join_next().is_some() {}
+    }
+}
+
+fn session(
+    stream: TcpStream,
+    program: &Path,
+    config: &Path,
+) -> std::io::Result<tokio::process::Child> {
+    let stream = stream.into_std()?;
+    stream.set_nonblocking(false)?;
+    let mut command = Command::new(program);
+    command.arg("-i").arg("-f").arg(config);
+    clean(&mut command);
+    command.stdin(OwnedFd::from(stream.try_clone()?)).stdout(OwnedFd::from(stream));
+    command.stderr(Stdio::null());
+    tokio::process::Command::from(command).kill_on_drop(true).spawn()
 }
 
 /// The way through a gateway that forwards, to the targets: a configuration for `ssh` in a directory.
@@ -74,7 +111,7 @@ impl Jump {
 ///
 /// # Errors
 /// [`Error`] when a file can't be written, a port was lost, or the gateway does not forward.
-pub fn gateway(
+pub async fn gateway(
     placed: &Placed,
     jump: &str,
     key: Option<&Path>,
@@ -110,36 +147,41 @@ pub fn gateway(
     ));
     let file = directory.join("ssh_config");
     write(&file, &config)?;
-    forwards(&file, jump)?;
+    forwards(&file, jump).await?;
     Ok(Gateway { config: file, jump: jump.to_owned(), records: None })
 }
 
 /// Sends a line through the gateway: one that is not there, refuses the login or does not forward would
 /// make a shrug of every row.
-fn forwards(config: &Path, jump: &str) -> Result<(), Error> {
+async fn forwards(config: &Path, jump: &str) -> Result<(), Error> {
     const LINE: &[u8] = b"conformance\n";
     const AT_MOST: Duration = Duration::from_secs(30);
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(io("listen"))?;
-    listener.set_nonblocking(true).map_err(io("listen"))?;
+    let listener = TcpListener::bind(LOOPBACK).await.map_err(io("listen"))?;
     let address = listener.local_addr().map_err(io("listen"))?;
     let mut command = Command::new("ssh");
     command.arg("-F").arg(config).args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=20"]);
     command.args(["-W", &address.to_string(), &format!("ssh://{jump}")]);
     clean(&mut command);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(io("start ssh"))?;
-    let until = Instant::now() + AT_MOST;
-    while Instant::now() < until && matches!(child.try_wait(), Ok(None)) {
-        if let Ok((mut stream, _)) = listener.accept() {
-            stream.write_all(LINE).map_err(io("write to the gateway"))?;
-            break;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut ssh = tokio::process::Command::from(command);
+    let ssh = ssh.kill_on_drop(true).output();
+    let greets = async {
+        let (mut stream, _) = listener.accept().await?;
+        stream.write_all(LINE).await
+    };
+    let both = async {
+        tokio::pin!(ssh);
+        tokio::select! {
+            // It ends by itself when it is refused.
+            output = &mut ssh => output,
+            greeted = greets => {
+                greeted?;
+                ssh.await
+            }
         }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    if Instant::now() >= until {
-        end(&mut child);
-    }
-    let output = child.wait_with_output().map_err(io("wait for ssh"))?;
+    };
+    let late = |_| Error::Unexpected(format!("{jump} does not forward in {AT_MOST:?}"));
+    let output = tokio::time::timeout(AT_MOST, both).await.map_err(late)?.map_err(io("run ssh"))?;
     if output.stdout == LINE {
         return Ok(());
     }

@@ -67,6 +67,9 @@ impl<'a> Relay<'a> {
                 return self.broken(Broken::NotStored(error));
             }
         };
+        if self.search.is_withheld() && matches!(self.down, Down::Untouched) {
+            return Ended::Withheld;
+        }
         let refused = backoff && verdict.outcome() == Outcome::Rejected;
         if refused && self.parts.hold_refusal && matches!(self.down, Down::Untouched) {
             return Ended::Refused;
