@@ -170,7 +170,7 @@ fn connect_code(error: &io::Error) -> Code {
     }
 }
 
-pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
+fn is_out_of_descriptors(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::MFILE | Errno::NFILE))
@@ -452,7 +452,7 @@ async fn tls<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// The error once more: the library's own can't be copied.
-pub(super) fn again(error: &io::Error) -> io::Error {
+fn again(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 

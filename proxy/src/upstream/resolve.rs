@@ -4,7 +4,7 @@
 //! `resolv.conf`, its search list and the hosts file count as they do for other programs; further
 //! sources of the name service switch (mDNS, LDAP) do not.
 
-use super::dial::{Error, again, is_out_of_descriptors};
+use super::dial::Error;
 use super::extended::{Heard, Provider};
 use hickory_resolver::Resolver;
 use hickory_resolver::config::{NameServerConfig, ResolverConfig};
@@ -143,8 +143,6 @@ fn address(data: &RData) -> Option<IpAddr> {
 fn refused(error: &NetError) -> Answer {
     match error {
         NetError::Timeout => Err(Error::ResolveTimeout),
-        // Our own lack, and no word of a name server.
-        NetError::Io(error) if is_out_of_descriptors(error) => Err(Error::Connect(again(error))),
         NetError::Dns(DnsError::NoRecordsFound(none)) => match none.response_code {
             ResponseCode::NoError => Ok(Vec::new()),
             ResponseCode::NXDomain => Err(Error::NotFound),
