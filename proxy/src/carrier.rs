@@ -124,6 +124,28 @@ impl AsyncWrite for Carrier {
         }
     }
 
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
+            // One write after the other: a stream copies each into a frame.
+            stream @ Self::Stream(_) => {
+                let first = bufs.iter().find(|buf| !buf.is_empty());
+                Pin::new(stream).poll_write(cx, first.map_or(&[], |buf| buf))
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Tcp(tcp) => tcp.is_write_vectored(),
+            Self::Stream(_) => false,
+        }
+    }
+
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(tcp) => Pin::new(tcp).poll_flush(cx),

@@ -83,8 +83,9 @@ pub(crate) fn head(
     let whole = !origin.is_empty() && path_and_query == b"*";
     let path_and_query = if whole { b"" } else { path_and_query };
     let line = request.method.len() + origin.len() + path_and_query.len() + shown.len();
+    let spare = if framing == Framing::Empty { 0 } else { SPARE };
     // Large enough for everything: a buffer that grows leaves its old bytes behind.
-    let room = line + size + host.len() + pseudonym.len() + 256 + SPARE;
+    let room = line + size + host.len() + pseudonym.len() + 256 + spare;
     let mut out = Zeroizing::new(Vec::with_capacity(room));
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
     put(&[request.method.as_bytes(), b" ", origin.as_bytes(), path_and_query, b" HTTP/1.1\r\n"]);

@@ -43,9 +43,7 @@ impl<'a> Relay<'a> {
         };
         let (shared, prepared) = (self.parts.shared, self.parts.prepared);
         let next_hop = self.parts.next_hop;
-        if let Some(agent) = &self.parts.call.invocation().accepted().agent {
-            shared.redirects.note(agent, &prepared.target, head, self.parts.call.id());
-        }
+        shared.redirects.note(self.parts.call, &prepared.target, head);
         job::track(shared, self.parts.call, prepared, next_hop, head, &held).await;
         let at_ms = now_ms();
         let not_before = retry_after(&head.fields, at_ms);
