@@ -38,7 +38,8 @@ const ask = {
     inside ??= within();
     const session = await inside;
     const stream = session.request({ ':method': method, ':path': new URL(url).pathname + new URL(url).search });
-    stream.end(body);
+    if (body) body.pipe(stream);
+    else stream.end();
     const headers = await new Promise((resolve, reject) =>
       stream.on('response', resolve).on('error', reject));
     return { status: headers[':status'], body: stream };
@@ -107,7 +108,7 @@ async function connected() {
   const headers = await new Promise((resolve, reject) =>
     stream.on('response', resolve).on('error', reject));
   if (headers[':status'] !== 200) throw new Error(`status ${headers[':status']}`);
-  const socket = new WebSocket(null);
+  const socket = new WebSocket(null, undefined, {});
   socket._isServer = false;
   socket.setSocket(stream, Buffer.alloc(0), { maxPayload: 0, skipUTF8Validation: false });
   setImmediate(() => socket.emit('open'));

@@ -34,7 +34,6 @@ const server = http2.createSecureServer({
 });
 
 server.on('request', (request, response) => {
-  if (request.method === 'CONNECT') return;
   const url = new URL(request.url, 'https://localhost');
   const file = path.join(directory, path.basename(url.pathname));
   if (url.pathname === '/hello') {
@@ -63,11 +62,13 @@ function echo(client) {
 
 const sockets = new WebSocketServer({ noServer: true });
 server.on('upgrade', (request, socket, head) => sockets.handleUpgrade(request, socket, head, echo));
-// An extended CONNECT (RFC 8441); the stream is the socket of a server of ws.
+// An extended CONNECT (RFC 8441); the stream is the socket of a server of ws. Without this listener Node
+// answers 405 by itself.
+server.on('connect', () => {});
 server.on('stream', (stream, headers) => {
   if (headers[':protocol'] !== 'websocket') return;
   stream.respond({ ':status': 200 });
-  const client = new WebSocket(null);
+  const client = new WebSocket(null, undefined, {});
   client.setSocket(stream, Buffer.alloc(0), { maxPayload: 0, skipUTF8Validation: false });
   echo(client);
 });
