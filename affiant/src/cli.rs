@@ -243,7 +243,8 @@ pub(crate) enum Secret {
 pub(crate) enum Vault {
     /// Locked or unlocked
     Status,
-    /// Unlock the running server's vault with the passphrase, or with the key that was handed out
+    /// Unlock the running server's vault: with the passphrase, with the key that was handed out, or by
+    /// the keyring
     Unlock,
     /// Lock the running server's vault
     Lock,
@@ -261,8 +262,11 @@ pub(crate) struct VaultRotate {
     /// then the new one on a line of its own
     #[arg(long, conflicts_with = "key_file")]
     pub(crate) passphrase: bool,
+    /// Keep it in the keyring of the desktop (Secret Service), by the program `secret-tool`
+    #[arg(long, conflicts_with_all = ["key_file", "passphrase"])]
+    pub(crate) keyring: bool,
     /// Write it to this file and expect it at start as the systemd credential `affiant-vault-key`
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["key_file", "passphrase"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["key_file", "keyring", "passphrase"])]
     pub(crate) hand_out: Option<PathBuf>,
 }
 

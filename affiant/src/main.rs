@@ -7,19 +7,24 @@ mod control;
 mod environment;
 mod hardening;
 mod home;
+mod logging;
 mod output;
 mod reconciler;
 mod server;
 mod webhook;
 
+#[cfg(debug_assertions)]
 use anyhow::Context as _;
 use clap::Parser as _;
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
+
+/// A call takes some 200 small allocations, many of them freed by another thread.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
-    if let Err(error) = init_logging(&cli) {
+    if let Err(error) = logging::init(cli.log.as_deref()) {
         return output::fail(&error);
     }
     #[cfg(debug_assertions)]
@@ -45,22 +50,5 @@ fn arm_failpoint() -> anyhow::Result<()> {
     if let Ok(text) = std::env::var("AFFIANT_FAILPOINT") {
         journal::failpoint::arm(text.parse().context("AFFIANT_FAILPOINT")?);
     }
-    Ok(())
-}
-
-/// Logs go to stderr. russh and ureq are capped: their lower levels describe what passes.
-fn init_logging(cli: &cli::Cli) -> anyhow::Result<()> {
-    let filter = match &cli.log {
-        Some(filter) => format!("{filter},russh=error,ureq=warn,ureq_proto=warn"),
-        None => "warn,affiant=info,russh=error,pingora_core=error".to_owned(),
-    };
-    let filter = tracing_subscriber::EnvFilter::builder()
-        .parse(&filter)
-        .with_context(|| format!("--log {filter:?} is no filter, try `info` or `proxy=debug`"))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
     Ok(())
 }

@@ -293,6 +293,14 @@ fn v_6_questions_and_approvals_expire() {
 fn v_6_a_changed_binding_is_a_mismatch() {
     let bench = Bench::new("", ASK);
     let policy = bench.origin.policy(ASK);
+    // Who applies a policy is told what it means for a call that waits.
+    bench.ask(&new_id(9), "a=9");
+    let file = bench.home.path().join("same.toml");
+    std::fs::write(&file, &policy).unwrap();
+    let applied = bench.home.run(&["policy", "apply", file.to_str().unwrap()]);
+    assert!(applied.status.success());
+    let told = text(&applied.stderr);
+    assert!(told.contains("1 held calls were asked about under the version before"), "{told}");
     let changes: [&dyn Fn(); 2] =
         [&|| bench.home.policy(&policy), &|| bench.home.secret("pay-token", "another")];
     for (n, change) in (1..).zip(changes) {

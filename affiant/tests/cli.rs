@@ -13,15 +13,8 @@ mod support;
 
 use conformance::http::Script;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use support::*;
-
-fn files(directory: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { files(&path, found) } else { found.push(path) }
-    }
-}
 
 /// `init` twice changes nothing; nobody but the owner reads what is private.
 #[test]

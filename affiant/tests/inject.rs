@@ -25,6 +25,9 @@ fn policy(origin: &TlsOrigin) -> String {
     for (id, secret, keys) in [
         ("ph", "tok", "inject = \"placeholder\""),
         ("query", "tok", "inject = \"query\"\nname = \"key\""),
+        ("bearer", "tok", "inject = \"bearer\""),
+        ("header", "tok", "inject = \"header\"\nname = \"X-Key\"\nformat = \"k {secret}\""),
+        ("basic", "bot", "inject = \"basic\""),
         ("cookie", "tok", "inject = \"cookie\"\nname = \"sid\""),
         ("aws", "aws", "inject = \"sigv4\"\nregion = \"eu-west-1\"\nservice = \"sqs\""),
         (
@@ -51,17 +54,66 @@ fn policy(origin: &TlsOrigin) -> String {
     text
 }
 
-/// I-1 and I-4: each mode puts the secret where it belongs, the echo is redacted, and no file of the
-/// home holds it.
+/// Everything that operators can ask for, as text.
+fn told(home: &Home) -> String {
+    let mut told = String::new();
+    let mut tell = |arguments: &[&str]| {
+        let output = home.run(arguments);
+        told.push_str(&text(&output.stdout));
+        told.push_str(&text(&output.stderr));
+        text(&output.stdout)
+    };
+    let listed: serde_json::Value =
+        serde_json::from_str(&tell(&["inv", "list", "--json"])).unwrap();
+    for invocation in listed["invocations"].as_array().unwrap() {
+        let id = invocation["invocation_id"].as_str().unwrap();
+        for verb in ["show", "events", "result", "decide"] {
+            tell(&["inv", verb, id]);
+        }
+    }
+    for arguments in [
+        &["journal", "export"][..],
+        &["journal", "stats"],
+        &["journal", "verify"],
+        &["approval", "list"],
+        &["secret", "list"],
+        &["agent", "list"],
+        &["policy", "show"],
+        &["doctor"],
+        &["vault", "status"],
+    ] {
+        tell(arguments);
+    }
+    let mut metrics = std::process::Command::new("curl");
+    clean(&mut metrics);
+    metrics.arg("-s").arg("--unix-socket").arg(home.path().join("control.sock"));
+    metrics.arg("http://affiant.internal/v1/metrics");
+    let metrics = succeed(metrics);
+    assert!(metrics.contains("affiant_invocations_total"), "{metrics}");
+    told + &metrics
+}
+
+/// I-1, I-2 and I-4: each mode puts the secret where it belongs, the echo is redacted, and neither a file
+/// of the home, a log at the lowest level that anybody can ask for, nor anything that operators are told
+/// holds it.
 #[test]
 fn i_4_every_mode_injects_and_echoes_are_redacted() {
     let home = Home::new();
     let echo = format!("you sent {SECRET}");
-    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], &echo)]);
+    // A key that only signs is never shown to the origin.
+    let origin = TlsOrigin::start(vec![
+        Script::answer("/aws/", 200, &[], "signed"),
+        Script::answer("/hmac/x", 200, &[], "signed"),
+        Script::answer("*", 200, &[], &echo),
+    ]);
     home.secret("tok", SECRET);
     home.secret("aws", AWS);
     home.policy(&policy(&origin));
-    let server = home.serve();
+    home.secret("bot", &format!("bot:{SECRET}"));
+    let log = home.path().join("server.log");
+    let filter = "trace,ureq::unversioned=trace,ureq_proto::client=trace,russh::client=trace";
+    let script = format!("exec \"$@\" --log {filter} 2>{}", log.display());
+    let server = Server::start_by(&home, &["sh", "-c", &script, "sh"]);
     let call = |arguments: &[&str], path: &str| {
         let url = origin.url(path);
         let response = server.curl(&[arguments, &[&url]].concat());
@@ -104,6 +156,43 @@ fn i_4_every_mode_injects_and_echoes_are_redacted() {
     let code = ring::hmac::sign(&key, b"body");
     let code: String = code.as_ref().iter().map(|b| format!("{b:02x}")).collect();
     assert_eq!(seen.field("x-signature"), Some(format!("v1={code}")));
+    for (path, name, value) in [
+        ("/bearer/x", "authorization", format!("Bearer {SECRET}")),
+        ("/header/x", "x-key", format!("k {SECRET}")),
+        ("/basic/x", "authorization", format!("Basic {}", base64(&format!("bot:{SECRET}")))),
+    ] {
+        let (response, seen) = call(&["-d", "body"], path);
+        assert_eq!(seen.field(name), Some(value), "{path}");
+        assert!(!text(&response.body).contains(SECRET), "{path}: {response:?}");
+    }
+
+    nowhere(&home, server, &log);
+}
+
+/// Looks for the secrets in everything that the server wrote and tells.
+fn nowhere(home: &Home, server: Server, log: &std::path::Path) {
+    let told = told(home);
+    server.terminate();
+    let aws = AWS.split(':').nth(1).unwrap();
+    let basic = base64(&format!("bot:{SECRET}"));
+    let mut all = Vec::new();
+    files(home.path(), &mut all);
+    assert!(std::fs::metadata(log).unwrap().len() > 10_000, "the log is there");
+    for canary in [SECRET, aws, &basic] {
+        assert!(!told.contains(canary), "{canary}: {told}");
+        for path in &all {
+            let bytes = std::fs::read(path).unwrap();
+            let found = bytes.windows(canary.len()).any(|window| window == canary.as_bytes());
+            assert!(!found, "{} holds {canary}", path.display());
+        }
+    }
+}
+
+fn base64(text: &str) -> String {
+    let mut command = std::process::Command::new("base64");
+    command.arg("-w0");
+    let output = finish(command, text.as_bytes());
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// I-1: a placeholder that nothing replaces never leaves, in whatever part it stands.
@@ -142,4 +231,40 @@ fn i_1_stray_placeholders_never_leave() {
     // Without the placeholder the same calls leave.
     assert_eq!(server.curl(&[&origin.url("/open/x")]).status, 200);
     assert_eq!(server.curl(&[&origin.url("/ph/x")]).status, 200);
+}
+
+/// I-4: a stock nginx that compresses unasked, and a stock curl that unpacks.
+#[test]
+fn i_4_an_echo_in_what_nginx_compresses_is_replaced() {
+    let home = Home::new();
+    let server = "location /inner/ { gzip on; gzip_proxied any; gzip_min_length 1; gzip_types *; \
+                  return 200 \"you sent $http_authorization, $args\"; }\n\
+                  location / { proxy_pass https://127.0.0.1:{port}/inner/; \
+                  proxy_http_version 1.1; proxy_set_header Accept-Encoding gzip; }";
+    let nginx = conformance::nginx::Nginx::start(server, |_| Ok(())).unwrap();
+    home.secret("pay-token", SECRET);
+    home.policy(&format!(
+        "[[credential]]\nid = \"pay\"\nsecret = \"pay-token\"\ninject = \"bearer\"\n\
+         [[trust]]\nhost = \"localhost\"\nca_file = \"{}\"\n\
+         [[route]]\nname = \"echo\"\ncredential = \"pay\"\nprivate_addresses = \"allow\"\n\
+         match = {{ host = \"localhost\", port = {} }}\n",
+        nginx.ca_file().display(),
+        nginx.port()
+    ));
+    let server = home.serve();
+    let words = "word.".repeat(500);
+    let url = format!("https://localhost:{}/x?{words}", nginx.port());
+    for version in ["--http1.1", "--http2"] {
+        let response = server.curl(&["--compressed", version, &url]);
+        assert_eq!(response.field("content-encoding"), Some("gzip"), "{}", response.head);
+        let expected = format!("you sent {}, {words}", "*".repeat("Bearer ".len() + SECRET.len()));
+        assert_eq!(text(&response.body), expected, "{version}");
+        let shown = home.json(&["inv", "show", &response.invocation()]);
+        assert_eq!(shown["evidence"]["redacted"], true, "{shown}");
+        let stored = home.path().join("stored.gz");
+        home.ok(&["inv", "result", &response.invocation(), "-o", stored.to_str().unwrap()]);
+        let mut unpack = std::process::Command::new("gzip");
+        unpack.arg("-dc").arg(&stored);
+        assert_eq!(text(&finish(unpack, b"").stdout), expected);
+    }
 }

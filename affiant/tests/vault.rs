@@ -92,3 +92,137 @@ fn i_1_the_vaults_key_changes_beside_a_server() {
     let set = finish(set, SECRET.as_bytes());
     assert_eq!(set.status.code(), Some(0), "{}", text(&set.stderr));
 }
+
+/// A desktop session without a desktop: its message bus, and GNOME's keyring, unlocked.
+struct Desktop {
+    directory: tempfile::TempDir,
+    bus: std::process::Child,
+    keyring: std::process::Child,
+    address: String,
+}
+
+impl Desktop {
+    fn start() -> Self {
+        use std::io::{BufRead as _, BufReader, Write as _};
+        use std::process::{Command, Stdio};
+        let directory = tempfile::TempDir::new().unwrap();
+        // A bus that starts nothing by itself: a second, locked keyring could come first.
+        let config = directory.path().join("bus.conf");
+        let text = format!(
+            "<busconfig><type>session</type><listen>unix:dir={}</listen><policy context=\"default\">\
+             <allow send_destination=\"*\" eavesdrop=\"true\"/><allow eavesdrop=\"true\"/>\
+             <allow own=\"*\"/></policy></busconfig>",
+            directory.path().display()
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut bus = Command::new("dbus-daemon");
+        bus.arg("--config-file").arg(&config);
+        bus.args(["--nofork", "--nopidfile", "--print-address"]);
+        let mut bus = bus.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut address = String::new();
+        BufReader::new(bus.stdout.take().unwrap()).read_line(&mut address).unwrap();
+        let address = address.trim().to_owned();
+        let mut keyring = Command::new("gnome-keyring-daemon");
+        keyring.args(["--foreground", "--unlock", "--components=secrets"]);
+        keyring.env("HOME", directory.path()).env("DBUS_SESSION_BUS_ADDRESS", &address);
+        keyring.env_remove("XDG_RUNTIME_DIR").env_remove("XDG_DATA_HOME");
+        let keyring = keyring.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut keyring = keyring.spawn().unwrap();
+        // The end of stdin is the end of the password.
+        keyring.stdin.take().unwrap().write_all(b"desktop").unwrap();
+        let desktop = Self { directory, bus, keyring, address };
+        let until = std::time::Instant::now() + PATIENCE;
+        while !desktop.is_ready() {
+            assert!(std::time::Instant::now() < until, "the keyring does not come up");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        desktop
+    }
+
+    fn is_ready(&self) -> bool {
+        let mut store = self.tool(&["store", "--label=probe", "probe", "probe"]);
+        finish_quietly(&mut store, b"probe")
+    }
+
+    fn tool(&self, arguments: &[&str]) -> std::process::Command {
+        let mut tool = std::process::Command::new("secret-tool");
+        tool.args(arguments).env("DBUS_SESSION_BUS_ADDRESS", &self.address);
+        tool.env("HOME", self.directory.path());
+        tool
+    }
+
+    /// How many keys of vaults it holds.
+    fn keys(&self) -> usize {
+        let found = finish(self.tool(&["search", "--all", "application", "affiant"]), b"");
+        text(&found.stdout).matches("secret = affiant-vault-key-1 ").count()
+    }
+}
+
+fn finish_quietly(command: &mut std::process::Command, input: &[u8]) -> bool {
+    use std::io::Write as _;
+    use std::process::Stdio;
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdin.take().unwrap().write_all(input));
+    child.wait().unwrap().success()
+}
+
+impl Drop for Desktop {
+    fn drop(&mut self) {
+        for child in [&mut self.keyring, &mut self.bus] {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// I-1: the key lies in the keyring of a desktop, and nowhere in the home; without the desktop the
+/// vault is locked and says why.
+#[test]
+fn i_1_the_key_lies_in_the_keyring() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "ok")]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let url = origin.url("/x");
+    let rotate = |address: &str, arguments: &[&str]| {
+        let mut command = home.command(&[&["vault", "rotate"], arguments].concat());
+        command.env("DBUS_SESSION_BUS_ADDRESS", address);
+        finish(command, b"")
+    };
+    let refused = rotate("unix:path=/nowhere", &["--keyring"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let told = text(&refused.stderr);
+    assert!(told.contains("it did not take the key: is there a desktop session?"), "{told}");
+    assert!(home.path().join("vault.key").exists());
+
+    let desktop = Desktop::start();
+    let moved = rotate(&desktop.address, &["--keyring"]);
+    assert_eq!(moved.status.code(), Some(0), "{}", text(&moved.stderr));
+    assert!(!home.path().join("vault.key").exists());
+    assert_eq!(desktop.keys(), 1);
+    // A change goes on where the key was, and leaves no former key behind.
+    let changed = rotate(&desktop.address, &[]);
+    assert_eq!(changed.status.code(), Some(0), "{}", text(&changed.stderr));
+    assert_eq!(desktop.keys(), 1);
+
+    let bus = format!("DBUS_SESSION_BUS_ADDRESS={}", desktop.address);
+    let server = Server::start_by(&home, &["env", &bus]);
+    assert_eq!(server.curl(&["-d", "a", &url]).status, 200);
+    assert_eq!(home.json(&["vault", "lock"])["vault"], "locked");
+    assert_eq!(server.curl(&["-d", "b", &url]).status, 503);
+    assert_eq!(home.json(&["vault", "unlock"])["vault"], "unlocked");
+    assert_eq!(server.curl(&["-d", "c", &url]).status, 200);
+    server.terminate();
+
+    let server = Server::start_by(&home, &["env", "DBUS_SESSION_BUS_ADDRESS=unix:path=/nowhere"]);
+    let locked = server.curl(&["-d", "d", &url]);
+    assert_eq!((locked.status, locked.outcome()), (503, "not_attempted"), "{locked:?}");
+    let refused = home.run(&["vault", "unlock"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("nobody unlocks it"), "{}", text(&refused.stderr));
+    server.terminate();
+    let back = rotate(&desktop.address, &["--key-file"]);
+    assert_eq!(back.status.code(), Some(0), "{}", text(&back.stderr));
+    assert_eq!(desktop.keys(), 0);
+}

@@ -183,7 +183,9 @@ impl Core {
         drop(state);
         let mut feed = self.feed.lock();
         let was_empty = feed.dirty.is_empty();
-        feed.dirty.push(Arc::clone(entry));
+        if entry.enlist() {
+            feed.dirty.push(Arc::clone(entry));
+        }
         drop(feed);
         if was_empty {
             self.feed_work.notify_one();
@@ -200,7 +202,9 @@ impl Core {
     pub(crate) fn view(&self, id: InvocationId) -> Result<Option<Invocation>, read::Error> {
         let entry = self.overlay.get(&id).map(|entry| Arc::clone(&entry));
         match entry {
-            Some(entry) => Ok(entry.state.lock().catch_up(self.durable()).cloned()),
+            Some(entry) => {
+                Ok(entry.state.lock().catch_up(self.durable()).map(|view| Invocation::clone(view)))
+            }
             None => self.indexed(id),
         }
     }

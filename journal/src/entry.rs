@@ -6,7 +6,11 @@ use crate::projection::Invocation;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
+
+/// Records that most calls stay below.
+const RECORDS: usize = 12;
 
 /// An invocation in memory.
 pub(crate) struct Entry {
@@ -17,6 +21,8 @@ pub(crate) struct Entry {
     pub(crate) key_hash: Option<[u8; 16]>,
     /// Woken when an outcome became durable.
     pub(crate) settled: Notify,
+    /// Whether the projector's list has it already. Changes under the lock of that list only.
+    is_listed: AtomicBool,
     pub(crate) state: Mutex<EntryState>,
 }
 
@@ -28,7 +34,7 @@ pub(crate) struct EntryState {
     /// With everything that was queued.
     pub(crate) live: Invocation,
     /// With what is known to be durable; `None` before its first event is.
-    durable: Option<Invocation>,
+    durable: Option<Arc<Invocation>>,
     /// Events that the index does not hold, in order; the later ones may not be durable.
     pub(crate) events: VecDeque<(Sequence, Arc<Event>)>,
     /// Positions of durable records that the index does not hold.
@@ -49,17 +55,19 @@ impl Entry {
         request_hash: Option<[u8; 16]>,
         key_hash: Option<[u8; 16]>,
     ) -> Self {
-        let events = VecDeque::from([(live.first_sequence(), event)]);
+        let mut events = VecDeque::with_capacity(RECORDS);
+        events.push_back((live.first_sequence(), event));
         Self {
             id: live.id(),
             request_hash,
             key_hash,
             settled: Notify::new(),
+            is_listed: AtomicBool::new(false),
             state: Mutex::new(EntryState {
                 live,
                 durable: None,
                 events,
-                records: Vec::new(),
+                records: Vec::with_capacity(RECORDS),
                 users: 1,
                 is_taken: false,
                 unproven: false,
@@ -74,8 +82,9 @@ impl Entry {
             request_hash: None,
             key_hash: None,
             settled: Notify::new(),
+            is_listed: AtomicBool::new(false),
             state: Mutex::new(EntryState {
-                durable: Some(invocation.clone()),
+                durable: Some(Arc::new(invocation.clone())),
                 live: invocation,
                 events: VecDeque::new(),
                 records: Vec::new(),
@@ -87,19 +96,39 @@ impl Entry {
     }
 }
 
+impl Entry {
+    /// Says whether it still has to go on the projector's list, whose lock the caller holds.
+    pub(crate) fn enlist(&self) -> bool {
+        !self.is_listed.swap(true, Ordering::Relaxed)
+    }
+
+    /// It was taken off that list, under the same lock: what changes from here on lists it again.
+    pub(crate) fn delist(&self) {
+        self.is_listed.store(false, Ordering::Relaxed);
+    }
+}
+
 impl EntryState {
     /// Applies what has become durable since.
-    pub(crate) fn catch_up(&mut self, limit: Sequence) -> Option<&Invocation> {
+    pub(crate) fn catch_up(&mut self, limit: Sequence) -> Option<&Arc<Invocation>> {
+        let newest = self.live.last_sequence();
+        if newest <= limit {
+            // Nothing is open, so the two are the same.
+            if self.durable.as_ref().is_none_or(|durable| durable.last_sequence() < newest) {
+                self.durable = Some(Arc::new(self.live.clone()));
+            }
+            return self.durable.as_ref();
+        }
         for (sequence, event) in &self.events {
             if *sequence > limit {
                 break;
             }
             let applied = match &mut self.durable {
                 None => Invocation::start(*sequence, event).map(|started| {
-                    self.durable = Some(started);
+                    self.durable = Some(Arc::new(started));
                 }),
                 Some(durable) if *sequence > durable.last_sequence() => {
-                    durable.apply(*sequence, event)
+                    Arc::make_mut(durable).apply(*sequence, event)
                 }
                 Some(_) => Ok(()),
             };
@@ -114,7 +143,7 @@ impl EntryState {
     /// What may be shown: the durable state, or the bare admission while nothing is durable.
     pub(crate) fn view(&mut self, limit: Sequence) -> Invocation {
         if let Some(durable) = self.catch_up(limit) {
-            return durable.clone();
+            return Invocation::clone(durable);
         }
         let first = self.events.front();
         first
@@ -135,7 +164,7 @@ impl EntryState {
         self.records.retain(|(sequence, _, _)| *sequence <= limit);
         match &self.durable {
             Some(durable) => {
-                self.live = durable.clone();
+                self.live = Invocation::clone(durable);
                 true
             }
             None => false,

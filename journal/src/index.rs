@@ -24,6 +24,7 @@ use crate::projection::{Delivery, Invocation, State};
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Changes with any change of what is stored; another value rebuilds the index.
 const SCHEMA: u32 = 5;
@@ -58,7 +59,7 @@ impl From<Error> for crate::read::Error {
 
 /// What one invocation adds to the index.
 pub(crate) struct Update {
-    pub(crate) invocation: Invocation,
+    pub(crate) invocation: Arc<Invocation>,
     pub(crate) records: Vec<(Sequence, Kind, Position)>,
 }
 
@@ -181,7 +182,7 @@ impl Index {
     }
 
     fn put(&self, writer: &mut RwTxn<'_>, update: &Update) -> Result<(), Error> {
-        let invocation = &update.invocation;
+        let invocation = &*update.invocation;
         let id = invocation.id().to_bytes();
         let first = invocation.first_sequence();
         let stored = serde_json::to_vec(invocation)?;

@@ -58,7 +58,7 @@ pub(crate) fn page(core: &Core, filter: &Filter) -> Result<Page, Error> {
         if state.live.first_sequence() < below
             && let Some(view) = state.catch_up(durable)
         {
-            held.insert(view.first_sequence(), view.clone());
+            held.insert(view.first_sequence(), Invocation::clone(view));
         }
     }
     let limit = match filter.limit {

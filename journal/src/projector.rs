@@ -53,6 +53,7 @@ fn gather(core: &Core, backlog: &mut Vec<Arc<Entry>>, mark: &mut Option<Watermar
             break;
         }
     }
+    feed.dirty.iter().for_each(|entry| entry.delist());
     backlog.append(&mut feed.dirty);
     if let Some(newest) = feed.watermark.take() {
         *mark = Some(newest);
@@ -91,7 +92,7 @@ fn update(entry: &Arc<Entry>, limit: Sequence) -> Option<Update> {
     if !events && records.is_empty() {
         return None;
     }
-    let invocation = state.catch_up(limit)?.clone();
+    let invocation = Arc::clone(state.catch_up(limit)?);
     Some(Update { invocation, records })
 }
 

@@ -1,7 +1,7 @@
 //! The queue in front of the writer. Sequence numbers are given here, under its lock.
 
 use crate::append::{Error, Reason};
-use crate::contract::Sequence;
+use crate::contract::{InvocationId, Sequence};
 use crate::entry::Entry;
 use crate::log::Draft;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -18,8 +18,8 @@ const REOPEN_EVERY: Duration = Duration::from_secs(1);
 /// How long records that nobody waits for may wait for one that somebody does.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// After so many batches for one caller the next one counts as alone: a busy journal has such batches
-/// now and then, and a caller that writes keeps others from gathering.
+/// After so many waited-for appends without another call in between, the next one counts as alone: a
+/// busy journal has such a few now and then, and a caller that writes keeps others from gathering.
 const CALM: u8 = 8;
 
 /// Told to who waits for an append.
@@ -53,7 +53,9 @@ pub(crate) struct Inner {
     pub(crate) mode: Mode,
     /// How many of the items are urgent.
     urgent: usize,
-    /// How many batches in a row had at most one such item.
+    /// The call that an urgent item was queued for last, unless that one settled it.
+    under_way: Option<InvocationId>,
+    /// How many urgent items in a row were queued with no other call under way.
     calm: u8,
     /// Whether the writer thread waits for the oldest item to have lingered.
     lingers: bool,
@@ -80,9 +82,17 @@ impl Inner {
     }
 
     /// Whether whoever has just queued an item is alone with it: then it loses nothing by writing
-    /// the batch itself. With others about, a batch gathers while the writer thread syncs.
+    /// the batch itself. With others about, a batch gathers while the writer thread syncs. What is
+    /// queued at the moment does not show that: the others may be at their origins.
     pub(crate) const fn is_calm(&self) -> bool {
         self.calm >= CALM && self.urgent <= 1
+    }
+
+    /// Takes note of an urgent item. A call that lasts, and appends nothing, counts once.
+    fn note(&mut self, call: InvocationId, settles: bool) {
+        let alone = self.under_way.is_none_or(|other| other == call);
+        self.calm = if alone { self.calm.saturating_add(1) } else { 0 };
+        self.under_way = (!settles).then_some(call);
     }
 }
 
@@ -115,6 +125,7 @@ impl Queue {
                 next,
                 mode: Mode::Open,
                 urgent: 0,
+                under_way: None,
                 calm: CALM,
                 lingers: false,
                 epoch: 1,
@@ -148,7 +159,12 @@ impl Queue {
         let waiting = self.bytes.fetch_add(length, Ordering::Relaxed) + length;
         self.peak.fetch_max(waiting, Ordering::Relaxed);
         inner.next = item.sequence.0 + 1;
-        inner.urgent += usize::from(item.urgent);
+        if item.urgent {
+            inner.urgent += 1;
+            if let Some(entry) = &item.entry {
+                inner.note(entry.id, item.settles);
+            }
+        }
         inner.items.push_back(item);
     }
 
@@ -214,12 +230,6 @@ impl Queue {
         }
         let urgent = batch.iter().filter(|item| item.urgent).count();
         inner.urgent = inner.urgent.saturating_sub(urgent);
-        inner.calm = match urgent {
-            // A caller was faster than the thread that it woke.
-            0 if batch.is_empty() => inner.calm,
-            0 | 1 => inner.calm.saturating_add(1),
-            2.. => 0,
-        };
         drop(inner);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.drained.notify_waiters();

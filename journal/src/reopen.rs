@@ -53,7 +53,7 @@ fn reopen(core: &Arc<Core>, durable: &Watermark) -> Result<Log, open::Error> {
     let open: Vec<_> =
         dirty.iter().filter(|entry| !entry.state.lock().live.is_settled()).cloned().collect();
     let mut feed = core.feed.lock();
-    feed.dirty.extend(dirty);
+    feed.dirty.extend(dirty.into_iter().filter(|entry| entry.enlist()));
     feed.watermark = Some(mark);
     drop(feed);
     for entry in open {

@@ -8,6 +8,7 @@ use crate::open::Error;
 use crate::projection::Invocation;
 use crate::verify::Damage;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Invocations that a replay holds in memory before it writes them.
 const LIMIT: usize = 20_000;
@@ -96,12 +97,13 @@ impl<'a> Replay<'a> {
                 update.records.push(place);
             }
             Some(update) => {
-                let applied = update.invocation.apply(sequence, &event);
+                let applied = Arc::make_mut(&mut update.invocation).apply(sequence, &event);
                 applied.map_err(|_| damage(position, record, "an event is illegal"))?;
                 update.records.push(place);
             }
             None => match Invocation::start(sequence, &event) {
                 Ok(invocation) => {
+                    let invocation = Arc::new(invocation);
                     self.changed.insert(id, Update { invocation, records: vec![place] });
                 }
                 Err(_) => self.orphan(id, place, record, "an event is illegal")?,
@@ -127,7 +129,7 @@ impl<'a> Replay<'a> {
             return Err(bad("a re-stated invocation does not fit its events"));
         }
         records.push(place);
-        self.changed.insert(id, Update { invocation, records });
+        self.changed.insert(id, Update { invocation: Arc::new(invocation), records });
         if self.orphans.is_empty() {
             self.before_orphans = None;
         }
@@ -155,10 +157,9 @@ impl<'a> Replay<'a> {
         use std::collections::hash_map::Entry as Slot;
         match self.changed.entry(id) {
             Slot::Occupied(slot) => Ok(Some(slot.into_mut())),
-            Slot::Vacant(slot) => Ok(self
-                .index
-                .invocation(id)?
-                .map(|invocation| slot.insert(Update { invocation, records: Vec::new() }))),
+            Slot::Vacant(slot) => Ok(self.index.invocation(id)?.map(|invocation| {
+                slot.insert(Update { invocation: Arc::new(invocation), records: Vec::new() })
+            })),
         }
     }
 

@@ -151,7 +151,8 @@ fn publish(core: &Core, batch: &mut Vec<Item>, positions: &[Position], mark: Wat
     core.durable.store(mark.sequence, Ordering::Release);
     let mut feed = core.feed.lock();
     let was_empty = feed.dirty.is_empty();
-    feed.dirty.extend(batch.iter().filter_map(|item| item.entry.clone()));
+    let changed = batch.iter().filter_map(|item| item.entry.as_ref());
+    feed.dirty.extend(changed.filter(|entry| entry.enlist()).cloned());
     feed.watermark = Some(mark);
     // While the projector gathers, it is woken only by its clock or its bound.
     let wake = was_empty || feed.dirty.len() >= crate::projector::GATHER_LIMIT;

@@ -111,3 +111,27 @@ fn a_call_costs_two_frames_and_no_metadata() {
         runtime.block_on(journal.close());
     }
 }
+
+/// A batch gathers where another call is under way, even while that one appends nothing; one that only
+/// lasts (a stream of events) is no reason to change threads for every append of the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_writes_alone_between_the_appends_of_another_call() {
+    const CALLS: u32 = 20;
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut earlier = dispatched(&journal, "coder", "first").await;
+    let led = journal.stats().led;
+    for round in 0..CALLS {
+        let later = dispatched(&journal, "coder", &round.to_string()).await;
+        drop(respond(&mut earlier, 200, b"in turn").await);
+        earlier = later;
+    }
+    assert_eq!(journal.stats().led, led);
+    for round in CALLS..2 * CALLS {
+        let mut call = dispatched(&journal, "coder", &round.to_string()).await;
+        drop(respond(&mut call, 200, b"beside a call that lasts").await);
+    }
+    assert!(journal.stats().led > led);
+    drop(respond(&mut earlier, 200, b"at last").await);
+    journal.close().await;
+}

@@ -4,7 +4,7 @@ mod github;
 mod hashicorp;
 mod mint;
 mod oauth2;
-mod program;
+pub(crate) mod program;
 mod remote;
 
 use crate::{Credential, Inject, Policy, Secret, SecretRef, secrets, vault};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! key file ─────────────────────────► master key ─┬─ HKDF "wrap"  ─► wraps a data key per secret version
-//! key given at start ───────────────►             ├─ HKDF "check" ─► recognises the right master key
+//! key given at start, or by a keyring ►             ├─ HKDF "check" ─► recognises the right master key
 //! passphrase ─ argon2id ─► unwraps ─►             └─ opens the root, if there is one
 //!                                 root, else master ─ HKDF purpose ─► keys of other parts (results)
 //! ```
@@ -13,6 +13,7 @@
 mod change;
 mod file;
 mod header;
+mod keyring;
 mod master;
 
 use crate::Secret;
@@ -44,6 +45,8 @@ pub enum Mode {
     KeyFile,
     /// A passphrase (argon2id): locked until someone gives it.
     Passphrase,
+    /// The keyring of the desktop: unlocked by it, as long as it is.
+    Keyring,
     /// A key that whoever starts the process hands in (a systemd credential): locked without it.
     Given,
 }
@@ -91,6 +94,9 @@ pub enum Error {
         /// The key file.
         path: PathBuf,
     },
+    /// The desktop's keyring can't be used.
+    #[error("cannot use the keyring: {0}")]
+    Keyring(&'static str),
     /// The vault's parameters can't be read.
     #[error("the parameters of the vault are damaged")]
     Damaged,
@@ -144,6 +150,12 @@ impl Vault {
         match (vault.mode(), given) {
             (Mode::KeyFile, _) => vault.unlock(None)?,
             (Mode::Given, Some(key)) => vault.unlock(Some(key))?,
+            (Mode::Keyring, _) => {
+                // What needs no secret goes on without the desktop.
+                if let Err(error) = vault.unlock(None) {
+                    tracing::warn!(%error, "the vault stays locked");
+                }
+            }
             (Mode::Given, None) | (Mode::Passphrase, _) => {}
         }
         Ok(vault)
@@ -159,7 +171,7 @@ impl Vault {
             }
             *open = Open { header: Arc::new(header), master: None, root: None };
         }
-        if self.mode() == Mode::KeyFile
+        if matches!(self.mode(), Mode::KeyFile | Mode::Keyring)
             && let Err(error) = self.unlock(None)
         {
             tracing::error!(%error, "the vault's key was changed, and the new one can't be read");
@@ -184,15 +196,16 @@ impl Vault {
     }
 
     /// Brings the master key into memory: the passphrase, or the text of the key where the vault
-    /// takes one; a vault with a key file reads that.
+    /// takes one; a vault with a key file or a keyring reads that.
     ///
     /// # Errors
     /// [`Error::WrongPassphrase`], [`Error::WrongKey`], [`Error::PassphraseNeeded`], or a key file
-    /// that can't be used.
+    /// or keyring that can't be used.
     pub fn unlock(&self, given: Option<&Secret>) -> Result<(), Error> {
         let header = self.header();
         let master = match (header.mode, given) {
             (Mode::KeyFile, _) => file::read_matching(&self.home, &header)?,
+            (Mode::Keyring, _) => keyring::read(&header)?,
             (Mode::Passphrase | Mode::Given, None) => return Err(Error::PassphraseNeeded),
             (Mode::Passphrase, Some(given)) => {
                 let kept = header.passphrase.as_ref().ok_or(Error::Damaged)?;

@@ -226,6 +226,14 @@ impl Job<'_> {
         }
     }
 
+    /// Answers that there is a result on record, and that it is not to be seen.
+    pub(crate) async fn withheld(&mut self, mut call: Call) -> Finished {
+        call.delivery_failed(0);
+        let envelope = call.invocation().envelope();
+        let account = Account::of(envelope.error.verdict.code());
+        self.problem(&envelope, account, false, false).await
+    }
+
     /// A record for a call that is refused before it was admitted.
     fn take_on_record(&self, link: Option<InvocationId>) -> Option<Call> {
         let journal = &self.shared.journal;

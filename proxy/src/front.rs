@@ -145,7 +145,7 @@ impl Connection {
                 Some(Err(fault)) => return Next::Fault(fault),
                 None => {}
             }
-            let waiting = !self.pending.is_empty();
+            let look = if self.pending.is_empty() { deadline } else { Instant::now() + pause };
             tokio::select! {
                 read = inbound.fill() => match read {
                     Ok(0) => return Next::Closed(true),
@@ -162,14 +162,16 @@ impl Connection {
                         self.confirm(acknowledged);
                     }
                 },
-                () = sleep(pause), if waiting => {
+                () = sleep_until(look.min(deadline)) => {
+                    if Instant::now() >= deadline {
+                        return Next::Closed(true);
+                    }
                     pause = (pause * 2).min(Duration::from_millis(500));
                     if acknowledged {
                         self.confirm(false);
                     }
                     acknowledged = self.is_acknowledged();
                 }
-                () = sleep_until(deadline) => return Next::Closed(true),
                 _ = self.shutdown.changed(), if partial => return Next::Closed(true),
             }
         }

@@ -47,6 +47,7 @@ mod job;
 mod judge;
 mod listener;
 mod outgoing;
+mod packed;
 mod passage;
 mod proxy;
 mod pump;

@@ -83,8 +83,9 @@ pub(crate) fn head(
     let whole = !origin.is_empty() && path_and_query == b"*";
     let path_and_query = if whole { b"" } else { path_and_query };
     let line = request.method.len() + origin.len() + path_and_query.len() + shown.len();
+    let spare = if framing == Framing::Empty { 0 } else { SPARE };
     // Large enough for everything: a buffer that grows leaves its old bytes behind.
-    let room = line + size + host.len() + pseudonym.len() + 256 + SPARE;
+    let room = line + size + host.len() + pseudonym.len() + 256 + spare;
     let mut out = Zeroizing::new(Vec::with_capacity(room));
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
     put(&[request.method.as_bytes(), b" ", origin.as_bytes(), path_and_query, b" HTTP/1.1\r\n"]);
@@ -93,6 +94,7 @@ pub(crate) fn head(
     let mut has_host = false;
     // What is encoded can't be searched for an echo of the credential (contract I-4).
     let mut plain = edits.is_some();
+    let mut plain_messages = edits.is_some();
     for (name, value) in kept {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("host") {
@@ -105,6 +107,10 @@ pub(crate) fn head(
             // Extensions compress.
         } else if edits.is_some() && is("accept-encoding") {
             if std::mem::take(&mut plain) {
+                put(&[name, b": identity\r\n"]);
+            }
+        } else if edits.is_some() && is("grpc-accept-encoding") {
+            if std::mem::take(&mut plain_messages) {
                 put(&[name, b": identity\r\n"]);
             }
         } else if !is("expect") && (!stays(name, fields) || (is("trailer") && chunked)) {

@@ -1,7 +1,7 @@
 //! Takes echoed credentials out of what a remote sends (contract I-4).
 //!
 //! A replacement is as long as what it replaces, so that declared lengths stay true. Only the exact
-//! bytes are found: not encodings of them, and nothing inside compressed content.
+//! bytes are found, not encodings of them. Compressed content is unpacked for it in `packed`.
 
 use crate::head::{Fields, Response};
 use bytes::{Bytes, BytesMut};
@@ -61,6 +61,11 @@ impl Redactor {
         self.patterns.sort_by_key(|pattern| std::cmp::Reverse(pattern.len()));
     }
 
+    /// One that looks for the same, at the beginning of another text.
+    pub(crate) fn anew(&self) -> Self {
+        Self { patterns: self.patterns.clone(), ..Self::default() }
+    }
+
     /// Whether there is anything to look for.
     pub(crate) const fn is_active(&self) -> bool {
         !self.patterns.is_empty()
@@ -69,6 +74,11 @@ impl Redactor {
     /// Whether anything was replaced so far.
     pub(crate) const fn found(&self) -> bool {
         self.found
+    }
+
+    /// Says that another one for the same found something.
+    pub(crate) const fn note_found(&mut self) {
+        self.found = true;
     }
 
     /// Replaces in a complete text. `None`: nothing to replace.
@@ -172,6 +182,11 @@ impl Redactor {
     /// Whether something is held back.
     pub(crate) fn is_holding(&self) -> bool {
         !self.held.is_empty()
+    }
+
+    /// How much is held back.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held.len() as u64
     }
 
     /// What was held back, at the end of the stream.

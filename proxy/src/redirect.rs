@@ -7,6 +7,7 @@
 use crate::head::Response;
 use crate::target::Target;
 use dashmap::DashMap;
+use journal::Call;
 use journal::contract::{Digest, InvocationId};
 use std::time::{Duration, Instant};
 
@@ -42,14 +43,16 @@ fn location(base: &Target, head: &Response) -> Option<Target> {
 }
 
 impl Redirects {
-    /// Takes note of the answer of an invocation, if it is a redirect.
-    pub(crate) fn note(&self, agent: &str, base: &Target, head: &Response, id: InvocationId) {
+    /// Takes note of the answer of a call of an agent, if it is a redirect.
+    pub(crate) fn note(&self, call: &Call, base: &Target, head: &Response) {
         let Some(target) = location(base, head) else { return };
+        let invocation = call.invocation();
+        let Some(agent) = &invocation.accepted().agent else { return };
         if self.0.len() >= MOST {
             self.0.retain(|_, (_, since)| since.elapsed() < FRESH);
         }
         if self.0.len() < MOST {
-            self.0.insert(key(agent, &target), (id, Instant::now()));
+            self.0.insert(key(agent, &target), (call.id(), Instant::now()));
         }
     }
 

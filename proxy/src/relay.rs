@@ -44,6 +44,9 @@ use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
 mod hop;
+mod search;
+
+use search::Search;
 
 /// How long a response is waited for after the request could not be written in full.
 const EARLY_RESPONSE: Duration = Duration::from_secs(3);
@@ -141,6 +144,9 @@ pub(crate) enum Ended {
     },
     /// On record as refused, and nothing of the response was sent: it may be tried again first.
     Refused,
+    /// On record, and nothing of it can be delivered: it holds the credential where it can't be
+    /// replaced (contract I-4).
+    Withheld,
     /// The connection was upgraded; the exchange has no end of its own any more.
     Switched(Response),
     /// No deciding result. `begun`: the caller has a part of the response.
@@ -159,6 +165,7 @@ pub(crate) struct Relay<'a> {
     kept_bytes: u64,
     received: u64,
     digest: Sha256,
+    search: Search,
 }
 
 /// What an exchange works with.
@@ -199,6 +206,7 @@ impl<'a> Relay<'a> {
             kept_bytes: 0,
             received: 0,
             digest: Sha256::new(),
+            search: Search::Plain,
         }
     }
 
@@ -225,9 +233,12 @@ impl<'a> Relay<'a> {
         if let Err(error) = self.parts.call.response_started(started) {
             return self.broken(Broken::NotStored(error));
         }
-        self.note_encoding(&head.fields);
+        self.search = self.search_in(&head);
         match self.content(&head, upload, receiver).await {
-            Ok((completion, trailers)) => self.settle(&head, completion, &trailers).await,
+            Ok((completion, trailers)) => {
+                let head = self.search.true_head(head);
+                self.settle(&head, completion, &trailers).await
+            }
             Err(error) => self.broken(error),
         }
     }
@@ -366,8 +377,7 @@ impl<'a> Relay<'a> {
             let piece = piece.map_err(|_| Broken::ReadTimeout)?;
             match piece.map_err(|error| Broken::Receive { error, begun: true })? {
                 Piece::End(completion, trailers) => {
-                    let rest = self.parts.redactor.rest();
-                    self.pass(head, rest).await?;
+                    self.search_end(head).await?;
                     return Ok((completion, self.parts.redactor.fields(trailers)));
                 }
                 Piece::Data(data) => {
@@ -377,8 +387,7 @@ impl<'a> Relay<'a> {
                     if late || (unattended_until.is_some() && self.received > UNATTENDED_BYTES) {
                         return Err(Broken::Unattended);
                     }
-                    let data = self.parts.redactor.piece(data);
-                    self.pass(head, data).await?;
+                    self.searched(head, data).await?;
                 }
             }
         }
@@ -496,9 +505,7 @@ impl<'a> Relay<'a> {
         };
         let (shared, prepared) = (self.parts.shared, self.parts.prepared);
         let next_hop = self.parts.next_hop;
-        if let Some(agent) = &self.parts.call.invocation().accepted().agent {
-            shared.redirects.note(agent, &prepared.target, head, self.parts.call.id());
-        }
+        shared.redirects.note(self.parts.call, &prepared.target, head);
         job::track(shared, self.parts.call, prepared, next_hop, head, &held).await;
         let at_ms = now_ms();
         let not_before = retry_after(&head.fields, at_ms);
@@ -520,6 +527,9 @@ impl<'a> Relay<'a> {
                 return self.broken(Broken::NotStored(error));
             }
         };
+        if self.search.is_withheld() && matches!(self.down, Down::Untouched) {
+            return Ended::Withheld;
+        }
         let refused = backoff && verdict.outcome() == Outcome::Rejected;
         if refused && self.parts.hold_refusal && matches!(self.down, Down::Untouched) {
             return Ended::Refused;
@@ -600,15 +610,6 @@ impl<'a> Relay<'a> {
             // A caller that is still sending would send its next request into this content.
             keep_alive: self.parts.keep_alive && !self.sending,
             pseudonym: self.parts.pseudonym,
-        }
-    }
-
-    /// Says in the record that encoded content is not searched for the credential.
-    fn note_encoding(&mut self, fields: &Fields) {
-        let encoded =
-            fields.members("content-encoding").any(|m| !m.eq_ignore_ascii_case(b"identity"));
-        if encoded && self.parts.redactor.is_active() {
-            self.parts.call.note("redaction_skipped", "the origin encoded the content unasked");
         }
     }
 }

@@ -127,6 +127,21 @@ impl AsyncWrite for Rewound {
         Poll::Ready(Ok(length))
     }
 
+    /// The records of one write leave in one call.
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let length = ready!(Pin::new(&mut self.link).poll_write_vectored(cx, bufs))?;
+        self.written.fetch_add(length as u64, Ordering::AcqRel);
+        Poll::Ready(Ok(length))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.link.is_write_vectored()
+    }
+
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.link).poll_flush(cx)
     }

@@ -5,7 +5,8 @@
 
 mod support;
 
-use journal::contract::Body;
+use journal::contract::{Body, Outcome, Phase};
+use support::encoded::{CODINGS, encode, text, unpack};
 use support::{SECRET, World};
 
 /// I-4, E-2: in reason, names, values, trailers and the origin's own id of the request.
@@ -69,6 +70,113 @@ async fn i_4_encodings_are_not_asked_for_with_a_credential() {
     // An origin that encodes all the same.
     client.send(&world.secure_request("POST", "/with-credential/echo-gzip", "", "x")).await;
     let response = client.response("POST").await;
-    assert_eq!(response.text(), "zz");
+    assert_eq!(response.text(), "z".repeat(16));
     assert_eq!(notes(&world, &response), ["redaction_skipped"]);
+}
+
+/// Asks for encoded content; the response, and what its record notes.
+async fn encoded(world: &World, query: &str) -> (support::Response, Vec<String>) {
+    let mut client = world.tunnel().await;
+    let path = format!("/with-credential/encoded?{query}");
+    client.send(&world.secure_request("POST", &path, "", query)).await;
+    let response = client.response("POST").await;
+    let notes = notes(world, &response);
+    (response, notes)
+}
+
+fn stored(world: &World, response: &support::Response) -> Option<Vec<u8>> {
+    world.journal.result(response.id()).ok()?.read_to_end().ok()
+}
+
+/// I-4: in content that the origin encoded unasked, however it is cut; what is stored is what is
+/// delivered.
+#[tokio::test]
+async fn i_4_echoes_in_encoded_content_are_replaced() {
+    let world = World::new().await;
+    for coding in CODINGS {
+        for (framing, piece) in [("length", 0), ("chunked", 3)] {
+            let shape = format!("coding={coding}&framing={framing}&piece={piece}");
+            let (response, notes) =
+                encoded(&world, &format!("{shape}&before=5000&after=5000")).await;
+            assert!(response.complete, "{shape}: {response:?}");
+            assert_eq!(response.field("content-encoding"), coding, "{shape}");
+            let expected = text(5000, &"*".repeat(SECRET.len()), 5000);
+            assert_eq!(unpack(coding, &response.content), Some(expected), "{shape}");
+            assert_eq!(stored(&world, &response), Some(response.content.clone()), "{shape}");
+            assert_eq!(notes, ["encoded_anew"], "{shape}");
+            let invocation = world.invocation(response.id()).await;
+            assert!(invocation.evidence().redacted, "{shape}");
+            assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
+        }
+    }
+    world.journal.close().await;
+    assert_eq!(world.files_with(SECRET), Vec::<std::path::PathBuf>::new());
+}
+
+/// I-4: where nothing is found, every byte is the origin's, held or streamed.
+#[tokio::test]
+async fn i_4_encoded_content_without_an_echo_keeps_its_bytes() {
+    let options = proxy::Options { hold_bytes: 10_000, ..proxy::Options::default() };
+    let world = World::with(|_, _| String::new(), options).await;
+    for coding in CODINGS {
+        for length in [10, 5000, 150_000] {
+            let query =
+                format!("coding={coding}&framing=chunked&piece=997&no-echo&before={length}");
+            let (response, notes) = encoded(&world, &query).await;
+            assert!(response.complete, "{query}");
+            assert!(response.content == encode(coding, &text(length, "", 0)), "{query}");
+            assert_eq!(stored(&world, &response), Some(response.content.clone()), "{query}");
+            assert_eq!(notes, Vec::<String>::new(), "{query}");
+            assert!(!world.invocation(response.id()).await.evidence().redacted);
+        }
+    }
+}
+
+/// I-4, S-2: found before anything was delivered, the rest of a long response is encoded anew too;
+/// found later, it is cut where the caller sees it, and the result is on record without its content.
+#[tokio::test]
+async fn i_4_an_echo_in_a_long_encoded_response() {
+    let options = proxy::Options { hold_bytes: 10_000, ..proxy::Options::default() };
+    let world = World::with(|_, _| String::new(), options).await;
+    for coding in CODINGS {
+        let shape = format!("coding={coding}&framing=chunked&piece=997");
+        let (response, _) = encoded(&world, &format!("{shape}&before=100&after=300000")).await;
+        assert!(response.complete, "{shape}");
+        let expected = text(100, &"*".repeat(SECRET.len()), 300_000);
+        assert!(unpack(coding, &response.content) == Some(expected), "{shape}");
+        assert_eq!(stored(&world, &response), Some(response.content.clone()), "{shape}");
+
+        let (response, _) = encoded(&world, &format!("{shape}&before=300000&after=100")).await;
+        assert!(!response.complete, "{shape}");
+        let whole = encode(coding, &text(300_000, SECRET, 100));
+        assert!(response.content.len() > 100_000, "{shape}");
+        assert!(whole.starts_with(&response.content), "{shape}");
+        let invocation = world.invocation(response.id()).await;
+        let verdict = invocation.verdict();
+        assert_eq!(verdict.outcome(), Outcome::Committed);
+        world.events(response.id(), "DELIVERY_FAILED").await;
+        assert_eq!(notes(&world, &response), ["result_withheld"], "{shape}");
+        assert!(invocation.evidence().redacted, "{shape}");
+        assert_eq!(stored(&world, &response), None, "{shape}");
+    }
+    world.journal.close().await;
+    assert_eq!(world.files_with(SECRET), Vec::<std::path::PathBuf>::new());
+}
+
+/// I-4: what unpacks beyond every bound is not delivered, because it can't be looked through.
+#[tokio::test]
+async fn i_4_a_decompression_bomb_is_withheld() {
+    let world = World::new().await;
+    for coding in ["deflate", "zstd"] {
+        let (response, _) =
+            encoded(&world, &format!("coding={coding}&framing=length&piece=4096&bomb")).await;
+        let [code, phase, outcome, retry] = response.facts();
+        assert_eq!((phase.as_str(), outcome.as_str()), ("result_delivery", "committed"));
+        assert_eq!((code.as_str(), retry.as_str()), ("DELIVERY_FAILED", "never"), "{response:?}");
+        world.events(response.id(), "DELIVERY_FAILED").await;
+        let invocation = world.invocation(response.id()).await;
+        assert_eq!(invocation.verdict().phase(), Phase::ResultDelivery);
+        assert_eq!(notes(&world, &response), ["result_withheld"]);
+        assert_eq!(stored(&world, &response), None);
+    }
 }

@@ -1,5 +1,6 @@
 //! Sessions written out packet by packet.
 
+use super::wire::{HEAD_BYTES, MAX_PATH_BYTES};
 use super::*;
 
 fn packet(kind: u8, id: u32, rest: &[u8]) -> Vec<u8> {

@@ -2,6 +2,7 @@
 
 use super::{Context, learn};
 use crate::cli;
+use crate::control::client::Client;
 use crate::output::{self, Negative};
 use anyhow::{Context as _, bail};
 use policy::call::{Call, Rest};
@@ -13,7 +14,11 @@ use std::process::ExitCode;
 pub(super) async fn policy(context: &Context, command: cli::Policy) -> anyhow::Result<ExitCode> {
     match command {
         cli::Policy::Check { file } => check(context, &named(context, file)),
-        cli::Policy::Apply { file } => apply(context, &named(context, file)),
+        cli::Policy::Apply { file } => {
+            let code = apply(context, &named(context, file))?;
+            note_waiting(context).await;
+            Ok(code)
+        }
         cli::Policy::Show { number } => {
             let store = open(context)?;
             let version = number.unwrap_or_else(|| store.snapshot().version());
@@ -27,6 +32,7 @@ pub(super) async fn policy(context: &Context, command: cli::Policy) -> anyhow::R
         cli::Policy::Rollback { number } => {
             let new = open(context)?.rollback(number, &output::who())?;
             output::line(&format!("policy version {new} is in force (the text of {number})"));
+            note_waiting(context).await;
             Ok(ExitCode::SUCCESS)
         }
         cli::Policy::Test { file, policy } => test(context, &file, policy.as_deref()),
@@ -111,6 +117,21 @@ fn apply(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
         output::line(&format!("policy version {version} is in force"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says what a new version means for calls that wait for a person: they are bound to the version under
+/// which the person was asked (contract V-5).
+async fn note_waiting(context: &Context) {
+    // Without a server nothing is asked; a vault that is locked shows no questions.
+    let Ok(client @ Client::Socket(_)) = Client::connect(&context.home).await else { return };
+    let Ok(answer) = client.json("/v1/approvals").await else { return };
+    let waiting = answer.get("approvals").and_then(|list| list.as_array()).map_or(0, Vec::len);
+    if waiting > 0 {
+        output::note(&format!(
+            "warning: {waiting} held calls were asked about under the version before: they can't be \
+             sent any more (APPROVAL_MISMATCH), and their callers have to ask anew"
+        ));
+    }
 }
 
 fn history(context: &Context) -> anyhow::Result<ExitCode> {

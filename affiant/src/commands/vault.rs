@@ -25,8 +25,17 @@ pub(super) async fn vault(context: &Context, command: cli::Vault) -> anyhow::Res
         cli::Vault::Status => client.json("/v1/vault").await?,
         cli::Vault::Unlock => {
             require_server(&client)?;
-            let passphrase = super::secret::read_value("passphrase of the vault", false)?;
-            let body = Bytes::copy_from_slice(passphrase.expose());
+            let present = client.json("/v1/vault").await?;
+            let asks = !matches!(
+                present.get("mode").and_then(|m| m.as_str()),
+                Some("key_file" | "keyring")
+            );
+            let body = if asks {
+                let given = super::secret::read_value("passphrase or key of the vault", false)?;
+                Bytes::copy_from_slice(given.expose())
+            } else {
+                Bytes::new()
+            };
             let response = client.expect(Method::POST, "/v1/vault/unlock", body).await?;
             serde_json::from_slice(response.body())?
         }
@@ -50,12 +59,17 @@ pub(super) async fn vault(context: &Context, command: cli::Vault) -> anyhow::Res
 fn rotate(context: &Context, arguments: &cli::VaultRotate) -> anyhow::Result<ExitCode> {
     let store = context.home.open_policy()?;
     let mut answers = Answers::new()?;
-    if store.vault().status() == Status::Locked {
+    if store.vault().status() == Status::Locked && store.vault().mode() == Mode::Keyring {
+        store.vault().unlock(None).context("unlock the vault")?;
+    } else if store.vault().status() == Status::Locked {
         let given = answers.next("present passphrase or key of the vault", false)?;
         store.vault().unlock(Some(&given)).context("unlock the vault")?;
     }
     let mode = store.vault().mode();
-    let chosen = arguments.key_file || arguments.passphrase || arguments.hand_out.is_some();
+    let chosen = arguments.key_file
+        || arguments.passphrase
+        || arguments.keyring
+        || arguments.hand_out.is_some();
     let (passphrase, protection);
     let file = arguments.hand_out.clone();
     let keep = |key: &Secret| match &file {
@@ -67,6 +81,8 @@ fn rotate(context: &Context, arguments: &cli::VaultRotate) -> anyhow::Result<Exi
         protection = Protection::Passphrase(&passphrase);
     } else if file.is_some() {
         protection = Protection::Given(&keep);
+    } else if arguments.keyring || (!chosen && mode == Mode::Keyring) {
+        protection = Protection::Keyring;
     } else if !chosen && mode == Mode::Given {
         bail!("name the file for the new key: --hand-out FILE");
     } else {
@@ -81,6 +97,7 @@ fn rotate(context: &Context, arguments: &cli::VaultRotate) -> anyhow::Result<Exi
     output::line(&format!("the vault has a new key; {secrets} secret versions were moved to it"));
     match mode {
         Mode::KeyFile => {}
+        Mode::Keyring => output::line("the key lies in the keyring; back that up with the home"),
         Mode::Passphrase => output::line("next: affiant vault unlock, if a server runs"),
         Mode::Given => output::line(
             "next: systemd-creds encrypt --name=affiant-vault-key FILE, LoadCredentialEncrypted= in \

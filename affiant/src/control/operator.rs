@@ -73,16 +73,17 @@ pub(super) async fn stats(
     .into_response())
 }
 
-/// `GET /v1/vault`: locked or unlocked.
+/// `GET /v1/vault`: locked or unlocked, and by what it is unlocked.
 pub(super) async fn vault(
     Extract(state): Extract<Arc<State>>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Response, Problem> {
     operators_only(&caller)?;
-    Ok(Json(json!({ "vault": state.policy.vault().status() })).into_response())
+    let vault = state.policy.vault();
+    Ok(Json(json!({ "vault": vault.status(), "mode": vault.mode() })).into_response())
 }
 
-/// `POST /v1/vault/unlock` with the passphrase as the body.
+/// `POST /v1/vault/unlock` with the passphrase or the key as the body, where the vault takes one.
 pub(super) async fn unlock(
     Extract(state): Extract<Arc<State>>,
     Extension(caller): Extension<Caller>,

@@ -25,6 +25,14 @@ pub fn refusing() -> (tokio::net::TcpSocket, SocketAddr) {
     (socket, address)
 }
 
+/// All files below a directory.
+pub fn files(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { files(&path, found) } else { found.push(path) }
+    }
+}
+
 /// A home in a temporary directory, with an agent `coder`.
 pub struct Home {
     directory: tempfile::TempDir,

@@ -30,6 +30,11 @@ pub(crate) trait File: Send + Sync {
     fn length(&self) -> io::Result<u64>;
     /// Writes all of the bytes in one call; a short write is an error.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// As [`File::write_at`], past the page cache where the platform can and bytes, length and offset
+    /// are aligned to blocks: for what nobody reads soon. Says whether it went past it.
+    fn write_past_cache(&self, bytes: &[u8], offset: u64) -> io::Result<bool> {
+        self.write_at(bytes, offset).map(|()| false)
+    }
     /// Makes content and length durable.
     fn sync(&self) -> io::Result<()>;
     /// Reads exactly so many bytes.
@@ -174,6 +179,17 @@ impl File for RealFile {
         if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
+    fn write_past_cache(&self, bytes: &[u8], offset: u64) -> io::Result<bool> {
+        let direct = open_direct(&self.path, fs::OpenOptions::new().write(true));
+        match direct.map(|direct| direct.write_at(bytes, offset)) {
+            Some(Ok(written)) if written == bytes.len() => Ok(true),
+            Some(Ok(_)) => Err(io::ErrorKind::WriteZero.into()),
+            Some(Err(error)) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
+            // Not on this file system, or not in blocks of this size.
+            Some(Err(_)) | None => self.write_at(bytes, offset).map(|()| false),
+        }
+    }
+
     fn sync(&self) -> io::Result<()> {
         if self.durable { self.file.sync_data() } else { Ok(()) }
     }
@@ -184,7 +200,7 @@ impl File for RealFile {
 
     fn read_stable(&self, limit: u64) -> io::Result<Vec<u8>> {
         if self.durable
-            && let Some(direct) = open_direct(&self.path)
+            && let Some(direct) = open_direct(&self.path, fs::OpenOptions::new().read(true))
             && let Ok(bytes) = read_all(&direct, limit)
         {
             return Ok(bytes);
@@ -199,13 +215,13 @@ impl File for RealFile {
 
 /// Opens past the page cache; `None` where the file system does not offer it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn open_direct(path: &Path) -> Option<fs::File> {
+fn open_direct(path: &Path, how: &mut fs::OpenOptions) -> Option<fs::File> {
     let flags = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).ok()?;
-    fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()
+    how.custom_flags(flags).open(path).ok()
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn open_direct(_path: &Path) -> Option<fs::File> {
+fn open_direct(_path: &Path, _how: &mut fs::OpenOptions) -> Option<fs::File> {
     None
 }
 
@@ -231,4 +247,28 @@ fn read_all(file: &fs::File, limit: u64) -> io::Result<Vec<u8>> {
     }
     out.truncate(length);
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What goes past the page cache, or can't because it is no whole block, is in the file all the same.
+    #[test]
+    fn what_goes_past_the_cache_is_in_the_file() {
+        const BLOCK: usize = 4096;
+        let home = tempfile::tempdir().unwrap();
+        let (disk, _lock) = Directory::lock(home.path(), true).unwrap();
+        let file = disk.create("segment").unwrap();
+        file.write_at(&[1; 3 * BLOCK], 0).unwrap();
+        let space = vec![2; 2 * BLOCK];
+        let aligned = &space[space.as_ptr().align_offset(BLOCK)..][..BLOCK];
+        file.write_past_cache(aligned, BLOCK as u64).unwrap();
+        assert!(!file.write_past_cache(&[3; 5], 2 * BLOCK as u64).unwrap());
+        file.sync().unwrap();
+        let expected = [&[1; BLOCK][..], aligned, &[3; 5], &[1; BLOCK - 5]].concat();
+        let mut found = vec![0; expected.len()];
+        file.read_at(&mut found, 0).unwrap();
+        assert!(found == expected, "another content");
+    }
 }

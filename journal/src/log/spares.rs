@@ -230,17 +230,21 @@ impl Spares {
     }
 
     fn fill(&self, file: &dyn File, paced: bool) -> io::Result<()> {
-        let zeros = vec![0_u8; PIECE];
+        let space = vec![0_u8; PIECE + BLOCK];
+        let zeros = space.get(space.as_ptr().align_offset(BLOCK)..).unwrap_or_default();
         let mut offset = 0;
         while offset < self.segment_bytes {
             let piece = (self.segment_bytes - offset).min(PIECE as u64);
-            file.write_at(zeros.get(..piece as usize).unwrap_or(&zeros), offset)?;
+            let is_past_cache =
+                file.write_past_cache(zeros.get(..piece as usize).unwrap_or(zeros), offset)?;
             offset += piece;
             if self.is_over() {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             if paced && !self.is_wanted() {
-                file.sync()?;
+                if !is_past_cache {
+                    file.sync()?;
+                }
                 std::thread::sleep(PACE);
             }
         }

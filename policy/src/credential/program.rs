@@ -1,10 +1,9 @@
-//! Secrets from a program (`exec:`): no shell, nothing on its standard input, bounded in time and
-//! output. What it writes to standard error is dropped: it could hold the secret.
+//! Secrets from a program (`exec:`): no shell, bounded in time and output. What it writes to standard error is dropped: it could hold the secret.
 
 use super::Error;
 use crate::Secret;
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -21,17 +20,32 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Runs a program and takes its output, without one line end at its end, as the secret.
 pub(super) fn run(arguments: &[String], time: Duration) -> Result<Secret, Error> {
+    super::trimmed(output(arguments, &[], time)?)
+}
+
+/// Runs a program that reads `input`, which is shorter than what a pipe takes at once, and gives what
+/// it writes.
+pub(crate) fn output(
+    arguments: &[String],
+    input: &[u8],
+    time: Duration,
+) -> Result<Zeroizing<Vec<u8>>, Error> {
     let (name, rest) = arguments.split_first().ok_or(Error::SourceFailed("it names no program"))?;
     let begun = Instant::now();
     let mut child = Command::new(name)
         .args(rest)
-        .stdin(Stdio::null())
+        .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         // A group of its own, so that what it starts can be ended with it.
         .process_group(0)
         .spawn()
         .map_err(|_| Error::SourceFailed("its program can't be started"))?;
+    if let Some(mut stdin) = child.stdin.take()
+        && stdin.write_all(input).is_err()
+    {
+        return Err(abandon(&mut child, "its program does not read"));
+    }
     let Some(stdout) = child.stdout.take() else {
         return Err(abandon(&mut child, "its program has no output"));
     };
@@ -58,7 +72,7 @@ pub(super) fn run(arguments: &[String], time: Duration) -> Result<Secret, Error>
     if !status.success() {
         return Err(Error::SourceFailed("its program failed"));
     }
-    super::trimmed(bytes)
+    Ok(bytes)
 }
 
 /// Waits for the end of a program, but no longer than until the given time.

@@ -1,6 +1,6 @@
 //! Changing the master key, and where it comes from.
 
-use super::{Error, Header, Mode, Passphrase, Vault, file, wrapping_of};
+use super::{Error, Header, Mode, Passphrase, Vault, file, keyring, wrapping_of};
 use crate::seal::{self, Sealed};
 use crate::secrets::sealed_parts;
 use crate::store::Store;
@@ -15,6 +15,8 @@ pub enum Protection<'a> {
     KeyFile,
     /// A passphrase.
     Passphrase(&'a Secret),
+    /// The keyring of the desktop.
+    Keyring,
     /// Whoever starts the process. The text of the new key is handed to the function, which keeps
     /// it; only if it does is the key changed.
     Given(&'a dyn Fn(&Secret) -> io::Result<()>),
@@ -80,6 +82,7 @@ impl Policy {
         }
         let (mode, passphrase) = match to {
             Protection::KeyFile => (Mode::KeyFile, None),
+            Protection::Keyring => (Mode::Keyring, None),
             Protection::Passphrase(given) => {
                 (Mode::Passphrase, Some(Passphrase::wrap(given, &master)?))
             }
@@ -90,15 +93,21 @@ impl Policy {
         };
         let header = Header::new(mode, &master, passphrase)?.with_root(&master, &root)?;
         store.put_record(&store.meta, &mut txn, "vault", &header)?;
-        if mode == Mode::KeyFile {
-            file::prepare(&vault.home, &master)?;
+        match mode {
+            Mode::KeyFile => file::prepare(&vault.home, &master)?,
+            Mode::Keyring => keyring::keep(&header, &master)?,
+            Mode::Passphrase | Mode::Given => {}
         }
         Store::commit(txn)?;
+        let former = vault.header();
         vault.take(header, &master, &root);
         if mode == Mode::KeyFile {
             file::finish(&vault.home)?;
         } else {
             file::remove(&vault.home)?;
+        }
+        if former.mode == Mode::Keyring {
+            keyring::remove(&former);
         }
         Ok(Rotated { secrets })
     }

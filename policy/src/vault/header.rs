@@ -52,6 +52,11 @@ impl Header {
         Ok(self)
     }
 
+    /// What the key is called where several may lie; it tells nothing of the key.
+    pub(super) fn name(&self) -> &str {
+        self.check.get(..16).unwrap_or(&self.check)
+    }
+
     /// Whether a key is this vault's master key.
     pub(super) fn is_of(&self, master: &Key) -> bool {
         check_of(master).is_ok_and(|check| check.as_bytes().ct_eq(self.check.as_bytes()).into())

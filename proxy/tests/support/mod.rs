@@ -13,6 +13,7 @@
 )]
 
 pub mod dns;
+pub mod encoded;
 pub mod http2;
 pub mod origin;
 pub mod parent;

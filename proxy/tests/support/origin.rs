@@ -279,6 +279,7 @@ async fn answer(
             out.extend_from_slice(&all);
             (out, true)
         }
+        "/encoded" => (super::encoded::response(argument, head), true),
         "/echo-split" => {
             let line = head.lines().find(|l| l.to_ascii_lowercase().starts_with("authorization:")).unwrap_or("");
             let start = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -301,7 +302,7 @@ async fn answer(
                 "/echo-id" => format!(
                     "HTTP/1.1 200 OK\r\nX-Request-Id: Bearer {token}\r\nContent-Length: 0\r\n\r\n"),
                 "/echo-trailer" => format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-{token}: {token}\r\n\r\n"),
-                _ => "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nzz".to_owned(),
+                _ => "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 16\r\n\r\nzzzzzzzzzzzzzzzz".to_owned(),
             };
             (text.into_bytes(), true)
         }
