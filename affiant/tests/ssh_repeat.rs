@@ -18,6 +18,7 @@ mod target;
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 use support::*;
 use target::Bench;
 
@@ -290,11 +291,43 @@ fn k_9_an_atomic_compare_refuses_or_is_sent_again() {
     assert_eq!(decision["decision"], "RETRY_NEW_ATTEMPT");
     // It had its effect, so the second one finds another state: no second effect, and no proof that
     // the first one was ours.
-    let (status, made) = post(&bench.server, &format!("invocations/{id}/retry"));
-    assert_eq!(status, 200, "{made}");
+    let mut own = Command::new("ssh");
+    own.arg("-F").arg(&bench.config).args(["-o", "BatchMode=yes", "affiant-gateway"]);
+    own.arg(format!("inv retry {id}"));
+    clean(&mut own);
+    let output = finish(own, b"");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let made: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(made["attempt"]["error"]["outcome"], "rejected");
     assert_eq!(made["standing"]["outcome"], "unknown");
     assert_eq!(state.read("effects"), "a\nb\n");
+}
+
+/// T-1, K-9: policy as it is now stands behind a retry, or nothing is sent; an agent that is gone sends
+/// nothing more.
+#[test]
+fn t_1_policy_as_it_is_now_decides_about_a_command() {
+    let state = State::new();
+    let deploy = state.deploy();
+    let keys = format!("{}retry = {{ max_attempts = 3 }}\n", released(&deploy, "verified"));
+    let bench = Bench::with("", &keys);
+    let lost = finish(bench.ssh(&[], &format!("{deploy} v1")), b"x");
+    assert_eq!(lost.status.code(), Some(255));
+    let id = bench.newest()["invocation_id"].as_str().unwrap().to_owned();
+    let plain = bench.sshd.policy(&bench.sshd.host_key);
+    let retry = || post(&bench.server, &format!("invocations/{id}/retry"));
+    for now in [String::new(), keys.replace("scope = \"deploy\"", "scope = \"other\"")] {
+        bench.home.policy(&format!("{plain}{now}"));
+        let (status, refused) = retry();
+        let code = refused["code"].as_str();
+        assert_eq!((status, code), (409, Some("POLICY_CHANGED")), "{now}: {refused}");
+    }
+    bench.home.policy(&format!("{plain}{keys}"));
+    bench.home.ok(&["agent", "rm", "coder"]);
+    let refused = bench.home.run(&["inv", "retry", &id]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("policy does not let"), "{}", text(&refused.stderr));
+    assert_eq!(state.read("asked"), "v1 x\n");
 }
 
 /// T-1, K-9: what is stored is bounded; what can't be sent again is known before it is needed.
