@@ -102,6 +102,9 @@ pub(crate) struct Listen {
     /// Drop the oldest segments above this size, for example 20GiB [default: keep everything]
     #[arg(long, env = "AFFIANT_JOURNAL_MAX_SIZE", value_name = "SIZE", value_parser = size)]
     pub(crate) journal_max_size: Option<u64>,
+    /// How long SIGTERM waits for calls under way before it cuts them
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = age)]
+    pub(crate) drain: Duration,
     /// For benches only: acknowledge journal records before they are on disk
     #[arg(long, hide = true)]
     pub(crate) unsafe_no_sync: bool,
@@ -121,6 +124,7 @@ impl Listen {
             console: None,
             journal_max_age: None,
             journal_max_size: None,
+            drain: Duration::from_secs(30),
             unsafe_no_sync: false,
         }
     }

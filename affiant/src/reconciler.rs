@@ -4,7 +4,7 @@
 //! asks one question at a time, and not more than [`PER_SECOND`] a second, whatever the number of
 //! calls.
 
-use crate::control::{Engines, in_doubt};
+use crate::control::{Engines, InDoubt, in_doubt};
 use journal::action::INCONCLUSIVE;
 use journal::contract::Body;
 use journal::{Invocation, Journal};
@@ -28,10 +28,12 @@ pub(crate) async fn run(journal: Journal, engines: Engines, mut shutdown: watch:
         if tokio::time::timeout(pause, over).await.is_ok() {
             return;
         }
-        let looked = journal.clone();
-        let found = tokio::task::spawn_blocking(move || in_doubt(&looked, None, usize::MAX)).await;
-        let found = match found {
-            Ok(Ok(found)) => found,
+        let (looked, with) = (journal.clone(), engines.clone());
+        let look = tokio::task::spawn_blocking(move || {
+            in_doubt(&looked, None, usize::MAX, |first| goes_on(&looked, &with, first))
+        });
+        let InDoubt { found, looked_at } = match look.await {
+            Ok(Ok(look)) => look,
             Ok(Err(error)) => {
                 tracing::warn!("the calls in doubt could not be read: {error}");
                 continue;
@@ -41,7 +43,7 @@ pub(crate) async fn run(journal: Journal, engines: Engines, mut shutdown: watch:
                 continue;
             }
         };
-        pause = if found.len() > BUSY { LOOK_EVERY_BUSY } else { LOOK_EVERY };
+        pause = if looked_at > BUSY { LOOK_EVERY_BUSY } else { LOOK_EVERY };
         for (first, _) in found {
             if *shutdown.borrow() {
                 return;

@@ -103,14 +103,18 @@ impl Server {
             Arc::clone(&state.policy),
             Arc::clone(&ca),
             Arc::new(ForAgents(routes.clone())),
-            proxy::Options { name_servers: listen.name_server.clone(), ..Default::default() },
+            proxy::Options {
+                name_servers: listen.name_server.clone(),
+                drain: listen.drain,
+                ..Default::default()
+            },
         )
         .context("set up the proxy")?;
         let gateway = ssh_gateway::Gateway::with_control(
             state.journal.clone(),
             Arc::clone(&state.policy),
             identity,
-            ssh_gateway::Options::default(),
+            ssh_gateway::Options { drain: listen.drain, ..Default::default() },
             Some(Arc::new(ForAgents(routes.clone()))),
         );
 

@@ -236,6 +236,47 @@ fn sigterm_drains() {
     home.ok(&["journal", "verify"]);
 }
 
+/// D-1, D-4: what the drain has no time for is cut, and both the caller and the record say so.
+#[test]
+fn sigterm_records_what_it_cuts() {
+    let home = Home::new();
+    let hold = || {
+        vec![
+            conformance::http::Step::ReadBody,
+            conformance::http::Step::Hold,
+            conformance::http::Step::Send(
+                "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone".into(),
+            ),
+        ]
+    };
+    let origin = TlsOrigin::start(vec![Script::new("*", hold())]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let server = Server::start_with(&home, &["--drain", "1s"]);
+    let (url, proxy, bundle) =
+        (origin.url("/slow"), server.proxy(), home.path().join("bundle.pem"));
+    let caller = std::thread::spawn(move || {
+        let mut curl = std::process::Command::new("curl");
+        curl.args(["-sS", "-i", "--max-time", "60", "-x", &proxy, "-d", "a=1", &url]);
+        curl.arg("--cacert").arg(bundle);
+        clean(&mut curl);
+        Response::parse(&finish(curl, b""))
+    });
+    assert!(origin.origin.wait_for(1, PATIENCE));
+    assert_eq!(server.terminate(), Some(0));
+    let response = caller.join().unwrap();
+    assert_eq!((response.status, response.outcome()), (502, "unknown"));
+    let id = response.invocation();
+    let shown = home.json(&["inv", "show", &id]);
+    assert_eq!(shown["error"]["code"], "BROKER_RESTARTED", "{shown}");
+    assert_eq!(shown["error"]["outcome"], "unknown", "{shown}");
+    assert_eq!(shown["error"]["retry"], "reconcile", "{shown}");
+    let events = home.json(&["inv", "events", &id]).to_string();
+    assert!(events.contains("BROKER_STOPPED"), "{events}");
+    home.ok(&["journal", "verify"]);
+    origin.origin.release();
+}
+
 /// J-6: `verify` and `serve` agree that a log has lost acknowledged events.
 #[test]
 fn j_6_verify_and_serve_agree_on_a_lost_tail() {

@@ -10,6 +10,8 @@
     reason = "a test fails by a panic"
 )]
 
+#[path = "support/service.rs"]
+mod service;
 mod support;
 
 use conformance::http::Script;
@@ -113,6 +115,69 @@ fn without_descriptors_the_server_waits() {
     eventually("the last descriptor", || std::fs::read_dir(&descriptors).unwrap().count() >= LIMIT);
     drop(open);
     assert_eq!(server.curl(&[&origin.url("/")]).status, 200);
+}
+
+/// One response with a length, off a connection that stays open.
+fn one_response(stream: &mut TcpStream) -> Response {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert!(reader.read_line(&mut head).unwrap() > 0, "{head}");
+    }
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let mut response =
+        Response { exit: None, status, head, body: Vec::new(), stderr: String::new() };
+    let length = response.field("content-length").unwrap().parse().unwrap();
+    response.body.resize(length, 0);
+    reader.read_exact(&mut response.body).unwrap();
+    response
+}
+
+/// C-1: out of descriptors nothing can be dialled: that is the broker's own lack, nothing was attempted, and
+/// it passes. Who knocks meanwhile is served afterwards.
+#[test]
+fn c_1_without_descriptors_nothing_is_dialled() {
+    let home = Home::new();
+    let origin = service::Service::start(|_| service::Done::and_answers(200, "", "ok"));
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let server = home.serve();
+    let authority = origin.address().to_string();
+    let mut number = 0;
+    let mut ask = |stream: &mut TcpStream, authority: &str| {
+        number += 1;
+        let asked = format!(
+            "POST http://{authority}/{number} HTTP/1.1\r\nHost: {authority}\r\nContent-Length: 0\r\n\
+             Proxy-Authorization: Bearer {}\r\n\r\n",
+            home.token
+        );
+        stream.write_all(asked.as_bytes()).unwrap();
+        one_response(stream)
+    };
+    let mut kept = TcpStream::connect(server.http).unwrap();
+    assert_eq!(ask(&mut kept, "denied.test").status, 403);
+
+    let pid = rustix::process::Pid::from_raw(server.child.id().cast_signed()).unwrap();
+    let resource = rustix::process::Resource::Nofile;
+    // The server has ours.
+    let before = rustix::process::getrlimit(resource);
+    let limit = |new| rustix::process::prlimit(Some(pid), resource, new).unwrap();
+    limit(rustix::process::Rlimit { current: Some(3), maximum: before.maximum });
+    let response = ask(&mut kept, &authority);
+    assert_eq!(response.status, 500, "{response:?}");
+    let error = &response.json()["error"];
+    let facts = ["code", "phase", "outcome", "retry"].map(|name| error[name].as_str().unwrap());
+    assert_eq!(facts, ["INTERNAL_ERROR", "connection_setup", "not_attempted", "backoff"]);
+    let said = response.field("proxy-status").unwrap();
+    assert!(said.contains("error=proxy_internal_error"), "{said}");
+    assert_eq!(origin.effects(), 0);
+    // The system takes the connection; the server can't yet.
+    let mut waiting = TcpStream::connect(server.http).unwrap();
+    limit(before);
+    assert_eq!(ask(&mut waiting, &authority).status, 200);
+    assert_eq!(ask(&mut kept, &authority).status, 200);
+    assert_eq!(origin.effects(), 2);
 }
 
 /// A secret that changes while a client keeps its connection is the one of the next request.

@@ -195,7 +195,39 @@ fn every_client_at_a_node_server() {
         run(node_with(library), &place, &steps);
     }
     run(node_with("ws"), &place, &["ws"]);
+    run(node_with("ws-h2"), &place, &["ws"]);
     run(java("HTTP_2"), &place, &steps);
+}
+
+/// Node's HTTP/2 with the proxy itself, on a listener of TLS: the tunnel is a stream, and HTTP/2 is inside.
+#[test]
+fn node_speaks_http2_with_the_proxy_itself() {
+    let served = Served::node();
+    let place = place(&served);
+    let home = Home::new();
+    home.policy(&plain_policy(&place.ca_file, place.port).replace("\"local\"", "\"coder\""));
+    let server = home.serve();
+    let file = home.path().join("content");
+    std::fs::write(&file, content()).unwrap();
+    let mut client = node();
+    client.arg(program("client.cjs")).arg("h2-proxy");
+    client
+        .arg(format!("https://localhost:{}", place.port))
+        .arg(&file)
+        .arg("up")
+        .args(["hello", "files"]);
+    client.env(
+        "PROXY_OVER_TLS",
+        format!("https://coder:{}@localhost:{}", home.token, server.https.port()),
+    );
+    client.env("NODE_EXTRA_CA_CERTS", home.path().join("ca/ca-cert.pem"));
+    let said = succeed(client);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines, expected("h2-proxy", &["hello", "files"]));
+    let listed = home.json(&["inv", "list", "--agent", "coder"]);
+    let invocations = listed["invocations"].as_array().unwrap();
+    assert_eq!(invocations.len(), 3, "{listed}");
+    assert!(invocations.iter().all(|one| one["error"]["outcome"] == "committed"), "{listed}");
 }
 
 /// grpcio on both sides: each kind of method, trailers, and a status that settles the call (S-9).

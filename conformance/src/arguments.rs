@@ -87,6 +87,10 @@ pub(crate) fn parse(arguments: &[String]) -> Result<Arguments, crate::run::Error
         let nothing = "nothing to play against: --proxy, --ssh, --baseline or --affiant";
         return Err(Error(nothing.into()).into());
     }
+    let runs = |subject: &Subject| matches!(subject, Subject::Proxy(_) | Subject::Jump(_));
+    if parsed.kills.is_some() && parsed.subjects.iter().any(runs) {
+        return Err(Error("--kills is for what is started here".into()).into());
+    }
     if parsed.ssh.is_some() != parsed.ssh_config.is_some()
         || parsed.ssh.is_some() && parsed.prepare.is_none()
     {

@@ -67,6 +67,7 @@ fn what_cannot_be_played_is_exit_code_2() {
         &["--json", "x"],
         &["--proxy", "http://127.0.0.1:1", "--ssh", "coder@127.0.0.1:1"],
         &["--ssh", "nobody@127.0.0.1:1"],
+        &["--ssh", "nobody@127.0.0.1:1", "--kills", "1"],
         &["soak"],
         &["soak", "--affiant", "x", "--minutes", "-1"],
     ] {

@@ -14,6 +14,7 @@ use crate::projection::{Invocation, Standing};
 use crate::read;
 use crate::result::{self, Sealer, Stream};
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use zeroize::Zeroizing;
 
 /// A request as it was stored. It can hold what a caller took for a secret: zeroed when dropped.
@@ -161,7 +162,8 @@ impl Journal {
         Ok(settled)
     }
 
-    /// Invocations that are settled as unknown, newest first, at most `limit` that `matches` takes.
+    /// Visits the invocations that are settled as unknown, newest first, until `visit` breaks. One at a
+    /// time is in memory, however many there are.
     ///
     /// Blocks; not for an async worker.
     ///
@@ -169,9 +171,8 @@ impl Journal {
     /// [`read::Error`].
     pub fn in_doubt(
         &self,
-        limit: usize,
-        mut matches: impl FnMut(&Invocation) -> bool,
-    ) -> Result<Vec<Invocation>, read::Error> {
+        mut visit: impl FnMut(Invocation) -> Result<ControlFlow<()>, read::Error>,
+    ) -> Result<(), read::Error> {
         let core = self.core();
         let indexed = {
             let index = core.index.read();
@@ -181,20 +182,16 @@ impl Journal {
         let mut held: Vec<InvocationId> = core.overlay.iter().map(|entry| *entry.key()).collect();
         held.sort_unstable_by(|a, b| b.cmp(a));
         let mut seen = HashSet::new();
-        let mut found = Vec::new();
         for id in held.into_iter().chain(indexed) {
-            if found.len() >= limit {
-                break;
-            }
             if seen.insert(id)
                 && let Some(invocation) = self.invocation(id)?
                 && invocation.is_in_doubt()
-                && matches(&invocation)
+                && visit(invocation)?.is_break()
             {
-                found.push(invocation);
+                break;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// The dispatched retries of a first attempt, in order.

@@ -169,7 +169,37 @@ impl Job<'_> {
         Ok(Some(Parent { scheme, authority, trust, authorization, credential: as_whom }))
     }
 
+    /// A connection for the call. One that carries many carries a WebSocket only where the origin
+    /// takes an extended CONNECT (RFC 8441); elsewhere it goes over HTTP/1.1. Nothing is sent before.
     async fn connection(
+        &self,
+        call: &mut Call,
+        prepared: &Prepared,
+        way: &mut Way,
+    ) -> Result<Idle, Refusal> {
+        let patience = prepared.grant.limits.connect_timeout;
+        let carries = async |idle: &Idle| {
+            !request::is_upgrade(&self.head)
+                || timeout(patience, idle.carries_websockets()).await.unwrap_or(false)
+        };
+        let mut idle = self.any_connection(call, prepared, way).await?;
+        if carries(&idle).await {
+            return Ok(idle);
+        }
+        let speaks_http11 = self.shared.versions.offer(&way.key.authority, false) == Offer::Http11;
+        if speaks_http11 {
+            call.note("websocket_over_http1", "the origin takes no extended CONNECT");
+            way.key.offer = Offer::Http11;
+            idle = self.any_connection(call, prepared, way).await?;
+            if carries(&idle).await {
+                return Ok(idle);
+            }
+        }
+        let hop = idle.peer().address.to_string();
+        Err(Refusal::Dial(dial::Failure { error: dial::Error::NoWebSocket, hop }))
+    }
+
+    async fn any_connection(
         &self,
         call: &mut Call,
         prepared: &Prepared,

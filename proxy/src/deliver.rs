@@ -1,5 +1,6 @@
 //! The writing half of the caller's connection, and the heads of responses.
 
+use crate::carrier::Carrier;
 use crate::engine::now_ms;
 use crate::head::{Fields, Response, Version};
 use crate::http2::stream::Stream;
@@ -10,11 +11,11 @@ use crate::stream::{Shared, Wire};
 use journal::contract::{InvocationId, Verdict};
 use std::io;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 /// A caller that takes nothing for so long is gone.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The writing half of the caller's connection.
 pub(crate) struct Outbound {
@@ -103,11 +104,12 @@ impl Outbound {
         }
         match &mut self.sink {
             Sink::Wire(wire) => within(wire.shutdown()).await,
-            Sink::Stream(_) | Sink::Nobody | Sink::Kept(..) => Ok(()),
+            Sink::Stream(stream) => stream.finish(),
+            Sink::Nobody | Sink::Kept(..) => Ok(()),
         }
     }
 
-    /// Waits, not for long, until the head of a response that is to be broken off left.
+    /// Waits until the head of a response that is to be broken off left.
     pub(crate) async fn begun(&self) {
         match &self.sink {
             Sink::Wire(_) | Sink::Kept(..) | Sink::Nobody => {}
@@ -118,27 +120,42 @@ impl Outbound {
     /// Breaks the connection off so that the caller sees it: no orderly end follows.
     pub(crate) fn abort(&mut self) {
         self.aborted = true;
-        let wire = match &mut self.sink {
+        let mut wire = match &mut self.sink {
             Sink::Wire(wire) => wire.lock(),
             Sink::Stream(stream) => return stream.abort(),
             Sink::Nobody | Sink::Kept(..) => return,
         };
-        if let Err(error) = wire.tcp().set_zero_linger() {
+        if let Err(error) = wire.abort() {
             tracing::debug!(%error, "the connection could not be set to reset");
         }
     }
 
     /// Whether the caller's host acknowledged every byte and did not reset the connection.
     pub(crate) fn is_acknowledged(&self) -> io::Result<bool> {
-        let wire = match &self.sink {
-            Sink::Wire(wire) => wire.lock(),
-            Sink::Stream(stream) => return stream.is_acknowledged(),
-            Sink::Nobody | Sink::Kept(..) => return Ok(false),
-        };
-        if let Some(error) = wire.tcp().take_error()? {
-            return Err(error);
+        match &self.sink {
+            Sink::Wire(wire) => wire.lock().is_acknowledged(),
+            Sink::Stream(stream) => stream.is_acknowledged(),
+            Sink::Nobody | Sink::Kept(..) => Ok(false),
         }
-        unacknowledged(wire.tcp()).map(|bytes| bytes == 0)
+    }
+
+    /// Sends a head that opens what its request asked for: bytes without a frame follow.
+    pub(crate) async fn open(&mut self, head: &[u8]) -> io::Result<()> {
+        if let Sink::Stream(stream) = &mut self.sink {
+            stream.opens();
+        }
+        self.send(head).await
+    }
+
+    /// What an opened stream carries from now on, with what comes on it.
+    pub(crate) fn into_carrier(
+        self,
+        reading: Box<dyn AsyncRead + Send + Unpin>,
+    ) -> Option<Carrier> {
+        match self.sink {
+            Sink::Stream(stream) => stream.into_carrier(reading),
+            Sink::Wire(_) | Sink::Nobody | Sink::Kept(..) => None,
+        }
     }
 
     /// The connection itself, if this is the last handle on it.
@@ -286,8 +303,15 @@ pub(crate) fn chunk(content: &[u8]) -> Vec<u8> {
 /// The head that switches the caller's connection to WebSocket: no framing, and no field of a
 /// response that ends.
 pub(crate) fn switching(response: &Response, ours: &Ours<'_>) -> Vec<u8> {
-    let mut out = interim(response);
-    out.truncate(out.len() - 2);
+    // The origin's may be a 2xx of HTTP/2.
+    let mut out = b"HTTP/1.1 101 Switching Protocols\r\n".to_vec();
+    let fields = &response.fields;
+    let framing = ["content-length", "trailer"];
+    for (name, value) in fields.iter().filter(|(name, _)| !stays(name, fields)) {
+        if !framing.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())) {
+            line(&mut out, name, value);
+        }
+    }
     line(&mut out, b"Connection", b"Upgrade");
     line(&mut out, b"Upgrade", b"websocket");
     status_lines(&mut out, ours);

@@ -18,13 +18,15 @@ use crate::judge::Judged;
 use crate::passage::Passage;
 use crate::proxy::Shared;
 use crate::redact::Redactor;
-use crate::relay::{self, Parts, Relay, upload};
+use crate::relay::upload::{self, upload};
+use crate::relay::{self, Parts, Relay};
 use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
 use crate::target::Target;
 use crate::upstream::exchange::{self, Idle};
 use crate::upstream::pool;
 use crate::upstream::versions::Word;
+use crate::websocket::Opening;
 use bytes::Bytes;
 use journal::contract::{
     Accepted, Budget, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
@@ -178,17 +180,18 @@ impl Job<'_> {
         let next_hop = ready.idle.peer().address.to_string();
         let (mut sender, mut receiver) = ready.idle.dispatch(proof);
         let mut redactor = ready.redactor;
-        let bounds = relay::Bounds {
+        let bounds = upload::Bounds {
             limit_bytes: prepared.grant.limits.request_bytes,
             grant: &prepared.grant,
         };
-        let content = relay::Content { framing: ready.framing, ahead, chunks: ready.chunks };
+        let content = upload::Content { framing: ready.framing, ahead, chunks: ready.chunks };
         let progress = AtomicU64::new(0);
         let ended = {
             let head = ready.head;
             let incoming = &mut self.incoming;
             let upload = upload(&mut sender, incoming, head, content, &bounds, &progress);
             tokio::pin!(upload);
+            let opening = Opening::of(&self.head, self.out.is_stream());
             let mut relay = Relay::new(Parts {
                 call: &mut call,
                 out: self.out,
@@ -197,7 +200,7 @@ impl Job<'_> {
                 method: &self.head.method,
                 version: self.head.version,
                 keep_alive: self.keep_alive && asked.is_ok(),
-                upgrade: request::is_upgrade(&self.head),
+                opening: opening.as_ref(),
                 next_hop: &next_hop,
                 through_parent: ready.key.parent.is_some(),
                 pseudonym: &self.shared.pseudonym,

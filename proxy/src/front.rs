@@ -1,6 +1,7 @@
 //! One connection of a caller: request after request, and the tunnel that it may turn into.
 
 use crate::answer::{Finished, Pending};
+use crate::carrier::{Below, Carrier};
 use crate::control;
 use crate::deliver::Outbound;
 use crate::engine::{self, Job, Known};
@@ -15,18 +16,21 @@ use crate::target::{Authority, Error as TargetError, Host, Scheme};
 use journal::contract::Confirmation;
 use policy::{HttpGrant, Snapshot};
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// How long a closing connection waits for the caller to take what was sent.
-const LINGER: Duration = Duration::from_secs(2);
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
 /// How long the confirmation of a delivery is waited for before the connection is ended.
-const BEFORE_END: Duration = Duration::from_millis(250);
+pub(crate) const BEFORE_END: Duration = Duration::from_millis(250);
 
+const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 /// The first byte of a TLS connection: a handshake record (RFC 8446 section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
 
@@ -69,8 +73,14 @@ pub(crate) async fn serve(
         return;
     }
     let link = match tls {
-        None => Link::Plain(tcp),
+        None => Link::Plain(Carrier::Tcp(tcp)),
         Some(acceptor) => match timeout(shared.options.head_timeout, acceptor.accept(tcp)).await {
+            Ok(Ok(tls)) if speaks_http2(&tls) => {
+                let Ok(below) = Below::tcp(tls.get_ref().0, false) else { return };
+                // What TLS hands to TCP is not counted: an empty queue says that all of it arrived.
+                let below = (below, None);
+                return Box::pin(http2::caller::serve(shared, tls, below, None, shutdown)).await;
+            }
             Ok(Ok(tls)) => Link::Tls(Box::new(tls)),
             Ok(Err(error)) => {
                 tracing::info!(%error, "a caller's TLS handshake with the proxy failed");
@@ -87,6 +97,46 @@ pub(crate) async fn serve(
     if let Some((mut connection, inbound)) = connection.enter(inbound, authority, identity).await {
         // Inside a tunnel there is no second one.
         drop(connection.requests(inbound).await);
+    }
+}
+
+fn speaks_http2<S>(tls: &TlsStream<S>) -> bool {
+    tls.get_ref().1.alpn_protocol() == Some(b"h2")
+}
+
+/// Serves what a caller does inside of a tunnel on a stream (RFC 9113 section 8.5). Boxed with its type
+/// written out: an HTTP/2 connection may be inside of one.
+pub(crate) fn inside(
+    shared: Arc<Shared>,
+    carrier: Carrier,
+    authority: Authority,
+    identity: Identity,
+    shutdown: watch::Receiver<bool>,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(async move {
+        let wire = stream::Shared::new(Wire::Plain(Link::Plain(carrier)));
+        let (inbound, out) = (Inbound::new(wire.clone()), Outbound::new(wire));
+        let connection = Connection { shared, out, tunnel: None, pending: Vec::new(), shutdown };
+        if let Some((mut connection, inbound)) =
+            connection.enter(inbound, authority, identity).await
+        {
+            drop(connection.requests(inbound).await);
+        }
+    })
+}
+
+/// Opens the tunnel that a stream asks for. `Err`: it is answered otherwise, or was passed through to its
+/// end.
+pub(crate) async fn open_tunnel(job: &mut Job<'_>) -> Result<(Authority, Identity), Finished> {
+    match tunnel(job) {
+        Err(refusal) => Err(job.refuse(None, &refusal).await),
+        Ok((authority, _, Some((snapshot, grant)))) => {
+            Err(job.pass_through(&authority, &snapshot, &grant).await)
+        }
+        Ok((authority, identity, None)) => match job.out.open(ESTABLISHED).await {
+            Ok(()) => Ok((authority, identity)),
+            Err(_) => Err(Finished { keep: false, pending: None }),
+        },
     }
 }
 
@@ -335,8 +385,7 @@ impl Connection {
                 self.after(finished, incoming)
             }
             Ok((authority, identity, None)) => {
-                let established = b"HTTP/1.1 200 Connection Established\r\n\r\n";
-                let sent = job.out.send(established).await;
+                let sent = job.out.send(ESTABLISHED).await;
                 match (sent, job.incoming.into_inbound()) {
                     (Ok(()), Some(inbound)) => Then::Tunnel(inbound, authority, identity),
                     (Ok(()) | Err(_), _) => Then::Close(None),
@@ -391,9 +440,12 @@ impl Connection {
             .is_some_and(|name| name.parse::<Host>().is_ok_and(|name| name != authority.host));
         let scheme = Scheme::Https;
         let tunnel = Tunnel { scheme, authority, identity, other_name };
-        if tls.get_ref().1.alpn_protocol() == Some(b"h2") {
+        if speaks_http2(&tls) {
+            let rewound = tls.get_ref().0;
+            let below = (rewound.below().ok()?, Some(rewound.written()));
             // Boxed: its state is large, and most connections never get here.
-            Box::pin(http2::caller::serve(self.shared, tls, tunnel, self.shutdown)).await;
+            let served = http2::caller::serve(self.shared, tls, below, Some(tunnel), self.shutdown);
+            Box::pin(served).await;
             return None;
         }
         let wire = stream::Shared::new(Wire::Tls(Box::new(tls)));

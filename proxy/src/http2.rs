@@ -4,6 +4,7 @@
 pub(crate) mod caller;
 pub(crate) mod frames;
 pub(crate) mod progress;
+pub(crate) mod raw;
 pub(crate) mod stream;
 
 use crate::head::Fields;

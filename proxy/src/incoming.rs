@@ -5,6 +5,7 @@
 
 use crate::head::{Fields, Framing};
 use crate::http2::from_map;
+use crate::http2::raw::Reading;
 use crate::stream::{Inbound, Tap};
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
@@ -12,6 +13,7 @@ use journal::contract::Digest;
 use pingora_core::protocols::http::ServerSession;
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
+use tokio::io::AsyncRead;
 use tokio::time::timeout;
 
 /// Pause inside content where nothing else is said.
@@ -50,6 +52,8 @@ enum Source {
     /// A stream of an HTTP/2 connection.
     Stream(Box<RecvStream>),
     StreamEnded,
+    /// A stream that is no content, but what comes behind its head.
+    Tunnel(Box<RecvStream>),
     /// Content that was stored, not yet read.
     Stored(Bytes),
     /// The session could not be begun.
@@ -120,6 +124,11 @@ impl Incoming {
         Self::new(source, declared)
     }
 
+    /// No content: the stream belongs to what the request opens.
+    pub(crate) fn tunnel(stream: RecvStream) -> Self {
+        Self::new(Source::Tunnel(Box::new(stream)), Some(0))
+    }
+
     /// Content that was stored earlier.
     pub(crate) fn stored(content: Bytes) -> Self {
         let declared = Some(content.len() as u64);
@@ -148,7 +157,7 @@ impl Incoming {
 
     /// Whether nothing is left to read.
     pub(crate) const fn is_ended(&self) -> bool {
-        matches!(self.source, Source::Ended(_) | Source::StreamEnded)
+        matches!(self.source, Source::Ended(_) | Source::StreamEnded | Source::Tunnel(_))
     }
 
     /// Content bytes read so far.
@@ -179,7 +188,9 @@ impl Incoming {
                     self.digest.update(&content);
                     return Ok(Some(content));
                 }
-                Source::Ended(_) | Source::StreamEnded | Source::Lost => return Ok(None),
+                Source::Ended(_) | Source::StreamEnded | Source::Tunnel(_) | Source::Lost => {
+                    return Ok(None);
+                }
             };
             let malformed =
                 |tap: &Option<Tap>| matches!(tap.as_ref().and_then(Tap::end), Some(Err(_)));
@@ -258,10 +269,12 @@ impl Incoming {
         Ok(())
     }
 
-    /// Takes the connection away, if the content was read to its end. Nothing can be read after that.
-    pub(crate) fn take_inbound(&mut self) -> Option<Inbound> {
+    /// What comes behind the request, if its content was read to its end. No content can be read
+    /// after that.
+    pub(crate) fn take_rest(&mut self) -> Option<Box<dyn AsyncRead + Send + Unpin>> {
         match std::mem::replace(&mut self.source, Source::Lost) {
-            Source::Ended(inbound) => Some(inbound),
+            Source::Ended(inbound) => Some(Box::new(inbound)),
+            Source::Tunnel(stream) => Some(Box::new(Reading::new(*stream))),
             Source::Open(_)
             | Source::Stream(_)
             | Source::Stored(_)
@@ -276,6 +289,7 @@ impl Incoming {
             Source::Ended(inbound) => Some(inbound),
             Source::Open(_)
             | Source::Stream(_)
+            | Source::Tunnel(_)
             | Source::Stored(_)
             | Source::StreamEnded
             | Source::Lost => None,

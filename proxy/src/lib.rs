@@ -30,6 +30,7 @@ mod answer;
 mod batch;
 mod body;
 mod ca;
+mod carrier;
 mod connect;
 mod control;
 mod deliver;
@@ -64,6 +65,7 @@ mod stored;
 mod stream;
 mod target;
 mod upstream;
+mod websocket;
 mod wire;
 
 pub use answer::OnDelivered;

@@ -75,7 +75,7 @@ impl ListenerIdentity {
     }
 }
 
-/// Callers speak HTTP/1.1 with the proxy itself, and any version inside of their tunnels.
+/// What callers may speak with the proxy itself (RFC 7301).
 fn protocols() -> Vec<Vec<u8>> {
-    vec![b"http/1.1".to_vec()]
+    vec![b"h2".to_vec(), b"http/1.1".to_vec()]
 }

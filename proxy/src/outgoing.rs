@@ -89,35 +89,19 @@ pub(crate) fn head(
     let mut out = Zeroizing::new(Vec::with_capacity(room));
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
     put(&[request.method.as_bytes(), b" ", origin.as_bytes(), path_and_query, b" HTTP/1.1\r\n"]);
-    let chunked = framing == Framing::Chunked;
-    let upgrade = is_upgrade(request);
-    let mut has_host = false;
-    // What is encoded can't be searched for an echo of the credential (contract I-4).
-    let mut plain = edits.is_some();
-    let mut plain_messages = edits.is_some();
+    let (chunked, upgrade) = (framing == Framing::Chunked, is_upgrade(request));
+    let asks = edits.is_some();
+    let mut judge =
+        Judge { fields, edits, chunked, upgrade, has_host: false, asks, asks_messages: asks };
     for (name, value) in kept {
-        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-        if is("host") {
-            has_host = true;
-            put(&[name, b": ", host.as_bytes(), b"\r\n"]);
-        } else if edits.is_some_and(|edits| edits.sets(name)) {
-            // Our value takes the place of the caller's, whatever the caller nominates.
-            put(&[name, b": ", value, b"\r\n"]);
-        } else if edits.is_some() && upgrade && is("sec-websocket-extensions") {
-            // Extensions compress.
-        } else if edits.is_some() && is("accept-encoding") {
-            if std::mem::take(&mut plain) {
-                put(&[name, b": identity\r\n"]);
-            }
-        } else if edits.is_some() && is("grpc-accept-encoding") {
-            if std::mem::take(&mut plain_messages) {
-                put(&[name, b": identity\r\n"]);
-            }
-        } else if !is("expect") && (!stays(name, fields) || (is("trailer") && chunked)) {
-            put(&[name, b": ", value, b"\r\n"]);
+        match judge.passing(name) {
+            Passing::AsSent => put(&[name, b": ", value, b"\r\n"]),
+            Passing::Host => put(&[name, b": ", host.as_bytes(), b"\r\n"]),
+            Passing::Identity => put(&[name, b": identity\r\n"]),
+            Passing::Not => {}
         }
     }
-    if !has_host {
+    if !judge.has_host {
         put(&[b"Host: ", host.as_bytes(), b"\r\n"]);
     }
     for (name, value) in added {
@@ -128,7 +112,7 @@ pub(crate) fn head(
     } else if fields.has_member("te", "trailers") {
         put(&[b"Connection: TE\r\nTE: trailers\r\n"]);
     }
-    if plain {
+    if judge.asks {
         put(&[b"Accept-Encoding: identity\r\n"]);
     }
     if !shown.is_empty() {
@@ -139,6 +123,55 @@ pub(crate) fn head(
     }
     put(&[b"Via: 1.1 ", pseudonym.as_bytes(), b"\r\n\r\n"]);
     out
+}
+
+/// How one of the caller's fields goes on.
+enum Passing {
+    AsSent,
+    /// With the target's authority.
+    Host,
+    /// As a wish for content that is not encoded.
+    Identity,
+    Not,
+}
+
+/// Decides field by field.
+struct Judge<'a> {
+    fields: &'a Fields,
+    edits: Option<&'a Edits>,
+    chunked: bool,
+    upgrade: bool,
+    /// Whether a `Host` was there.
+    has_host: bool,
+    /// Whether content that is not encoded is still to be asked for: what is encoded can't be
+    /// searched for an echo of the credential (contract I-4).
+    asks: bool,
+    /// The same of messages of gRPC.
+    asks_messages: bool,
+}
+
+impl Judge<'_> {
+    fn passing(&mut self, name: &[u8]) -> Passing {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        if is("host") {
+            self.has_host = true;
+            Passing::Host
+        } else if self.edits.is_some_and(|edits| edits.sets(name)) {
+            // Our value takes the place of the caller's, whatever the caller nominates.
+            Passing::AsSent
+        } else if self.edits.is_some() && self.upgrade && is("sec-websocket-extensions") {
+            // Extensions compress.
+            Passing::Not
+        } else if self.edits.is_some() && is("accept-encoding") {
+            if std::mem::take(&mut self.asks) { Passing::Identity } else { Passing::Not }
+        } else if self.edits.is_some() && is("grpc-accept-encoding") {
+            if std::mem::take(&mut self.asks_messages) { Passing::Identity } else { Passing::Not }
+        } else if !is("expect") && (!stays(name, self.fields) || (is("trailer") && self.chunked)) {
+            Passing::AsSent
+        } else {
+            Passing::Not
+        }
+    }
 }
 
 /// The caller's trailer section as it goes to the origin: what frames, routes or authenticates a

@@ -8,16 +8,14 @@ use crate::engine::{Job, now_ms};
 use crate::engine::{Prepared, dispatch_record};
 use crate::fingerprint::{Content, fingerprint};
 use crate::head::{Fields, Response};
-use crate::pump::{Passed, pump};
+use crate::pump::{BROKER_STOPPED, CALLER_BROKE, Passed, pump};
 use crate::redact::Redactor;
 use crate::render::Status;
 use crate::respond::Refusal;
-use crate::stream::Shared;
 use crate::target::{Authority, Scheme, Target};
 use crate::upstream::dial::Plan;
-use crate::upstream::exchange::{self, Wire};
+use crate::upstream::exchange::{self, Opened};
 use crate::upstream::versions::Offer;
-use bytes::Bytes;
 use journal::contract::{
     Code, Ended, KeepResult, Observation, Operation, Preflight, Verdict, after_unknown,
 };
@@ -38,20 +36,22 @@ impl Job<'_> {
         &mut self,
         passage: Passage<'_>,
         head: &Response,
-        origin: Option<(Shared<Wire>, Bytes)>,
+        origin: Option<Opened>,
     ) -> Finished {
         let Passage { mut call, next_hop, mut redactor, prepared } = passage;
         let operation = &prepared.operation;
-        call.note("upgraded", "websocket");
-        let bytes = deliver::switching(head, &self.opening(&call, operation, next_hop, Some(101)));
-        let sent = self.out.send(&bytes).await;
-        let passed = match (sent, self.incoming.take_inbound().zip(origin)) {
-            (Ok(()), Some((inbound, (origin, early)))) => {
+        let (caller, origin_speaks) = (self.out.is_stream(), head.status != 101);
+        call.note("upgraded", versions(caller, origin_speaks));
+        let bytes =
+            deliver::switching(head, &self.opening(&call, operation, next_hop, Some(head.status)));
+        let sent = self.out.open(&bytes).await;
+        let passed = match (sent, self.incoming.take_rest().zip(origin)) {
+            (Ok(()), Some((caller, origin))) => {
                 // A quiet WebSocket is no fault: only the bound of a whole response applies.
                 let idle = prepared.grant.limits.response_timeout;
-                pump(inbound, self.out, origin, early, &mut redactor, idle).await
+                pump(caller, self.out, origin, &mut redactor, idle, self.shared.cut_off()).await
             }
-            (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: "CALLER_BROKE" },
+            (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: CALLER_BROKE },
         };
         if redactor.found() {
             call.note("redacted", "the origin sent the credential back");
@@ -113,13 +113,13 @@ impl Job<'_> {
         };
         call.note("tunnel_opened", &next_hop);
         let bytes = deliver::established(&self.opening(&call, &operation, &next_hop, None));
-        let sent = self.out.send(&bytes).await;
-        let passed = match (sent, self.incoming.take_inbound().zip(origin)) {
-            (Ok(()), Some((inbound, origin))) => {
+        let sent = self.out.open(&bytes).await;
+        let passed = match (sent, self.incoming.take_rest().zip(origin)) {
+            (Ok(()), Some((caller, origin))) => {
                 let (mut redactor, idle) = (Redactor::default(), grant.limits.response_timeout);
-                pump(inbound, self.out, origin, Bytes::new(), &mut redactor, idle).await
+                pump(caller, self.out, origin, &mut redactor, idle, self.shared.cut_off()).await
             }
-            (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: "CALLER_BROKE" },
+            (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: CALLER_BROKE },
         };
         let message = "The tunnel was not intercepted; what passed inside is not judged.";
         close(call, &operation, passed, message).await
@@ -181,6 +181,16 @@ impl Job<'_> {
     }
 }
 
+/// What was opened; which sides have it on a stream of HTTP/2 (RFC 8441).
+const fn versions(caller: bool, origin: bool) -> &'static str {
+    match (caller, origin) {
+        (false, false) => "websocket",
+        (true, false) => "websocket, over HTTP/2 to the caller",
+        (false, true) => "websocket, over HTTP/2 to the origin",
+        (true, true) => "websocket, over HTTP/2 on both sides",
+    }
+}
+
 /// Records the end.
 async fn close(mut call: Call, operation: &Operation, passed: Passed, message: &str) -> Finished {
     let detail = format!(
@@ -189,7 +199,11 @@ async fn close(mut call: Call, operation: &Operation, passed: Passed, message: &
     );
     call.note("passed", &detail);
     let retry = after_unknown(operation, now_ms());
-    let verdict = Verdict::unknown(retry, Code::RemoteOutcomeUnknown);
+    let code = match passed.cause {
+        BROKER_STOPPED => Code::BrokerRestarted,
+        _ => Code::RemoteOutcomeUnknown,
+    };
+    let verdict = Verdict::unknown(retry, code);
     let ended = Ended {
         verdict,
         message: message.to_owned(),

@@ -43,7 +43,7 @@ pub struct Options {
     pub head_timeout: Duration,
     /// How long a kept connection may stay idle.
     pub keep_alive: Duration,
-    /// How long a shutdown waits for calls under way.
+    /// How long a shutdown waits for calls under way. Then they are cut, and end on record as such.
     pub drain: Duration,
     /// DNS servers to ask; none: the system's.
     pub name_servers: Vec<SocketAddr>,
@@ -93,6 +93,16 @@ pub(crate) struct Shared {
     pub(crate) pseudonym: String,
     /// Whether the proxy goes down: who waits for a person waits no longer.
     pub(crate) stopping: watch::Sender<bool>,
+    /// Whether the time for calls under way is over.
+    cut: watch::Sender<bool>,
+}
+
+impl Shared {
+    /// Waits until the time for calls under way is over.
+    pub(crate) async fn cut_off(&self) {
+        // The sender is in here, so that it can't be gone.
+        drop(self.cut.subscribe().wait_for(|cut| *cut).await);
+    }
 }
 
 impl Proxy {
@@ -123,6 +133,7 @@ impl Proxy {
             versions: Versions::default(),
             pseudonym: format!("{}-{tag}", crate::render::PROXY_NAME),
             stopping: watch::Sender::new(false),
+            cut: watch::Sender::new(false),
         };
         Ok(Arc::new(Self { shared: Arc::new(shared) }))
     }
@@ -223,14 +234,25 @@ impl Proxy {
         }
         drop(listener);
         self.shared.stopping.send_replace(true);
-        let drained = async { while connections.join_next().await.is_some() {} };
-        if tokio::time::timeout(self.shared.options.drain, drained).await.is_err() {
-            // A dropped call records that it was interrupted.
-            connections.shutdown().await;
+        if !ended_within(&mut connections, self.shared.options.drain).await {
+            tracing::warn!("{} connections are cut; their calls say so", connections.len());
+            self.shared.cut.send_replace(true);
+            if !ended_within(&mut connections, FAREWELL).await {
+                // A dropped call records that it was given up.
+                connections.shutdown().await;
+            }
         }
     }
 }
 
+/// Whether all ended in time.
+async fn ended_within(connections: &mut JoinSet<()>, limit: Duration) -> bool {
+    let ended = async { while connections.join_next().await.is_some() {} };
+    tokio::time::timeout(limit, ended).await.is_ok()
+}
+
+/// How long calls that are cut may take to say so, to the record and to their callers.
+const FAREWELL: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// How often idle connections to origins are looked through.
 const SWEEP: Duration = Duration::from_secs(15);

@@ -4,16 +4,19 @@
 
 use crate::deliver::Outbound;
 use crate::redact::Redactor;
-use crate::stream::Inbound;
+use crate::upstream::exchange::Opened;
 use bytes::{Bytes, BytesMut};
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{sleep, timeout};
 
 /// How long the possible beginning of a secret is held back when nothing follows.
 const HOLD: Duration = Duration::from_millis(20);
+
+pub(crate) const CALLER_BROKE: &str = "CALLER_BROKE";
+const ORIGIN_BROKE: &str = "ORIGIN_BROKE";
+pub(crate) const BROKER_STOPPED: &str = "BROKER_STOPPED";
 
 /// What passed, and how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,31 +27,34 @@ pub(crate) struct Passed {
     pub(crate) cause: &'static str,
 }
 
-/// Passes bytes until both directions ended, one of them broke, or nothing passed for `idle`.
-/// `early` came from the origin already.
-pub(crate) async fn pump<W: AsyncRead + AsyncWrite + Unpin + Clone>(
-    mut caller: Inbound,
+/// Passes bytes until both directions ended, one of them broke, nothing passed for `idle`, or the
+/// broker stops.
+///
+pub(crate) async fn pump(
+    mut caller: Box<dyn AsyncRead + Send + Unpin>,
     out: &mut Outbound,
-    origin: W,
-    early: Bytes,
+    origin: Opened,
     redactor: &mut Redactor,
     idle: Duration,
+    cut_off: impl Future<Output = ()>,
 ) -> Passed {
     let (to_origin, to_caller) = (AtomicU64::new(0), AtomicU64::new(0));
-    let mut writer = origin.clone();
+    let Opened { reader, mut writer, early } = origin;
     let up = async {
+        let mut buffer = BytesMut::new();
         loop {
-            if caller.buffer.is_empty() && caller.fill().await? == 0 {
-                return writer.shutdown().await;
+            buffer.reserve(8 * 1024);
+            if caller.read_buf(&mut buffer).await.map_err(|_| CALLER_BROKE)? == 0 {
+                return writer.shutdown().await.map_err(|_| ORIGIN_BROKE);
             }
-            let piece = caller.buffer.split();
-            writer.write_all(&piece).await?;
-            writer.flush().await?;
+            let piece = buffer.split();
+            writer.write_all(&piece).await.map_err(|_| ORIGIN_BROKE)?;
+            writer.flush().await.map_err(|_| ORIGIN_BROKE)?;
             to_origin.fetch_add(piece.len() as u64, Ordering::Relaxed);
         }
     };
-    let down = down(origin, out, early, redactor, &to_caller);
-    tokio::pin!(up, down);
+    let down = down(reader, out, early, redactor, &to_caller);
+    tokio::pin!(up, down, cut_off);
     let (mut up_open, mut down_open) = (true, true);
     let mut seen = (0, 0);
     let now = || (to_origin.load(Ordering::Relaxed), to_caller.load(Ordering::Relaxed));
@@ -56,12 +62,13 @@ pub(crate) async fn pump<W: AsyncRead + AsyncWrite + Unpin + Clone>(
         let ended = tokio::select! {
             ended = &mut up, if up_open => {
                 up_open = false;
-                ended.map_err(|_| "CALLER_BROKE")
+                ended
             }
             ended = &mut down, if down_open => {
                 down_open = false;
-                ended.map_err(|_| "ORIGIN_BROKE")
+                ended
             }
+            () = &mut cut_off => Err(BROKER_STOPPED),
             () = sleep(idle) => {
                 if std::mem::replace(&mut seen, now()) == now() { Err("IDLE") } else { Ok(()) }
             }
@@ -83,31 +90,31 @@ async fn down(
     early: Bytes,
     redactor: &mut Redactor,
     passed: &AtomicU64,
-) -> io::Result<()> {
+) -> Result<(), &'static str> {
     let mut buffer = BytesMut::from(early.as_ref());
     loop {
         if buffer.is_empty() {
             buffer.reserve(16 * 1024);
             let read = if redactor.is_holding() {
                 match timeout(HOLD, origin.read_buf(&mut buffer)).await {
-                    Ok(read) => read?,
+                    Ok(read) => read.map_err(|_| ORIGIN_BROKE)?,
                     Err(_) => {
                         let rest = redactor.rest();
                         passed.fetch_add(rest.len() as u64, Ordering::Relaxed);
-                        out.send(&rest).await?;
+                        out.send(&rest).await.map_err(|_| CALLER_BROKE)?;
                         continue;
                     }
                 }
             } else {
-                origin.read_buf(&mut buffer).await?
+                origin.read_buf(&mut buffer).await.map_err(|_| ORIGIN_BROKE)?
             };
             if read == 0 {
-                out.send(&redactor.rest()).await?;
-                return out.finish().await;
+                out.send(&redactor.rest()).await.map_err(|_| CALLER_BROKE)?;
+                return out.finish().await.map_err(|_| CALLER_BROKE);
             }
         }
         let piece = redactor.piece(buffer.split().freeze());
         passed.fetch_add(piece.len() as u64, Ordering::Relaxed);
-        out.send(&piece).await?;
+        out.send(&piece).await.map_err(|_| CALLER_BROKE)?;
     }
 }

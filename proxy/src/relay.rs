@@ -11,40 +11,35 @@
 //! is broken off visibly (contract S-2). When the caller goes away, the response is read to its end
 //! all the same (contract D-4).
 
-use crate::batch;
-use crate::deliver::{self, Delivery, Ours, Outbound};
-use crate::engine::Prepared;
-use crate::engine::{BACKOFF_MS, now_ms};
+use crate::deliver::{self, Delivery, Outbound};
+use crate::engine::{Prepared, now_ms};
 use crate::grpc;
-use crate::head::{Fields, Framing, Response, Version};
-use crate::hops;
-use crate::incoming::{self, Incoming};
-use crate::job;
-use crate::outgoing;
+use crate::head::{Fields, Response, Version};
 use crate::proxy::Shared;
-use crate::record::{is_event_stream, remote_request_id, retry_after, stored_head};
+use crate::record::{is_event_stream, remote_request_id};
 use crate::redact::Redactor;
-use crate::render::Status;
 use crate::respond::Broken;
 use crate::upstream::exchange::{self, Piece, Received, Receiver, Sender};
+use crate::websocket::Opening;
 use bytes::Bytes;
+use journal::Call;
 use journal::contract::{
-    Code, Completion, Digest, KeepResult, Operation, Outcome, RequestSent, ResponseComplete,
-    ResponseStarted, Retry, Verdict, after_unknown, settle_http,
+    Code, Completion, Operation, RequestSent, ResponseStarted, Verdict, after_unknown,
 };
-use journal::{Call, Settled, Stream};
 use policy::HttpGrant;
-use policy::recipe::ChunkSigner;
 use sha2::{Digest as _, Sha256};
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
-use zeroize::Zeroizing;
+use upload::Unsent;
 
 mod hop;
+mod keep;
 mod search;
+mod settle;
+pub(crate) mod upload;
 
 use search::Search;
 
@@ -52,72 +47,6 @@ use search::Search;
 const EARLY_RESPONSE: Duration = Duration::from_secs(3);
 /// Content read for a caller that went away, at most.
 const UNATTENDED_BYTES: u64 = 256 << 20;
-
-/// Why the request did not leave in full.
-pub(crate) enum Unsent {
-    Origin(io::Error),
-    Caller(incoming::Error),
-    Limit,
-}
-
-/// What the request may not exceed.
-pub(crate) struct Bounds<'a> {
-    /// Content bytes at most.
-    pub(crate) limit_bytes: u64,
-    /// What of trailers does not go on, beside what never does.
-    pub(crate) grant: &'a HttpGrant,
-}
-
-/// The content of a request on its way.
-pub(crate) struct Content {
-    pub(crate) framing: Framing,
-    /// What was read ahead.
-    pub(crate) ahead: Vec<Bytes>,
-    /// What changes all of it.
-    pub(crate) chunks: Option<ChunkSigner>,
-}
-
-/// Sends head, content and trailers.
-pub(crate) async fn upload(
-    sender: &mut Sender,
-    incoming: &mut Incoming,
-    head: Zeroizing<Vec<u8>>,
-    content: Content,
-    bounds: &Bounds<'_>,
-    progress: &AtomicU64,
-) -> Result<RequestSent, Unsent> {
-    let Content { framing, mut ahead, mut chunks } = content;
-    for piece in &mut ahead {
-        *piece = signed(&mut chunks, std::mem::take(piece))?;
-    }
-    sender.head(head, framing, &ahead).await.map_err(Unsent::Origin)?;
-    drop(ahead);
-    progress.fetch_add(1, Ordering::Relaxed);
-    while let Some(piece) = incoming.next().await.map_err(Unsent::Caller)? {
-        if incoming.length() > bounds.limit_bytes {
-            return Err(Unsent::Limit);
-        }
-        let piece = signed(&mut chunks, piece)?;
-        if !piece.is_empty() {
-            sender.content(&piece).await.map_err(Unsent::Origin)?;
-        }
-        progress.fetch_add(1, Ordering::Relaxed);
-    }
-    if chunks.is_some_and(|chunks| chunks.finish().is_err()) {
-        return Err(Unsent::Caller(incoming::Error::Malformed));
-    }
-    let trailers = outgoing::trailers(incoming.trailers(), bounds.grant);
-    sender.finish(&trailers).await.map_err(Unsent::Origin)?;
-    let (length_bytes, digest) = incoming.so_far();
-    Ok(RequestSent { length_bytes, digest })
-}
-
-/// The piece as it leaves; content that was to be in signed chunks and is not ends the request.
-fn signed(chunks: &mut Option<ChunkSigner>, piece: Bytes) -> Result<Bytes, Unsent> {
-    let Some(chunks) = chunks else { return Ok(piece) };
-    let signed = chunks.push(&piece).map_err(|_| Unsent::Caller(incoming::Error::Malformed))?;
-    Ok(Bytes::from(signed))
-}
 
 /// What became of the caller's side.
 enum Down {
@@ -177,8 +106,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) method: &'a str,
     pub(crate) version: Version,
     pub(crate) keep_alive: bool,
-    /// Whether the request asks for a WebSocket.
-    pub(crate) upgrade: bool,
+    /// The WebSocket that the request asks for.
+    pub(crate) opening: Option<&'a Opening>,
     pub(crate) next_hop: &'a str,
     /// Whether an upstream proxy answers for the origin, in clear text.
     pub(crate) through_parent: bool,
@@ -217,7 +146,13 @@ impl<'a> Relay<'a> {
         receiver: &mut Receiver,
     ) -> Ended {
         // Nothing that was not redacted goes on from here, to the record either (contract I-4).
-        let head = match self.head(upload.as_mut(), receiver).await {
+        let shared = self.parts.shared;
+        let head = tokio::select! {
+            biased;
+            head = self.head(upload.as_mut(), receiver) => head,
+            () = shared.cut_off() => Err(Broken::Stopped),
+        };
+        let head = match head {
             Ok(Received::Switched(head)) => return self.switched(head),
             Ok(Received::Final(head) | Received::Interim(head)) => self.parts.redactor.head(head),
             Err(error) => return self.broken(error),
@@ -234,7 +169,12 @@ impl<'a> Relay<'a> {
             return self.broken(Broken::NotStored(error));
         }
         self.search = self.search_in(&head);
-        match self.content(&head, upload, receiver).await {
+        let content = tokio::select! {
+            biased;
+            content = self.content(&head, upload, receiver) => content,
+            () = shared.cut_off() => Err(Broken::Stopped),
+        };
+        match content {
             Ok((completion, trailers)) => {
                 let head = self.search.true_head(head);
                 self.settle(&head, completion, &trailers).await
@@ -285,7 +225,7 @@ impl<'a> Relay<'a> {
                         unsent = Some(error);
                     }
                 }
-                head = receiver.head(self.parts.method, self.parts.upgrade) => match head {
+                head = receiver.head(self.parts.method, self.parts.opening) => match head {
                     Ok(Received::Interim(head)) => self.interim(head).await,
                     Ok(head) => return Ok(head),
                     Err(error @ exchange::Error::NotProcessed) => {
@@ -353,7 +293,9 @@ impl<'a> Relay<'a> {
         receiver: &mut Receiver,
     ) -> Result<(Completion, Fields), Broken> {
         let mut unattended_until = None;
-        if is_event_stream(head) || grpc::streams(head) {
+        // A success that begins before its request ended: the caller may wait for it before it sends more.
+        let two_way = self.sending && (200..300).contains(&head.status);
+        if is_event_stream(head) || grpc::streams(head) || two_way {
             self.begin_streaming(head).await?;
         }
         loop {
@@ -445,171 +387,6 @@ impl<'a> Relay<'a> {
         };
         if sent.is_err() {
             self.down = Down::Gone;
-        }
-    }
-
-    async fn keep_head(&mut self, head: &Response) {
-        if self.parts.grant.keep != KeepResult::Full {
-            return;
-        }
-        let text = match stored_head(head) {
-            Ok(text) => text,
-            Err(error) => {
-                tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
-                return self.parts.call.discard_result();
-            }
-        };
-        if let Err(error) = self.parts.call.store(Stream::Head, &text).await {
-            tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
-        }
-    }
-
-    async fn keep(&mut self, data: &[u8]) {
-        if self.parts.grant.keep != KeepResult::Full
-            || self.kept_bytes > self.parts.grant.keep_bytes
-        {
-            return;
-        }
-        self.kept_bytes += data.len() as u64;
-        if self.kept_bytes > self.parts.grant.keep_bytes {
-            self.parts.call.discard_result();
-            self.parts.call.note("result_not_kept", "the content is longer than the route keeps");
-            return;
-        }
-        if let Err(error) = self.parts.call.store(Stream::Content, data).await {
-            tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
-        }
-    }
-
-    /// Commits, then delivers (contract R-1).
-    async fn settle(
-        &mut self,
-        head: &Response,
-        completion: Completion,
-        trailers: &Fields,
-    ) -> Ended {
-        let held = std::mem::take(&mut self.held);
-        if matches!(self.down, Down::Untouched) {
-            self.keep_head(head).await;
-            for piece in &held {
-                self.keep(piece).await;
-            }
-        }
-        let said = hops::read(&head.fields);
-        if let Some(doubt) = said.doubt(head.status) {
-            return self.hop_failed(head, (&said, doubt), &held, (completion, trailers)).await;
-        }
-        let status = match grpc::settling_status(head, trailers) {
-            Ok(status) => status,
-            Err(grpc::NoStatus) => return self.broken(Broken::NoGrpcStatus),
-        };
-        let (shared, prepared) = (self.parts.shared, self.parts.prepared);
-        let next_hop = self.parts.next_hop;
-        shared.redirects.note(self.parts.call, &prepared.target, head);
-        job::track(shared, self.parts.call, prepared, next_hop, head, &held).await;
-        let at_ms = now_ms();
-        let not_before = retry_after(&head.fields, at_ms);
-        let verdict = settle_http(status, not_before, self.parts.operation, at_ms);
-        let complete = ResponseComplete {
-            completion,
-            length_bytes: self.received,
-            digest: Digest(self.digest.clone().finalize().into()),
-            ssh_end: None,
-            redacted: self.parts.redactor.found(),
-        };
-        batch::judge(self.parts.call, prepared, verdict, &held);
-        let backoff = verdict.retry() == Retry::Backoff;
-        let not_before = backoff.then(|| not_before.unwrap_or(at_ms + BACKOFF_MS));
-        let settled = match self.parts.call.commit(complete, verdict, not_before).await {
-            Ok(settled) => settled,
-            Err(error) => {
-                tracing::error!(%error, id = %self.parts.call.id(), "a result could not be recorded");
-                return self.broken(Broken::NotStored(error));
-            }
-        };
-        if self.search.is_withheld() && matches!(self.down, Down::Untouched) {
-            return Ended::Withheld;
-        }
-        let refused = backoff && verdict.outcome() == Outcome::Rejected;
-        if refused && self.parts.hold_refusal && matches!(self.down, Down::Untouched) {
-            return Ended::Refused;
-        }
-        let delivered = self.finish(settled, head, &held, (completion, trailers)).await;
-        Ended::Settled { delivered, keep: self.parts.keep_alive && !self.sending }
-    }
-
-    /// Brings the response to its end at the caller. Takes the proof that its record is durable.
-    async fn finish(
-        &mut self,
-        settled: Settled,
-        head: &Response,
-        held: &[Bytes],
-        (completion, trailers): (Completion, &Fields),
-    ) -> bool {
-        match self.down {
-            Down::Untouched => self.deliver_held(settled, head, held, (completion, trailers)).await,
-            Down::Streaming(Delivery::Chunked) => {
-                let last = self.last_chunk(head, settled.verdict(), trailers);
-                self.parts.out.send(&last).await.is_ok()
-            }
-            Down::Streaming(_) => true,
-            Down::Gone => false,
-        }
-    }
-
-    /// Delivers a held response. Takes the proof that its record is durable.
-    async fn deliver_held(
-        &mut self,
-        settled: Settled,
-        head: &Response,
-        held: &[Bytes],
-        (completion, trailers): (Completion, &Fields),
-    ) -> bool {
-        let verdict = settled.verdict();
-        let length = held.iter().map(Bytes::len).sum::<usize>();
-        let bodiless = self.parts.method == "HEAD" || matches!(head.status, 204 | 304);
-        let delivery = if bodiless || head.fields.has("content-length") {
-            Delivery::AsDeclared
-        } else if (completion == Completion::Chunked || trailers.iter().next().is_some())
-            && self.parts.version == Version::Http11
-        {
-            Delivery::HeldChunks
-        } else {
-            Delivery::Length(length as u64)
-        };
-        let mut bytes = self.response_head(head, verdict, delivery);
-        if delivery == Delivery::HeldChunks {
-            held.iter().for_each(|piece| bytes.extend_from_slice(&deliver::chunk(piece)));
-            bytes.extend_from_slice(&deliver::last_chunk(trailers, None));
-        } else {
-            bytes.reserve_exact(length);
-            held.iter().for_each(|piece| bytes.extend_from_slice(piece));
-        }
-        self.parts.out.send(&bytes).await.is_ok()
-    }
-
-    fn response_head(&self, head: &Response, verdict: Verdict, delivery: Delivery) -> Vec<u8> {
-        let ours = self.ours(verdict, head.status);
-        deliver::head(head, self.parts.version, delivery, &ours)
-    }
-
-    fn last_chunk(&self, head: &Response, verdict: Verdict, trailers: &Fields) -> Vec<u8> {
-        deliver::last_chunk(trailers, Some(&self.ours(verdict, head.status)))
-    }
-
-    fn ours(&self, verdict: Verdict, status: u16) -> Ours<'a> {
-        Ours {
-            verdict,
-            id: self.parts.call.id(),
-            replayed: false,
-            status: Status {
-                received_status: Some(status),
-                next_hop: Some(self.parts.next_hop),
-                ..Status::default()
-            },
-            // A caller that is still sending would send its next request into this content.
-            keep_alive: self.parts.keep_alive && !self.sending,
-            pseudonym: self.parts.pseudonym,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! to T-3, K-6). The course of it is [`journal::action`]'s.
 
 use crate::deliver::Outbound;
-use crate::engine::{self, Job, Known, dispatch_record};
+use crate::engine::{self, Job, Known, Prepared, dispatch_record};
 use crate::incoming::Incoming;
 use crate::proxy::Shared;
 use crate::respond::Refusal;
@@ -10,7 +10,7 @@ use crate::stored;
 use bytes::Bytes;
 use journal::action::{self, Error, Leave, Repeat};
 use journal::contract::{Body, DeliveryFailed, InvocationId, Source};
-use journal::{Admission, Guard, Invocation, State, lease, result};
+use journal::{Admission, Call, Guard, Invocation, State, lease, result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,48 +74,37 @@ pub(crate) async fn unattended(
     shared.journal.invocation(attempt.id())?.ok_or(Error::NotFound)
 }
 
+/// Why an attempt was not taken on record.
+enum Stopped {
+    /// As any call would be; the refusal is recorded.
+    Refused(Refusal),
+    Failed(Error),
+}
+
+impl From<Refusal> for Stopped {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl Job<'_> {
     /// Takes the stored request through the same course as any other. Gives the attempt's id; its
     /// outcome is on record.
     async fn attempt(&mut self, leave: Leave<'_>) -> Result<InvocationId, Error> {
-        let first = &leave.action.first;
-        let agent = first.accepted().agent.clone().ok_or(Error::PolicyChanged)?;
-        let mut prepared = match self.prepare_for(agent).await {
-            Ok(prepared) => prepared,
-            Err(refusal) => return self.ended_before_dispatch(None, &refusal).await,
-        };
-        // V-6: an approval is for one dispatch, and nobody is asked here.
-        let lets = prepared.grant.retry.is_some() && prepared.grant.approval.is_none();
-        if !lets || !leave.is_backed_by(&prepared.operation) {
-            return Err(Error::PolicyChanged);
-        }
-        // K-3: the same key, and an identical request.
-        if first.accepted().fingerprint != Some(prepared.fingerprint) {
-            return self.ended_before_dispatch(None, &Refusal::Mismatch).await;
-        }
-        // K-5: a retry neither extends nor resets the expiry of its key.
-        prepared.operation.idempotency = first.operation().idempotency;
-        let key = prepared.operation.idempotency.as_ref();
-        let guard = Guard {
-            key: key.map(|k| (k.scope.clone(), k.key.clone())),
-            budget: prepared.budget,
-            ..Guard::default()
-        };
-        let accepted = self.accepted(false, Some(first.id()));
-        let id = self.shared.journal.new_id();
-        let mut call = match self.shared.journal.admit(id, accepted, guard)? {
-            Admission::New(call) => call,
-            Admission::Mismatch => {
-                return self.ended_before_dispatch(None, &Refusal::Mismatch).await;
+        let (mut call, mut prepared) = match self.admit_attempt(&leave).await {
+            Ok(admitted) => admitted,
+            Err(Stopped::Refused(refusal)) => {
+                return self.ended_before_dispatch(None, &refusal).await;
             }
-            Admission::Spent(spent) => {
-                return self.ended_before_dispatch(None, &Refusal::Spent(spent)).await;
-            }
-            Admission::SameRequest(earlier)
-            | Admission::Held(earlier)
-            | Admission::InDoubt(earlier)
-            | Admission::Settled(earlier) => return Err(Error::UnderWay(earlier.id())),
+            Err(Stopped::Failed(error)) => return Err(error),
         };
+        let id = call.id();
         if let Err(error) = call.preflight(self.bound(&prepared)) {
             return self.ended_before_dispatch(Some(call), &Refusal::Journal(error)).await;
         }
@@ -133,7 +122,7 @@ impl Job<'_> {
                 return self.ended_before_dispatch(Some(call), &Refusal::Journal(error)).await;
             }
             Err(lease::Error::Over(_) | lease::Error::Held { .. }) => {
-                let earlier = Box::new(first.clone());
+                let earlier = Box::new(leave.action.first.clone());
                 return self.ended_before_dispatch(Some(call), &Refusal::InDoubt(earlier)).await;
             }
         };
@@ -143,10 +132,45 @@ impl Job<'_> {
         Ok(id)
     }
 
+    /// Judges the stored request as policy is now, and takes the attempt on record.
+    async fn admit_attempt(&mut self, leave: &Leave<'_>) -> Result<(Call, Prepared), Stopped> {
+        let first = &leave.action.first;
+        let agent = first.accepted().agent.clone().ok_or(Error::PolicyChanged)?;
+        let mut prepared = self.prepare_for(agent).await?;
+        // V-6: an approval is for one dispatch, and nobody is asked here.
+        let lets = prepared.grant.retry.is_some() && prepared.grant.approval.is_none();
+        if !lets || !leave.is_backed_by(&prepared.operation) {
+            return Err(Error::PolicyChanged.into());
+        }
+        // K-3: the same key, and an identical request.
+        if first.accepted().fingerprint != Some(prepared.fingerprint) {
+            return Err(Refusal::Mismatch.into());
+        }
+        // K-5: a retry neither extends nor resets the expiry of its key.
+        prepared.operation.idempotency = first.operation().idempotency;
+        let key = prepared.operation.idempotency.as_ref();
+        let guard = Guard {
+            key: key.map(|k| (k.scope.clone(), k.key.clone())),
+            budget: prepared.budget,
+            ..Guard::default()
+        };
+        let accepted = self.accepted(false, Some(first.id()));
+        let id = self.shared.journal.new_id();
+        match self.shared.journal.admit(id, accepted, guard).map_err(Error::from)? {
+            Admission::New(call) => Ok((call, prepared)),
+            Admission::Mismatch => Err(Refusal::Mismatch.into()),
+            Admission::Spent(spent) => Err(Refusal::Spent(spent).into()),
+            Admission::SameRequest(earlier)
+            | Admission::Held(earlier)
+            | Admission::InDoubt(earlier)
+            | Admission::Settled(earlier) => Err(Error::UnderWay(earlier.id()).into()),
+        }
+    }
+
     /// Ends the attempt before dispatch, on record.
     async fn ended_before_dispatch(
         &mut self,
-        call: Option<journal::Call>,
+        call: Option<Call>,
         refusal: &Refusal,
     ) -> Result<InvocationId, Error> {
         let (id, _) = self.record_refusal(call, refusal).await;

@@ -5,6 +5,7 @@
 //! `Date` and has no trailers), so the write side that it sees refuses.
 
 use crate::body::{self, Decoder, Step};
+use crate::carrier::{Below, Carrier, all_acknowledged};
 use crate::head::{Fields, Framing};
 use async_trait::async_trait;
 use bytes::BytesMut;
@@ -15,7 +16,7 @@ use pingora_core::protocols::{
 };
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -91,15 +92,12 @@ impl Rewound {
         Arc::clone(&self.written)
     }
 
-    /// Whether what is written goes to TCP byte for byte.
-    pub(crate) const fn is_exact(&self) -> bool {
-        matches!(self.link, Link::Plain(_))
-    }
-}
-
-impl AsFd for Rewound {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.link.tcp().as_fd()
+    /// How an HTTP/2 connection above follows its bytes.
+    pub(crate) fn below(&self) -> io::Result<Below> {
+        match &self.link {
+            Link::Plain(carrier) => carrier.below(),
+            Link::Tls(tls) => Below::tcp(tls.get_ref().0, false),
+        }
     }
 }
 
@@ -164,25 +162,43 @@ fn take_prefix(prefix: &mut BytesMut, buf: &mut ReadBuf<'_>) -> bool {
 }
 
 /// The caller's connection to this proxy; TLS where the listener speaks it.
-pub(crate) type Link = crate::wire::Wire<TcpStream, TlsStream<TcpStream>>;
-
-impl Link {
-    fn tcp(&self) -> &TcpStream {
-        match self {
-            Self::Plain(tcp) => tcp,
-            Self::Tls(tls) => tls.get_ref().0,
-        }
-    }
-}
+pub(crate) type Link = crate::wire::Wire<Carrier, TlsStream<TcpStream>>;
 
 /// The caller's connection: to this proxy, or inside an intercepted tunnel.
 pub(crate) type Wire = crate::wire::Wire<Link, TlsStream<Rewound>>;
 
 impl Wire {
-    pub(crate) fn tcp(&self) -> &TcpStream {
+    fn link(&self) -> &Link {
         match self {
-            Self::Plain(link) => link.tcp(),
-            Self::Tls(tls) => tls.get_ref().0.link.tcp(),
+            Self::Plain(link) => link,
+            Self::Tls(tls) => &tls.get_ref().0.link,
+        }
+    }
+
+    fn id(&self) -> RawFd {
+        match self.link() {
+            Link::Plain(carrier) => carrier.id(),
+            Link::Tls(tls) => tls.get_ref().0.as_raw_fd(),
+        }
+    }
+
+    /// Makes the caller see the end as a break.
+    pub(crate) fn abort(&mut self) -> io::Result<()> {
+        let link = match self {
+            Self::Plain(link) => link,
+            Self::Tls(tls) => &mut tls.get_mut().0.link,
+        };
+        match link {
+            Link::Plain(carrier) => carrier.abort(),
+            Link::Tls(tls) => tls.get_ref().0.set_zero_linger(),
+        }
+    }
+
+    /// Whether the caller's host acknowledged every byte.
+    pub(crate) fn is_acknowledged(&self) -> io::Result<bool> {
+        match self.link() {
+            Link::Plain(carrier) => carrier.is_acknowledged(),
+            Link::Tls(tls) => all_acknowledged(tls.get_ref().0),
         }
     }
 
@@ -207,7 +223,7 @@ pub(crate) struct Inbound {
 
 impl Inbound {
     pub(crate) fn new(wire: Shared<Wire>) -> Self {
-        let fd = wire.lock().tcp().as_raw_fd();
+        let fd = wire.lock().id();
         Self { wire, fd, buffer: BytesMut::new(), tap: None }
     }
 

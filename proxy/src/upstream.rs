@@ -3,6 +3,8 @@
 
 pub(crate) mod dial;
 pub(crate) mod exchange;
+mod extended;
+mod http1;
 pub(crate) mod http2;
 pub(crate) mod parent;
 pub(crate) mod pool;

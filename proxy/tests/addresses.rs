@@ -124,6 +124,8 @@ async fn c_1_failures_of_dns_have_their_kinds() {
         ("empty.test", Known::Addresses(vec![four(&[])])),
         ("failing.test", Known::Code(2)),
         ("refused.test", Known::Code(5)),
+        ("bogus.test", Known::Extended(2, 6)),
+        ("blocked.test", Known::Extended(5, 15)),
         ("silent.test", Known::Silent),
     ])
     .await;
@@ -146,6 +148,14 @@ async fn c_1_failures_of_dns_have_their_kinds() {
         ),
         ("failing.test", 502, "DNS_ERROR", "dns_error;HOP;rcode=\"SERVFAIL\"", "backoff"),
         ("refused.test", 502, "DNS_ERROR", "dns_error;HOP;rcode=\"REFUSED\"", "backoff"),
+        ("bogus.test", 502, "DNS_ERROR", "dns_error;HOP;rcode=\"SERVFAIL\";info-code=6", "backoff"),
+        (
+            "blocked.test",
+            502,
+            "DNS_ERROR",
+            "dns_error;HOP;rcode=\"REFUSED\";info-code=15",
+            "backoff",
+        ),
         ("silent.test", 504, "DNS_TIMEOUT", "dns_timeout;HOP", "backoff"),
     ] {
         let asked = tokio::time::timeout(Duration::from_secs(15), get(&world, host));

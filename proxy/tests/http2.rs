@@ -222,6 +222,69 @@ async fn s_2_broken_responses_on_streams() {
     }
 }
 
+/// S-2: however slowly the caller takes what was sent before, the head of a response that is cut right
+/// behind it is not overtaken by the reset.
+#[tokio::test(flavor = "multi_thread")]
+async fn s_2_a_reset_does_not_overtake_the_head() {
+    let world = World::new().await;
+    let port = world.secure.address.port();
+    let mut client = Client::connect(world.address).await;
+    let credentials = world.credentials();
+    let connect = format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+    client.send(&connect).await;
+    assert_eq!(client.response("CONNECT").await.status, 200);
+    // Everything passes through here, and nothing while it is shut.
+    let tls = client.into_h2(world.ca.certificate_pem(), "localhost").await;
+    let (near, far) = tokio::io::duplex(1024);
+    let (gate, open) = tokio::sync::watch::channel(true);
+    tokio::spawn(gated(far, tls, open));
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(64 << 20).initial_connection_window_size(64 << 20);
+    let (sender, connection) = builder.handshake(near).await.expect("handshake");
+    tokio::spawn(connection);
+    let sender = sender.ready().await.expect("ready");
+    assert_eq!(exchange(&sender, request(&world, "GET", "/ok"), b"").await.status, 200);
+    gate.send(false).expect("watched");
+    let calls = ["/big?20000000", "/cut-begin?x"].map(|path| {
+        let (sender, request) = (sender.clone(), request(&world, "GET", path));
+        tokio::spawn(async move { exchange(&sender, request, b"").await })
+    });
+    world.secure.reached("/cut-begin?x", 1).await;
+    // The reset is due, and the way is shut for longer than anything here waits for.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    gate.send(true).expect("watched");
+    let [long, cut] = calls;
+    let answer = cut.await.expect("cut");
+    assert_eq!(answer.status, 200);
+    assert!(answer.error.is_some(), "no reset");
+    assert_eq!(long.await.expect("long").content.len(), 20_000_000);
+}
+
+/// Passes bytes both ways; what the proxy sends only while the gate is open.
+async fn gated(
+    near: tokio::io::DuplexStream,
+    far: Box<dyn support::wire::Transport>,
+    mut open: tokio::sync::watch::Receiver<bool>,
+) {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let (mut near_reads, mut near_writes) = tokio::io::split(near);
+    let (mut far_reads, mut far_writes) = tokio::io::split(far);
+    let up = tokio::io::copy(&mut near_reads, &mut far_writes);
+    let down = async {
+        let mut piece = vec![0; 64 * 1024];
+        loop {
+            if open.wait_for(|open| *open).await.is_err() {
+                return;
+            }
+            match far_reads.read(&mut piece).await {
+                Ok(length @ 1..) => near_writes.write_all(&piece[..length]).await.expect("near"),
+                Ok(0) | Err(_) => return,
+            }
+        }
+    };
+    tokio::select! { _ = up => {}, () = down => {} }
+}
+
 /// R-5, K-11: a response that the caller's host acknowledged is delivered; equal calls after it are
 /// new actions, also beside a stream that stays open.
 #[tokio::test(flavor = "multi_thread")]

@@ -91,6 +91,49 @@ async fn both_directions_flow_at_once() {
     drop(sent.await.expect("sent"));
 }
 
+/// A caller that sends more only when it has read the beginning of the answer, where no guard has to see
+/// the content first (an idempotent call; a POST needs `repeat_guard = "off"`).
+#[tokio::test]
+async fn two_way_calls_are_not_held() {
+    let world = World::new().await;
+    let mut client = Client::connect(world.address).await;
+    let request = world.plain_request("PUT", "/duplex", "", &"x".repeat(30));
+    client.send(&request[..request.len() - 20]).await;
+    for sent in 1..=3 {
+        if sent == 1 {
+            let head = client.head().await;
+            assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+            assert!(head.contains("Affiant-Outcome: unknown;"), "{head}");
+        } else {
+            client.send(&"y".repeat(10)).await;
+        }
+        assert_eq!(client.line().await.as_deref(), Some("a"), "a chunk of ten");
+        assert_eq!(client.take(12).await.len(), 12);
+    }
+    assert_eq!(client.line().await.as_deref(), Some("0"));
+    assert!(client.head().await.contains("Affiant-Outcome: committed;"));
+}
+
+/// K-11: on a guarded route the same is not dispatched before its content is whole, because the guard
+/// compares it; then it runs.
+#[tokio::test]
+async fn k_11_a_guarded_call_waits_for_its_content() {
+    let world = World::new().await;
+    let id = world.journal.new_id();
+    let mut client = Client::connect(world.address).await;
+    let fields = format!("Affiant-Invocation: {id}\r\n");
+    let request = world.plain_request("POST", "/duplex", &fields, &"x".repeat(30));
+    client.send(&request[..request.len() - 20]).await;
+    // Of a later call everything happens; of this one nothing is on record yet.
+    assert_eq!(world.plain("GET", "/ok", "", "").await.status, 200);
+    assert_eq!(world.origin.connections(), 1);
+    assert!(world.journal.invocation(id).expect("read").is_none());
+    client.send(&request[request.len() - 20..]).await;
+    let response = client.response("POST").await;
+    assert_eq!((response.status, response.content.len()), (200, 30));
+    assert!(response.outcome().starts_with("committed;"), "{}", response.outcome());
+}
+
 /// Many callers at once, each with several calls: every call runs once and is on record.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_is_served() {

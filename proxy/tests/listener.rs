@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{Client, World};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::sync::watch;
@@ -134,6 +135,130 @@ async fn r_5_tunnels_inside_of_tls() {
         answer = plain.take(1).await;
     }
     assert!(!answer.starts_with(b"H"));
+}
+
+/// A request of HTTP/2 to the proxy itself.
+fn ask(world: &World, method: &str, uri: &str) -> http::request::Builder {
+    let (name, value) = world.credentials().trim().split_once(": ").map(owned).expect("a field");
+    http::Request::builder().method(method).uri(uri).header(name.to_lowercase(), value)
+}
+
+fn owned((name, value): (&str, &str)) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
+/// Opens a tunnel on a stream; what passes in it, as a transport.
+async fn tunnel_on(
+    sender: &h2::client::SendRequest<bytes::Bytes>,
+    asked: http::request::Builder,
+) -> Result<tokio::io::DuplexStream, http::Response<h2::RecvStream>> {
+    let mut sender = sender.clone().ready().await.expect("ready");
+    let request = asked.body(()).expect("request");
+    let (response, mut sending) = sender.send_request(request, false).expect("sent");
+    let response = tokio::time::timeout(Duration::from_secs(20), response).await;
+    let response = response.expect("in time").expect("a response");
+    if response.status() != 200 {
+        return Err(response);
+    }
+    let mut content = response.into_body();
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let (mut reads, mut writes) = tokio::io::split(far);
+    tokio::spawn(async move {
+        while let Some(Ok(piece)) = content.data().await {
+            content.flow_control().release_capacity(piece.len()).expect("release");
+            if writes.write_all(&piece).await.is_err() {
+                return;
+            }
+        }
+        drop(writes.shutdown().await);
+    });
+    tokio::spawn(async move {
+        let mut piece = [0; 4096];
+        while let Ok(length @ 1..) = reads.read(&mut piece).await {
+            let mut left = bytes::Bytes::copy_from_slice(&piece[..length]);
+            while !left.is_empty() {
+                sending.reserve_capacity(left.len());
+                let room = std::future::poll_fn(|cx| sending.poll_capacity(cx)).await;
+                let Some(Ok(room)) = room else { return };
+                let room = room.min(left.len());
+                if sending.send_data(left.split_to(room), false).is_err() {
+                    return;
+                }
+            }
+        }
+        drop(sending.send_data(bytes::Bytes::new(), true));
+    });
+    Ok(near)
+}
+
+/// R-5, K-11: HTTP/2 with the proxy itself: tunnels on streams, with HTTP/1.1 and HTTP/2 inside, and
+/// requests without a tunnel. What arrived is followed through both connections, so that an equal POST
+/// after it is a new action.
+#[tokio::test(flavor = "multi_thread")]
+async fn r_5_http2_with_the_proxy_itself() {
+    let world = World::new().await;
+    let identity = ListenerIdentity::from_ca(&world.ca, &["localhost"]).expect("identity");
+    let (address, _shutdown) = listen(&world, identity).await;
+    let tls = Client::connect(address).await;
+    let tls = tls.into_h2(world.ca.certificate_pem(), "localhost").await;
+    let (sender, connection) = h2::client::handshake(tls).await.expect("handshake");
+    tokio::spawn(connection);
+    let authority = format!("localhost:{}", world.secure.address.port());
+
+    // Nobody, and somebody that policy does not let there.
+    let nobody = http::Request::builder().method("CONNECT").uri(&authority);
+    let refused = tunnel_on(&sender, nobody).await.expect_err("refused");
+    assert_eq!(refused.status(), 407);
+    assert!(refused.headers().contains_key("proxy-authenticate"));
+    let denied = ask(&world, "CONNECT", "denied.example:443");
+    assert_eq!(tunnel_on(&sender, denied).await.expect_err("denied").status(), 403);
+
+    let open = async || {
+        let near = tunnel_on(&sender, ask(&world, "CONNECT", &authority)).await;
+        Client::on(near.unwrap_or_else(|refused| unreachable!("{refused:?}")))
+    };
+    let mut client = open().await.into_tls(world.ca.certificate_pem(), "localhost").await;
+    for n in 1..=5 {
+        client.send(&world.secure_request("POST", "/ok", "", "same")).await;
+        let answer = client.response("POST").await;
+        assert_eq!((answer.status, answer.text().as_str()), (200, "ok"));
+        assert!(!answer.outcome().contains("replayed"), "{n}: {}", answer.outcome());
+        world.events(answer.id(), "RESULT_DELIVERED").await;
+        assert_eq!(world.secure.effects("/ok"), n);
+    }
+    client.send(&world.secure_request("GET", "/big?3000000", "", "")).await;
+    let answer = client.response("GET").await;
+    assert!(answer.complete && answer.content.len() == 3_000_000);
+    world.events(answer.id(), "RESULT_DELIVERED").await;
+
+    let inner = open().await.into_h2(world.ca.certificate_pem(), "localhost").await;
+    let (inner, connection) = h2::client::handshake(inner).await.expect("handshake");
+    tokio::spawn(connection);
+    for n in 6..=8 {
+        let request = http::Request::post(format!("https://{authority}/ok"));
+        let mut inner = inner.clone().ready().await.expect("ready");
+        let (response, mut sending) =
+            inner.send_request(request.body(()).expect("request"), false).expect("sent");
+        sending.send_data(bytes::Bytes::from_static(b"same"), true).expect("data");
+        let response = response.await.expect("a response");
+        let said = response.headers()["affiant-outcome"].to_str().expect("text").to_owned();
+        assert!(!said.contains("replayed"), "{n}: {said}");
+        let (_, rest) = said.split_once("invocation=\"").expect("an id");
+        world.events(rest[..30].parse().expect("an id"), "RESULT_DELIVERED").await;
+        assert_eq!(world.secure.effects("/ok"), n);
+    }
+
+    // Without a tunnel, in clear text from here on; and the control API.
+    for (uri, effects) in
+        [(world.plain_url("/ok"), 1), ("http://affiant.internal/v1/health".to_owned(), 1)]
+    {
+        let mut sender = sender.clone().ready().await.expect("ready");
+        let request = ask(&world, "GET", &uri).body(()).expect("request");
+        let (response, _) = sender.send_request(request, true).expect("sent");
+        assert_eq!(response.await.expect("a response").status(), 200, "{uri}");
+        assert_eq!(world.origin.effects("/ok"), effects);
+    }
+    assert!(!world.origin.last_head().to_lowercase().contains("proxy-authorization"));
 }
 
 #[test]

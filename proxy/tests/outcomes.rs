@@ -96,9 +96,7 @@ async fn s_3_statuses_settle() {
 /// C-1, C-4: what fails before dispatch names its stage and was not attempted.
 #[tokio::test]
 async fn c_1_setup_failures_are_not_attempted() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
-    let closed = listener.local_addr().expect("address");
-    drop(listener);
+    let (_held, closed) = support::refusing();
     let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
     let other_port = other.local_addr().expect("address").port();
     tokio::spawn(async move {

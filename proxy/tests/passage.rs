@@ -126,13 +126,42 @@ fn left_alone(port: u16, closed: u16) -> String {
     )
 }
 
+/// A side that has ended its direction, and another that stays silent: the passage ends all the same, and
+/// the record says why.
+#[tokio::test]
+async fn half_closed_passages_end() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let port = silent.local_addr().expect("address").port();
+    let route = format!(
+        "[[route]]\nname = \"silent\"\nagents = [\"coder\"]\nintercept = false\n\
+         match = {{ host = \"127.0.0.1\", port = {port} }}\nprivate_addresses = \"allow\"\n\
+         limits = {{ response_timeout = \"1s\" }}\n"
+    );
+    let world = World::with(|_, _| route, proxy::Options::default()).await;
+    let mut client = Client::connect(world.address).await;
+    let credentials = world.credentials();
+    let connect = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+    client.send(&connect).await;
+    let opened = client.response("CONNECT").await;
+    assert_eq!(opened.status, 200);
+    // Taken, and never answered or closed.
+    let (_taken, _) = silent.accept().await.expect("accept");
+    client.finish().await;
+    assert!(client.ends().await);
+    let events = world.events(opened.id(), "INVOCATION_ENDED").await;
+    let Some(Body::InvocationEnded(ended)) = events.into_iter().last().map(|event| event.body)
+    else {
+        unreachable!("it was waited for");
+    };
+    assert_eq!(ended.observation.map(|seen| seen.cause).as_deref(), Some("IDLE"));
+}
+
 /// A tunnel that policy leaves alone: the origin's own certificate reaches the client; opening, bytes
 /// and end are on record, the outcome is unknown by nature.
 #[tokio::test]
 async fn d_1_tunnels_that_are_left_alone() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
-    let closed = listener.local_addr().expect("address").port();
-    drop(listener);
+    let (_held, closed) = support::refusing();
+    let closed = closed.port();
     let world = World::with(
         |_, secure| left_alone(secure.address.port(), closed),
         proxy::Options::default(),

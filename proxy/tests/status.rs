@@ -29,6 +29,7 @@ use Place::{Here, Never, There};
 const ADDRESSES: &str = include_str!("addresses.rs");
 const CERTIFICATES: &str = include_str!("certificates.rs");
 const PARENTS: &str = include_str!("parents.rs");
+const WEBSOCKETS: &str = include_str!("websockets.rs");
 
 /// RFC 9209 section 2.3, in its order.
 const TYPES: [(&str, Place); 32] = [
@@ -58,7 +59,7 @@ const TYPES: [(&str, Place); 32] = [
     ("http_response_transfer_coding", Here),
     ("http_response_content_coding", Never("content codings are passed on as they are")),
     ("http_response_timeout", Here),
-    ("http_upgrade_failed", Never("the version is agreed in the handshake, never by an upgrade")),
+    ("http_upgrade_failed", There(WEBSOCKETS, "s_5_websockets_that_do_not_open")),
     ("http_protocol_error", Here),
     ("proxy_internal_response", Here),
     ("proxy_internal_error", Here),
@@ -122,9 +123,8 @@ async fn e_4_error_types_arise() {
         check(answer, error, parameters);
         arisen.insert(error);
     };
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
-    let closed = listener.local_addr().expect("address").port();
-    drop(listener);
+    let (_held, closed) = support::refusing();
+    let closed = closed.port();
     // A full backlog answers no further connection; an accepted one is never read.
     let socket = TcpSocket::new_v4().expect("socket");
     socket.bind("127.0.0.1:0".parse().expect("address")).expect("bound");

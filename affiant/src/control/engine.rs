@@ -14,6 +14,7 @@ use journal::{Invocation, Journal, Standing};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Longest note of an operator.
@@ -205,13 +206,11 @@ pub(super) async fn waiting(
     };
     let (journal, engines) = (state.journal.clone(), state.engines.get().cloned());
     let found = tokio::task::spawn_blocking(move || {
-        let mut found = in_doubt(&journal, agent.as_deref(), usize::MAX)?;
         // What the broker still asks about by itself waits for nobody else.
-        found.retain(|(first, _)| {
+        let waits = |first: &Invocation| {
             !engines.as_ref().is_some_and(|engines| reconciler::goes_on(&journal, engines, first))
-        });
-        found.truncate(limit);
-        Ok::<_, journal::read::Error>(found)
+        };
+        Ok::<_, journal::read::Error>(in_doubt(&journal, agent.as_deref(), limit, waits)?.found)
     });
     let found = found.await.map_err(|error| internal(&error))?.map_err(|e| internal(&e))?;
     let invocations: Vec<Value> = found
@@ -232,29 +231,44 @@ fn is_passage(action: &str) -> bool {
     matches!(action, "CONNECT" | "relay") || action.starts_with("forward:")
 }
 
-/// First attempts of actions in doubt whose decision is `RECONCILE`, newest first.
+/// A look at what is in doubt.
+pub(crate) struct InDoubt {
+    /// What was wanted of it.
+    pub(crate) found: Vec<(Invocation, Standing)>,
+    /// How many invocations were looked at.
+    pub(crate) looked_at: usize,
+}
+
+/// First attempts of actions in doubt whose decision is `RECONCILE` and that are wanted, newest first,
+/// so many at most.
 pub(crate) fn in_doubt(
     journal: &Journal,
     agent: Option<&str>,
     limit: usize,
-) -> Result<Vec<(Invocation, Standing)>, journal::read::Error> {
+    wanted: impl Fn(&Invocation) -> bool,
+) -> Result<InDoubt, journal::read::Error> {
     let mut seen = HashSet::new();
-    let mut found = Vec::new();
-    let ours = |invocation: &Invocation| {
+    let mut look = InDoubt { found: Vec::new(), looked_at: 0 };
+    journal.in_doubt(|invocation| {
+        look.looked_at += 1;
         let accepted = invocation.accepted();
-        !is_passage(&accepted.action)
-            && agent.is_none_or(|agent| accepted.agent.as_deref() == Some(agent))
-    };
-    for invocation in journal.in_doubt(usize::MAX, ours)? {
+        let ours = agent.is_none_or(|agent| accepted.agent.as_deref() == Some(agent));
+        if is_passage(&accepted.action) || !ours {
+            return Ok(ControlFlow::Continue(()));
+        }
         // An attempt in doubt is listed by the first attempt of its action.
         let first = journal.first_attempt(invocation)?;
-        if found.len() >= limit || !seen.insert(first.id()) {
-            continue;
+        if seen.insert(first.id()) {
+            let standing = journal.standing(&first)?;
+            if standing.decision == Decision::Reconcile && wanted(&first) {
+                look.found.push((first, standing));
+            }
         }
-        let standing = journal.standing(&first)?;
-        if standing.decision == Decision::Reconcile {
-            found.push((first, standing));
-        }
-    }
-    Ok(found)
+        Ok(if look.found.len() < limit {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        })
+    })?;
+    Ok(look)
 }

@@ -12,7 +12,7 @@ mod metrics;
 mod operator;
 
 pub(crate) use answer::{Problem, ProblemCode};
-pub(crate) use engine::in_doubt;
+pub(crate) use engine::{InDoubt, in_doubt};
 pub(crate) use engines::Engines;
 
 use axum::Router;

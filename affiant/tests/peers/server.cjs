@@ -1,4 +1,4 @@
-// An HTTPS server in Node for HTTP/1.1 and HTTP/2: files, an event stream, a WebSocket.
+// An HTTPS server in Node for HTTP/1.1 and HTTP/2: files, an event stream, a WebSocket over both.
 //
 // usage: node server.cjs CERTIFICATE KEY DIRECTORY
 //
@@ -9,7 +9,7 @@ const fs = require('fs');
 const http2 = require('http2');
 const path = require('path');
 const { pipeline } = require('stream');
-const { WebSocketServer } = require('ws');
+const { WebSocket, WebSocketServer } = require('ws');
 
 const [certificate, key, directory] = process.argv.slice(2);
 const waiting = new Map();
@@ -30,6 +30,7 @@ const server = http2.createSecureServer({
   allowHTTP1: true,
   cert: fs.readFileSync(certificate),
   key: fs.readFileSync(key),
+  settings: { enableConnectProtocol: true },
 });
 
 server.on('request', (request, response) => {
@@ -55,11 +56,21 @@ server.on('request', (request, response) => {
   }
 });
 
+function echo(client) {
+  client.on('message', (data, binary) => client.send(data, { binary }));
+}
+
 const sockets = new WebSocketServer({ noServer: true });
-server.on('upgrade', (request, socket, head) => {
-  sockets.handleUpgrade(request, socket, head, (client) => {
-    client.on('message', (data, binary) => client.send(data, { binary }));
-  });
+server.on('upgrade', (request, socket, head) => sockets.handleUpgrade(request, socket, head, echo));
+// An extended CONNECT (RFC 8441); the stream is the socket of a server of ws. Without this listener Node
+// answers 405 by itself.
+server.on('connect', () => {});
+server.on('stream', (stream, headers) => {
+  if (headers[':protocol'] !== 'websocket') return;
+  stream.respond({ ':status': 200 });
+  const client = new WebSocket(null, undefined, {});
+  client.setSocket(stream, Buffer.alloc(0), { maxPayload: 0, skipUTF8Validation: false });
+  echo(client);
 });
 
 server.listen(0, '127.0.0.1', () => console.log(server.address().port));

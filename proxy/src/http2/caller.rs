@@ -1,34 +1,49 @@
-//! One HTTP/2 connection of a caller, inside of its tunnel: a task per stream.
+//! One HTTP/2 connection of a caller, to the proxy itself or inside of a tunnel: a task per stream.
 
 use super::from_map;
 use super::progress::{Progress, Watched};
 use super::stream::Stream;
 use crate::answer::Pending;
+use crate::carrier::Below;
+use crate::control;
 use crate::deliver::Outbound;
 use crate::engine::{Job, Known};
+use crate::front::{self, BEFORE_END, LINGER};
 use crate::head::{self, Fields, Framing, Request, Version};
 use crate::incoming::Incoming;
 use crate::proxy::Shared;
 use crate::request::Tunnel;
 use crate::respond::Refusal;
-use crate::stream::Rewound;
+use crate::stream;
 use crate::target::Scheme;
+use crate::websocket;
 use bytes::Bytes;
-use h2::RecvStream;
-use h2::server::{Builder, Connection, SendResponse};
+use h2::ext::Protocol;
+use h2::server::{Builder, SendResponse};
+use h2::{Reason, RecvStream};
 use http::request::Parts;
 use journal::contract::Confirmation;
+use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tokio_rustls::server::TlsStream;
 
 /// Streams open at the same time.
 const STREAMS: u32 = 128;
 /// Streams that were reset and are still remembered: more at once is an attack (rapid reset).
 const RESET_STREAMS: usize = 32;
+/// Calls under way at the same time. One whose stream was reset goes on without its caller (contract
+/// D-4), so the count of open streams does not bound them.
+const CALLS: usize = 2 * STREAMS as usize;
+/// How long a connection that is told to end may stay open without a call.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Bytes of fields that are read, so that what is over the limit of a head is refused on record.
+const READ_BYTES: usize = 2 * head::MAX_BYTES;
 /// Bytes a stream, and a connection, may have on the way.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
@@ -36,17 +51,20 @@ const CONNECTION_WINDOW: u32 = 8 << 20;
 const CONFIRMATION: Duration = Duration::from_secs(30);
 
 /// Serves the connection to its end.
-pub(crate) async fn serve(
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     shared: Arc<Shared>,
-    tls: TlsStream<Rewound>,
-    tunnel: Tunnel,
+    tls: S,
+    (below, written): (Below, Option<Arc<AtomicU64>>),
+    tunnel: Option<Tunnel>,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    let Ok(watched) = Watched::new(tls) else { return };
+    let tls = stream::Shared::new(tls);
+    let watched = Watched::new(tls.clone(), below, written);
     let progress = watched.progress();
-    let limit = u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX);
+    let limit = u32::try_from(READ_BYTES).unwrap_or(u32::MAX);
     let mut builder = Builder::new();
     builder
+        .enable_connect_protocol()
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(limit)
         .max_concurrent_reset_streams(RESET_STREAMS)
@@ -55,7 +73,7 @@ pub(crate) async fn serve(
         .initial_connection_window_size(CONNECTION_WINDOW);
     let handshake = timeout(shared.options.head_timeout, builder.handshake(watched));
     let Ok(Ok(mut connection)) = handshake.await else { return };
-    let tunnel = Arc::new(tunnel);
+    let tunnel = tunnel.map(Arc::new);
     let mut calls = JoinSet::new();
     let mut idle_until = Instant::now() + shared.options.keep_alive;
     let mut going = *shutdown.borrow();
@@ -63,39 +81,77 @@ pub(crate) async fn serve(
         connection.graceful_shutdown();
     }
     loop {
+        let has_room = calls.len() < CALLS;
+        // Without room for calls, resets pile up until the library ends the connection.
+        let accept = poll_fn(|cx| match has_room {
+            true => connection.poll_accept(cx),
+            false => connection.poll_closed(cx).map(|_| None),
+        });
         tokio::select! {
-            accepted = connection.accept() => {
+            accepted = accept => {
                 let Some(Ok((request, respond))) = accepted else { break };
-                let (shared, tunnel) = (Arc::clone(&shared), Arc::clone(&tunnel));
+                let (shared, tunnel) = (Arc::clone(&shared), tunnel.clone());
                 let progress = Arc::clone(&progress);
                 calls.spawn(call(shared, tunnel, request, respond, progress, shutdown.clone()));
             }
-            Some(_) = calls.join_next() => idle_until = Instant::now() + shared.options.keep_alive,
+            Some(_) = calls.join_next() => {
+                let pause = if going { FAREWELL } else { shared.options.keep_alive };
+                idle_until = Instant::now() + pause;
+            }
+            () = progress.flooded() => {
+                tracing::warn!("a caller's HTTP/2 connection ends: too many frames that ask nothing");
+                connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                going = true;
+                idle_until = Instant::now() + FAREWELL;
+            }
             changed = shutdown.changed(), if !going => {
                 going = true;
+                idle_until = Instant::now() + FAREWELL;
                 if changed.is_ok() {
                     connection.graceful_shutdown();
                 }
             }
-            () = sleep_until(idle_until), if calls.is_empty() && !going => {
+            () = sleep_until(idle_until), if calls.is_empty() => {
+                if going {
+                    break;
+                }
                 going = true;
+                idle_until = Instant::now() + FAREWELL;
                 connection.graceful_shutdown();
             }
         }
     }
-    end(connection, calls).await;
+    drop(connection);
+    linger(tls, &progress).await;
+    // Calls that are under way go on without their caller (contract D-4).
+    while calls.join_next().await.is_some() {}
 }
 
-/// Calls that are under way go on without their caller (contract D-4).
-async fn end(connection: Connection<Watched, Bytes>, mut calls: JoinSet<()>) {
-    drop(connection);
-    while calls.join_next().await.is_some() {}
+/// Closing with unread bytes would reset the connection and destroy the last frames, which say why.
+async fn linger<S: AsyncRead + AsyncWrite + Unpin>(
+    mut tls: stream::Shared<S>,
+    progress: &Progress,
+) {
+    let read = async {
+        let mut piece = [0; 4096];
+        while tls.read(&mut piece).await? > 0 {}
+        Ok::<_, io::Error>(())
+    };
+    if let Ok(Err(error)) = timeout(LINGER, read).await {
+        tracing::debug!(%error, "a caller's HTTP/2 connection broke off");
+    }
+    // What is acknowledged now is all that will be known.
+    let until = Instant::now() + BEFORE_END;
+    while !progress.has_arrived_whole() && Instant::now() < until {
+        sleep(Duration::from_millis(2)).await;
+    }
+    progress.let_go();
 }
 
 /// One call on one stream.
 async fn call(
     shared: Arc<Shared>,
-    tunnel: Arc<Tunnel>,
+    tunnel: Option<Arc<Tunnel>>,
     request: http::Request<RecvStream>,
     respond: SendResponse<Bytes>,
     progress: Arc<Progress>,
@@ -103,20 +159,27 @@ async fn call(
 ) {
     let (parts, content) = request.into_parts();
     let mut out = Outbound::stream(Stream::new(respond, parts.method.to_string(), progress));
-    let head = request_head(&parts);
-    let framing = framing(&head, &content);
+    let tunnel = tunnel.as_deref();
+    let opens = is_opening(&parts);
+    let connects = parts.method == http::Method::CONNECT && !opens;
+    let head = request_head(&parts, tunnel);
+    let head = if opens { opening(head) } else { head };
+    let raw = opens || connects;
+    let framing = if raw { Ok(Framing::Empty) } else { framing(&head, &content) };
     let fault = if head.fields.iter().count() > head::MAX_FIELDS {
         Some(head::Fault::TooManyFields)
+    } else if length(&head) > head::MAX_BYTES {
+        Some(head::Fault::TooLong)
     } else {
         framing.err()
     };
     let framing = framing.unwrap_or(Framing::Empty);
     let mut job = Job {
         shared: &shared,
-        tunnel: Some(&tunnel),
+        tunnel,
         head,
         framing,
-        incoming: Incoming::stream(content, framing),
+        incoming: if raw { Incoming::tunnel(content) } else { Incoming::stream(content, framing) },
         out: &mut out,
         keep_alive: true,
         known: Known::default(),
@@ -126,6 +189,21 @@ async fn call(
         job.refuse(None, &Refusal::Head(fault)).await
     } else if *shutdown.borrow() {
         job.refuse(None, &Refusal::ShuttingDown).await
+    } else if connects && tunnel.is_none() {
+        match front::open_tunnel(&mut job).await {
+            Ok((authority, identity)) => {
+                let reading = job.incoming.take_rest();
+                drop(job);
+                let carrier = reading.and_then(|reading| out.into_carrier(reading));
+                if let Some(carrier) = carrier {
+                    front::inside(shared, carrier, authority, identity, shutdown).await;
+                }
+                return;
+            }
+            Err(finished) => finished,
+        }
+    } else if control::is_meant(&job.head, tunnel) {
+        control::answer(&mut job).await
     } else {
         job.run().await
     };
@@ -150,15 +228,41 @@ async fn confirm(out: &Outbound, pending: Pending) {
     }
 }
 
+/// Whether the stream asks for a WebSocket (RFC 8441 section 5).
+fn is_opening(parts: &Parts) -> bool {
+    let protocol = parts.extensions.get::<Protocol>();
+    parts.method == http::Method::CONNECT
+        && protocol.is_some_and(|protocol| protocol.as_str() == websocket::PROTOCOL)
+}
+
+/// An extended CONNECT as the upgrade that it stands for: the rest of the crate, policy included,
+/// knows one form.
+fn opening(head: Request) -> Request {
+    let mut lines: Vec<(Vec<u8>, Vec<u8>)> =
+        head.fields.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+    lines.retain(|(name, _)| name != b"sec-websocket-key");
+    let mut add = |name: &str, value: &str| {
+        lines.push((name.as_bytes().to_vec(), value.as_bytes().to_vec()));
+    };
+    add("connection", "Upgrade");
+    add("upgrade", "websocket");
+    if let Some(key) = websocket::key() {
+        add("sec-websocket-key", &key);
+    }
+    Request { method: "GET".to_owned(), fields: lines.into_iter().collect(), ..head }
+}
+
 /// The request as a head of HTTP/1.1: `:authority` is `Host`, cookie crumbs are one line again (RFC
 /// 9113 section 8.2.3).
-fn request_head(parts: &Parts) -> Request {
+fn request_head(parts: &Parts, tunnel: Option<&Tunnel>) -> Request {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let authority = parts.uri.authority().map(http::uri::Authority::as_str);
     let scheme = parts.uri.scheme_str().unwrap_or(Scheme::Https.as_str());
+    let connects = parts.method == http::Method::CONNECT && parts.uri.path_and_query().is_none();
     let target = match authority {
-        // Another scheme than the tunnel's is another target.
-        Some(authority) if scheme != Scheme::Https.as_str() => {
+        Some(authority) if connects => authority.to_owned(),
+        // Another scheme than the tunnel's is another target; without a tunnel all of it is one.
+        Some(authority) if tunnel.is_none() || scheme != Scheme::Https.as_str() => {
             format!("{scheme}://{authority}{path}")
         }
         Some(_) | None => path.to_owned(),
@@ -184,6 +288,12 @@ fn request_head(parts: &Parts) -> Request {
     }
     let fields: Fields = lines.into_iter().collect();
     Request { method: parts.method.to_string(), target, version: Version::Http11, fields }
+}
+
+/// The length that the head would have in HTTP/1.1.
+fn length(head: &Request) -> usize {
+    let fields = head.fields.iter().map(|(name, value)| name.len() + value.len() + 4);
+    head.method.len() + head.target.len() + fields.sum::<usize>()
 }
 
 /// How the content is framed when it goes on.

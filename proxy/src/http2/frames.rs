@@ -8,14 +8,26 @@ pub(crate) enum Seen {
     Headers(u32),
     /// A frame with END_STREAM passed in full.
     EndStream(u32),
+    /// So many bytes of a stream that goes on.
+    Data(u32, u32),
     /// A GOAWAY: the last stream that the peer may have acted on.
     GoAway(u32),
+    /// A frame that neither asks nor carries anything, but costs the one who reads it: a reset, a
+    /// setting or a ping that wants an answer, a priority.
+    Idle,
 }
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
+/// The client's preface (RFC 9113 section 3.4).
+const PREFACE_BYTES: usize = 24;
 
 /// Follows one direction of a connection.
 #[derive(Debug, Default)]
@@ -30,6 +42,11 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
+    /// Follows what a client sends from its first byte on.
+    pub(crate) fn of_client() -> Self {
+        Self { skip: PREFACE_BYTES, ..Self::default() }
+    }
+
     /// Looks at what passed.
     pub(crate) fn see(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Seen)) {
         let skipped = self.skip.min(bytes.len());
@@ -69,15 +86,18 @@ impl Frames {
     }
 
     fn seen(&self) -> Option<Seen> {
-        let [_, _, _, kind, flags, a, b, c, d, e, f, g, h] = self.start;
+        let [x, y, z, kind, flags, a, b, c, d, e, f, g, h] = self.start;
         let id = |bytes| u32::from_be_bytes(bytes) & 0x7fff_ffff;
         match kind {
             DATA | HEADERS if flags & END_STREAM != 0 => Some(Seen::EndStream(id([a, b, c, d]))),
+            DATA => Some(Seen::Data(id([a, b, c, d]), id([0, x, y, z]))),
             HEADERS => Some(Seen::Headers(id([a, b, c, d]))),
             // On a stream it is malformed, and proves nothing (RFC 9113 section 6.8).
             GOAWAY if self.have == 13 && id([a, b, c, d]) == 0 => {
                 Some(Seen::GoAway(id([e, f, g, h])))
             }
+            PRIORITY | RST_STREAM => Some(Seen::Idle),
+            SETTINGS | PING if flags & ACK == 0 => Some(Seen::Idle),
             _ => None,
         }
     }
@@ -108,8 +128,14 @@ mod tests {
         for pace in [1, 2, 7, 9, 13, 100, bytes.len()] {
             let (mut frames, mut seen) = (Frames::default(), Vec::new());
             bytes.chunks(pace).for_each(|piece| frames.see(piece, |one| seen.push(one)));
-            let expected =
-                [Seen::Headers(1), Seen::EndStream(1), Seen::GoAway(5), Seen::EndStream(3)];
+            let expected = [
+                Seen::Idle,
+                Seen::Headers(1),
+                Seen::Data(1, 300),
+                Seen::EndStream(1),
+                Seen::GoAway(5),
+                Seen::EndStream(3),
+            ];
             assert_eq!(seen, expected, "{pace}");
         }
     }

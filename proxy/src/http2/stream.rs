@@ -1,8 +1,11 @@
 //! The answering side of one stream: takes the bytes of HTTP/1.1 responses, sends frames.
 
 use super::progress::Progress;
+use super::raw::{Writing, failed};
 use super::to_map;
 use crate::body::{Decoder, Step};
+use crate::carrier::{self, Carrier};
+use crate::deliver::WRITE_TIMEOUT;
 use crate::head::{self, Fields, Framing, Response};
 use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
@@ -10,11 +13,8 @@ use h2::{Reason, SendStream};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
-
-/// How long the head of a response that is broken off may take to leave.
-const BEGIN: Duration = Duration::from_secs(1);
+use tokio::io::AsyncRead;
+use tokio::time::timeout;
 
 enum State {
     Head,
@@ -30,15 +30,11 @@ pub(crate) struct Stream {
     buffer: BytesMut,
     method: String,
     id: u32,
+    /// How it is broken off.
+    reset: Reason,
+    /// Whether the next head opens what was asked for.
+    opens: bool,
     progress: Arc<Progress>,
-}
-
-fn broken(error: h2::Error) -> io::Error {
-    if error.is_io() {
-        error.into_io().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())
-    } else {
-        io::Error::new(io::ErrorKind::ConnectionReset, error)
-    }
 }
 
 impl Stream {
@@ -51,7 +47,18 @@ impl Stream {
         let id = respond.stream_id().as_u32();
         progress.follow(id);
         let (sending, buffer) = (None, BytesMut::new());
-        Self { respond, sending, state: State::Head, buffer, method, id, progress }
+        let reset = Reason::INTERNAL_ERROR;
+        Self {
+            respond,
+            sending,
+            state: State::Head,
+            buffer,
+            method,
+            id,
+            reset,
+            opens: false,
+            progress,
+        }
     }
 
     /// Sends what the bytes say, as far as they say it; waits for the caller's window.
@@ -88,17 +95,58 @@ impl Stream {
     fn head(&mut self, head: &Response) -> io::Result<()> {
         let fields = to_map(&head.fields).ok_or(io::ErrorKind::InvalidData)?;
         let mut response = http::Response::new(());
-        *response.status_mut() =
-            http::StatusCode::from_u16(head.status).map_err(io::Error::other)?;
+        let opened = self.method == "CONNECT" && (200..300).contains(&head.status);
+        // Whatever it is that was answered, it is not what the stream was to become.
+        let status = if opened && !self.opens { 502 } else { head.status };
+        *response.status_mut() = http::StatusCode::from_u16(status).map_err(io::Error::other)?;
         *response.headers_mut() = fields;
+        if self.opens {
+            return self.open(response);
+        }
         if head.status < 200 {
-            return self.respond.send_informational(response).map_err(broken);
+            return self.respond.send_informational(response).map_err(failed);
         }
         let framing = head::response_framing(head, &self.method).map_err(io::Error::other)?;
         let ended = matches!(framing, Framing::Empty | Framing::Length(0));
-        let sending = self.respond.send_response(response, ended).map_err(broken)?;
+        let sending = self.respond.send_response(response, ended).map_err(failed)?;
         self.sending = Some(sending);
         self.state = if ended { State::Ended } else { State::Content(framing.into()) };
+        Ok(())
+    }
+
+    /// The next head opens what the request asked for.
+    pub(crate) const fn opens(&mut self) {
+        self.opens = true;
+    }
+
+    /// What the opened stream carries from now on, with what comes on it.
+    pub(crate) fn into_carrier(
+        mut self,
+        reading: Box<dyn AsyncRead + Send + Unpin>,
+    ) -> Option<Carrier> {
+        let writing = Writing::new(self.sending.take()?);
+        self.state = State::Ended;
+        let progress = Arc::clone(&self.progress);
+        Some(Carrier::Stream(Box::new(carrier::Stream::new(reading, writing, self.id, progress))))
+    }
+
+    /// Opens what a CONNECT or an extended one asked for: with a 2xx (RFC 8441 section 5), and without the
+    /// answer to a key.
+    fn open(&mut self, mut response: http::Response<()>) -> io::Result<()> {
+        *response.status_mut() = http::StatusCode::OK;
+        response.headers_mut().remove(http::header::SEC_WEBSOCKET_ACCEPT);
+        self.sending = Some(self.respond.send_response(response, false).map_err(failed)?);
+        self.reset = Reason::CANCEL;
+        self.state = State::Content(Decoder::Close);
+        Ok(())
+    }
+
+    /// Ends what was opened, in order.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        if let (State::Content(Decoder::Close), Some(sending)) = (&self.state, &mut self.sending) {
+            sending.send_data(Bytes::new(), true).map_err(failed)?;
+            self.state = State::Ended;
+        }
         Ok(())
     }
 
@@ -108,10 +156,10 @@ impl Stream {
         while !data.is_empty() {
             sending.reserve_capacity(data.len());
             let room = poll_fn(|cx| sending.poll_capacity(cx)).await;
-            let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(broken)?;
+            let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(failed)?;
             let piece = data.split_to(room.min(data.len()));
             if !piece.is_empty() {
-                sending.send_data(piece, last && data.is_empty()).map_err(broken)?;
+                sending.send_data(piece, last && data.is_empty()).map_err(failed)?;
             }
         }
         Ok(())
@@ -127,8 +175,8 @@ impl Stream {
         let sending = self.sending.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         match (last, bare) {
             (true, false) => Ok(()),
-            (true, true) => sending.send_data(Bytes::new(), true).map_err(broken),
-            (false, _) => sending.send_trailers(trailers).map_err(broken),
+            (true, true) => sending.send_data(Bytes::new(), true).map_err(failed),
+            (false, _) => sending.send_trailers(trailers).map_err(failed),
         }
     }
 
@@ -140,12 +188,12 @@ impl Stream {
         self.progress.is_acknowledged(self.id)
     }
 
-    /// Waits, not for long, until the head of the response left: a reset would overtake it.
+    /// Waits until the head of the response left: a reset would overtake it, because the library drops
+    /// what it has not written yet. For a caller that takes nothing, not for ever.
     pub(crate) async fn begun(&self) {
-        let until = Instant::now() + BEGIN;
-        while self.sending.is_some() && !self.progress.has_begun(self.id) && Instant::now() < until
-        {
-            sleep(Duration::from_millis(1)).await;
+        if self.sending.is_some() {
+            // Whether it left in time makes no difference to what follows.
+            drop(timeout(WRITE_TIMEOUT, self.progress.begun(self.id)).await);
         }
     }
 
@@ -154,8 +202,8 @@ impl Stream {
         if !matches!(self.state, State::Ended) {
             self.state = State::Ended;
             match &mut self.sending {
-                Some(sending) => sending.send_reset(Reason::INTERNAL_ERROR),
-                None => self.respond.send_reset(Reason::INTERNAL_ERROR),
+                Some(sending) => sending.send_reset(self.reset),
+                None => self.respond.send_reset(self.reset),
             }
         }
     }

@@ -58,6 +58,8 @@ pub(crate) enum Error {
     Resolve {
         /// The name of the code.
         rcode: Option<&'static str>,
+        /// The code of the extended error (RFC 8914).
+        info_code: Option<u16>,
     },
     /// The resolver did not answer.
     #[error("the resolver did not answer in time")]
@@ -80,6 +82,9 @@ pub(crate) enum Error {
     /// The origin speaks no version of HTTP that was offered.
     #[error("the origin speaks no version of HTTP that was offered")]
     NoProtocol,
+    /// The origin speaks HTTP/2 alone, and takes no WebSocket over it.
+    #[error("the origin speaks HTTP/2 alone and takes no WebSocket over it")]
+    NoWebSocket,
     /// The handshake failed.
     #[error("the TLS handshake failed ({cause})")]
     Tls {
@@ -120,6 +125,7 @@ impl Error {
             Self::Timeout => backoff(Code::ConnectionTimeout),
             Self::Broken(_) => backoff(Code::ConnectionTerminated),
             Self::NoProtocol => correct(Code::TlsAlertReceived),
+            Self::NoWebSocket => correct(Code::UnsupportedAction),
             Self::Tls { code, .. } => correct(*code),
             Self::Trust(_) => correct(Code::TlsCertificateError),
             Self::Refused { status: 429 | 500.., .. } => backoff(Code::ProxyTunnelRefused),
@@ -131,8 +137,9 @@ impl Error {
     /// The name of the cause in records.
     fn cause(&self) -> String {
         match self {
-            Self::Resolve { rcode } => {
-                rcode.map_or("DNS_ERROR".to_owned(), |rcode| format!("DNS_{rcode}"))
+            Self::Resolve { rcode, info_code } => {
+                let name = rcode.map_or("DNS_ERROR".to_owned(), |rcode| format!("DNS_{rcode}"));
+                info_code.map_or(name.clone(), |code| format!("{name}_{code}"))
             }
             Self::ResolveTimeout => "DNS_TIMEOUT".to_owned(),
             Self::NotFound => "NAME_NOT_FOUND".to_owned(),
@@ -140,6 +147,7 @@ impl Error {
             Self::Connect(error) | Self::Broken(error) => errno(error),
             Self::Timeout => "ETIMEDOUT".to_owned(),
             Self::NoProtocol => "ALERT_NO_APPLICATION_PROTOCOL".to_owned(),
+            Self::NoWebSocket => "NO_EXTENDED_CONNECT".to_owned(),
             Self::Tls { cause, .. } => cause.clone(),
             Self::Trust(_) => "TRUST_UNREADABLE".to_owned(),
             Self::Refused { status, .. } => format!("PROXY_HTTP_{status}"),
@@ -157,14 +165,15 @@ fn connect_code(error: &io::Error) -> Code {
         }
         io::ErrorKind::TimedOut => Code::ConnectionTimeout,
         // Out of descriptors is our own lack.
-        _ if error.raw_os_error().is_some_and(is_out_of_descriptors) => Code::InternalError,
+        _ if is_out_of_descriptors(error) => Code::InternalError,
         _ => Code::ConnectionTerminated,
     }
 }
 
-fn is_out_of_descriptors(errno: i32) -> bool {
-    let errno = rustix::io::Errno::from_raw_os_error(errno);
-    errno == rustix::io::Errno::MFILE || errno == rustix::io::Errno::NFILE
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// A name of an I/O error for records.

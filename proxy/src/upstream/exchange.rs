@@ -8,11 +8,11 @@
 //! proof that the dispatch is durable, by value (contract D-1), and a proof is good for one
 //! exchange (contract D-7). There is no resend, no retry and no redirect in here.
 
-use super::http2;
-use crate::body::{self, Decoder, Step};
+use super::{http1, http2};
+use crate::body;
 use crate::head::{self, Fields, Framing};
-use crate::stream::Shared;
-use bytes::{Bytes, BytesMut};
+use crate::websocket::Opening;
+use bytes::Bytes;
 use journal::Dispatched;
 use journal::contract::{Completion, PeerIdentity};
 use std::io;
@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::Context;
 use std::time::Instant;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use zeroize::Zeroizing;
@@ -124,6 +124,14 @@ impl Idle {
         Ok(Self { transport, ..self })
     }
 
+    /// Whether the connection can become a WebSocket; asks the origin, if it has to.
+    pub(crate) async fn carries_websockets(&self) -> bool {
+        match &self.transport {
+            Transport::Wire(_) => true,
+            Transport::Streams(connection) => connection.carries_websockets().await,
+        }
+    }
+
     /// Whether the connection can carry a request of this head.
     pub(crate) fn can_carry(&self, head: &[u8]) -> bool {
         self.streams().is_none() || http2::can_carry(head)
@@ -159,11 +167,8 @@ impl Idle {
                 (Sender::Stream(sender), receiver)
             }
             Transport::Wire(wire) => {
-                let wire = Shared::new(wire);
-                let sender =
-                    WireSender { wire: wire.clone(), chunked: false, left: 0, ended: false };
-                let (buffer, decoder) = (BytesMut::new(), Decoder::Empty);
-                let side = Side::Wire(WireReceiver { wire, buffer, decoder, keep: false });
+                let (sender, receiver) = http1::exchange(wire);
+                let side = Side::Wire(receiver);
                 (Sender::Wire(sender), Receiver { side, peer: self.peer, interim: 0 })
             }
         }
@@ -172,7 +177,7 @@ impl Idle {
 
 /// Sends the one request of an exchange.
 pub(crate) enum Sender {
-    Wire(WireSender),
+    Wire(http1::Sender),
     Stream(http2::Sender),
 }
 
@@ -216,7 +221,7 @@ pub(crate) struct Receiver {
 }
 
 enum Side {
-    Wire(WireReceiver),
+    Wire(http1::Receiver),
     Stream(http2::Receiver),
 }
 
@@ -224,7 +229,7 @@ impl Receiver {
     /// Whether any byte of a response is there.
     pub(crate) fn has_bytes(&self) -> bool {
         match &self.side {
-            Side::Wire(receiver) => !receiver.buffer.is_empty(),
+            Side::Wire(receiver) => receiver.has_bytes(),
             Side::Stream(_) => false,
         }
     }
@@ -237,12 +242,16 @@ impl Receiver {
         }
     }
 
-    /// Reads the next response head; `method` decides the framing of a final one, `upgrade` whether
-    /// a WebSocket was asked for. Cancel-safe.
-    pub(crate) async fn head(&mut self, method: &str, upgrade: bool) -> Result<Received, Error> {
+    /// Reads the next response head; `method` decides the framing of a final one, `opening` whether
+    /// a WebSocket begins. Cancel-safe.
+    pub(crate) async fn head(
+        &mut self,
+        method: &str,
+        opening: Option<&Opening>,
+    ) -> Result<Received, Error> {
         let received = match &mut self.side {
-            Side::Wire(receiver) => receiver.head(method, upgrade).await?,
-            Side::Stream(receiver) => receiver.head().await?,
+            Side::Wire(receiver) => receiver.head(method, opening).await?,
+            Side::Stream(receiver) => receiver.head(opening).await?,
         };
         if matches!(received, Received::Interim(_)) {
             self.interim += 1;
@@ -259,89 +268,6 @@ impl Receiver {
             Side::Wire(receiver) => receiver.next().await,
             Side::Stream(receiver) => receiver.next().await,
         }
-    }
-}
-
-/// Sends on a connection of HTTP/1.1.
-pub(crate) struct WireSender {
-    wire: Shared<Wire>,
-    chunked: bool,
-    left: u64,
-    ended: bool,
-}
-
-impl WireSender {
-    async fn head(
-        &mut self,
-        mut head: Zeroizing<Vec<u8>>,
-        framing: Framing,
-        content: &[Bytes],
-    ) -> io::Result<()> {
-        match framing {
-            Framing::Empty | Framing::Close => {}
-            Framing::Length(length) => self.left = length,
-            Framing::Chunked => self.chunked = true,
-        }
-        // One write for what is small; the buffer must not grow, or it would leave copies behind.
-        let mut rest = content;
-        if !self.chunked
-            && let [first, more @ ..] = content
-            && first.len() <= head.capacity() - head.len()
-        {
-            self.count(first.len())?;
-            head.extend_from_slice(first);
-            rest = more;
-        }
-        self.wire.write_all(&head).await?;
-        drop(head);
-        for piece in rest {
-            self.write(piece).await?;
-        }
-        self.wire.flush().await
-    }
-
-    fn count(&mut self, length: usize) -> io::Result<()> {
-        // A body byte too many would be read as the next request.
-        self.left = self.left.checked_sub(length as u64).ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(())
-    }
-
-    async fn write(&mut self, piece: &[u8]) -> io::Result<()> {
-        if piece.is_empty() {
-            return Ok(());
-        }
-        if self.chunked {
-            self.wire.write_all(format!("{:x}\r\n", piece.len()).as_bytes()).await?;
-            self.wire.write_all(piece).await?;
-            self.wire.write_all(b"\r\n").await
-        } else {
-            self.count(piece.len())?;
-            self.wire.write_all(piece).await
-        }
-    }
-
-    async fn content(&mut self, piece: &[u8]) -> io::Result<()> {
-        self.write(piece).await?;
-        self.wire.flush().await
-    }
-
-    /// `trailers`: only chunks have room for them.
-    async fn finish(&mut self, trailers: &Fields) -> io::Result<()> {
-        if self.chunked {
-            let mut last = b"0\r\n".to_vec();
-            for (name, value) in trailers.iter() {
-                for part in [name, b": ", value, b"\r\n"] {
-                    last.extend_from_slice(part);
-                }
-            }
-            last.extend_from_slice(b"\r\n");
-            self.wire.write_all(&last).await?;
-            self.wire.flush().await?;
-        } else if self.left != 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        self.ended = true;
-        Ok(())
     }
 }
 
@@ -411,110 +337,41 @@ pub(crate) enum Piece {
     End(Completion, Fields),
 }
 
-/// Receives on a connection of HTTP/1.1.
-struct WireReceiver {
-    wire: Shared<Wire>,
-    buffer: BytesMut,
-    decoder: Decoder,
-    keep: bool,
+/// A connection that stopped carrying exchanges.
+pub(crate) struct Opened {
+    pub(crate) reader: Box<dyn AsyncRead + Send + Unpin>,
+    pub(crate) writer: Box<dyn AsyncWrite + Send + Unpin>,
+    /// What came on it already.
+    pub(crate) early: Bytes,
 }
 
-impl WireReceiver {
-    async fn fill(&mut self) -> Result<(), Error> {
-        self.buffer.reserve(16 * 1024);
-        match self.wire.read_buf(&mut self.buffer).await {
-            Ok(0) => Err(Error::Closed),
-            Ok(_) => Ok(()),
-            Err(error) => Err(Error::Io(error)),
+/// What a WebSocket passes through after its opening.
+pub(crate) fn into_upgraded(sender: Sender, receiver: Receiver) -> Option<Opened> {
+    match (sender, receiver.side) {
+        (Sender::Wire(sender), Side::Wire(receiver)) => {
+            drop(sender);
+            let (wire, early) = receiver.into_rest();
+            Some(Opened { reader: Box::new(wire.clone()), writer: Box::new(wire), early })
         }
-    }
-
-    async fn head(&mut self, method: &str, upgrade: bool) -> Result<Received, Error> {
-        let head = self.one_head().await?;
-        match head.status {
-            101 => {
-                let switched = head.fields.has_member("connection", "upgrade")
-                    && head.fields.has_member("upgrade", "websocket");
-                if upgrade && switched {
-                    Ok(Received::Switched(head))
-                } else {
-                    Err(Error::Switched)
-                }
-            }
-            100..=199 => Ok(Received::Interim(head)),
-            _ => {
-                let framing = head::response_framing(&head, method).map_err(Error::Head)?;
-                self.decoder = framing.into();
-                self.keep = framing != Framing::Close && keeps_alive(&head);
-                Ok(Received::Final(head))
-            }
+        (Sender::Stream(sender), Side::Stream(receiver)) => {
+            let (reader, writer) = http2::into_rest(sender, receiver)?;
+            let early = Bytes::new();
+            Some(Opened { reader: Box::new(reader), writer: Box::new(writer), early })
         }
-    }
-
-    async fn one_head(&mut self) -> Result<head::Response, Error> {
-        let mut searched = 0;
-        loop {
-            match head::find_end(&self.buffer, &mut searched) {
-                Some(Ok(end)) => {
-                    let head = self.buffer.split_to(end).freeze();
-                    return head::response(&head).map_err(Error::Head);
-                }
-                Some(Err(fault)) => return Err(Error::Head(fault)),
-                None => self.fill().await?,
-            }
-        }
-    }
-
-    async fn next(&mut self) -> Result<Piece, Error> {
-        loop {
-            match self.decoder.step(&mut self.buffer).map_err(Error::Content)? {
-                Step::Data(data) => return Ok(Piece::Data(data)),
-                Step::End(completion, trailers) => return Ok(Piece::End(completion, trailers)),
-                Step::More => match self.fill().await {
-                    // TLS without close_notify is an error of its own, so this end is orderly.
-                    Err(Error::Closed) if self.decoder == Decoder::Close => {
-                        self.decoder = Decoder::Done;
-                        return Ok(Piece::End(Completion::CloseDelimited, Fields::default()));
-                    }
-                    filled => filled?,
-                },
-            }
-        }
-    }
-}
-
-/// The connection after an upgrade, and what came on it already. None: it carries streams.
-pub(crate) fn into_upgraded(sender: Sender, receiver: Receiver) -> Option<(Shared<Wire>, Bytes)> {
-    drop(sender);
-    match receiver.side {
-        Side::Wire(receiver) => Some((receiver.wire, receiver.buffer.freeze())),
-        Side::Stream(_) => None,
+        (Sender::Wire(_), Side::Stream(_)) | (Sender::Stream(_), Side::Wire(_)) => None,
     }
 }
 
 /// The connection of a tunnel that nobody looks into. It carries no exchange.
-pub(crate) fn into_tunnel(idle: Idle, proof: Dispatched) -> Option<Shared<Wire>> {
+pub(crate) fn into_tunnel(idle: Idle, proof: Dispatched) -> Option<Opened> {
     let (sender, receiver) = idle.dispatch(proof);
-    into_upgraded(sender, receiver).map(|(wire, _)| wire)
-}
-
-fn keeps_alive(head: &head::Response) -> bool {
-    match head.version {
-        head::Version::Http11 => !head.fields.has_member("connection", "close"),
-        head::Version::Http10 => head.fields.has_member("connection", "keep-alive"),
-    }
+    into_upgraded(sender, receiver)
 }
 
 /// The connection after a complete exchange, if it may carry another one. One that carries many needs
 /// no giving back.
 pub(crate) fn rejoin(sender: Sender, receiver: Receiver) -> Option<Idle> {
     let (Sender::Wire(sender), Side::Wire(side)) = (sender, receiver.side) else { return None };
-    let sound = sender.ended && side.keep && side.decoder == Decoder::Done;
-    // Bytes beyond the response would be taken for the next one's.
-    if !sound || !side.buffer.is_empty() {
-        return None;
-    }
-    drop(sender);
-    let wire = side.wire.into_inner()?;
+    let wire = http1::rejoin(sender, side)?;
     Some(Idle::new(wire, Peer { reused: true, ..receiver.peer }))
 }

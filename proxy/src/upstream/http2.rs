@@ -6,10 +6,14 @@
 use super::exchange::{Error, Peer, Piece, Received, Wire};
 use crate::head::{self, Fields, Framing, Version};
 use crate::http2::frames::{Frames, Seen};
+use crate::http2::raw::{Reading, Writing, failed};
 use crate::http2::{from_map, to_map};
+use crate::request::is_upgrade;
+use crate::websocket::{self, Opening};
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
-use h2::{Reason, RecvStream, SendStream};
+use h2::ext::Protocol;
+use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
 use journal::contract::Completion;
 use std::future::{Future as _, poll_fn};
 use std::io;
@@ -18,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 use zeroize::Zeroizing;
 
 /// Bytes a stream, and a connection, may have on the way to us.
@@ -47,6 +51,8 @@ pub(crate) struct Connection {
     send: SendRequest<Bytes>,
     peer: Peer,
     facts: Arc<Facts>,
+    /// Asks whether the origin's settings are here; taken by the first who does.
+    ping: Arc<Mutex<Option<PingPong>>>,
 }
 
 impl Connection {
@@ -60,7 +66,8 @@ impl Connection {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX));
-        let (send, connection) = builder.handshake(watched).await.map_err(io::Error::other)?;
+        let (send, mut connection) = builder.handshake(watched).await.map_err(io::Error::other)?;
+        let ping = Arc::new(Mutex::new(connection.ping_pong()));
         let ended = Arc::clone(&facts);
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -68,7 +75,7 @@ impl Connection {
             }
             ended.closed.store(true, Ordering::Release);
         });
-        Ok(Self { send, peer, facts })
+        Ok(Self { send, peer, facts, ping })
     }
 
     pub(super) const fn peer(&self) -> &Peer {
@@ -88,10 +95,23 @@ impl Connection {
         Ok(Self { send, ..self })
     }
 
+    /// Whether the origin takes an extended CONNECT (RFC 8441 section 3). Its settings come before its
+    /// answer to a ping does.
+    pub(super) async fn carries_websockets(&self) -> bool {
+        let mut ping = self.ping.lock().await;
+        if let Some(asking) = ping.as_mut()
+            && asking.ping(Ping::opaque()).await.is_ok()
+        {
+            *ping = None;
+        }
+        self.send.is_extended_connect_protocol_enabled()
+    }
+
     /// The two sides of an exchange; the caller has given up its proof.
     pub(super) fn exchange(self) -> (Sender, Receiver) {
         let (tell, told) = oneshot::channel();
-        let sender = Sender { send: Some(self.send), stream: None, tell: Some(tell) };
+        let sender =
+            Sender { send: Some(self.send), stream: None, opening: false, tell: Some(tell) };
         let receiver =
             Receiver { told: Some(told), response: None, body: None, id: 0, facts: self.facts };
         (sender, receiver)
@@ -147,11 +167,14 @@ impl AsyncWrite for Watched {
 pub(crate) struct Sender {
     send: Option<SendRequest<Bytes>>,
     stream: Option<SendStream<Bytes>>,
+    /// Whether the stream stays open behind the request: it asks for a WebSocket.
+    opening: bool,
     tell: Option<oneshot::Sender<ResponseFuture>>,
 }
 
-/// The request of HTTP/1.1 as HTTP/2 has it. Values are marked so that no table keeps them.
-fn request(head: &[u8]) -> io::Result<http::Request<()>> {
+/// The request of HTTP/1.1 as HTTP/2 has it, and whether it asks for a WebSocket: then it is an
+/// extended CONNECT (RFC 8441 section 4). Values are marked so that no table keeps them.
+fn request(head: &[u8]) -> io::Result<(http::Request<()>, bool)> {
     // A copy that the library keeps until it has sent it.
     let head = head::request(&Bytes::copy_from_slice(head)).map_err(io::Error::other)?;
     let authority = head.fields.first("host").unwrap_or_default();
@@ -164,26 +187,26 @@ fn request(head: &[u8]) -> io::Result<http::Request<()>> {
     let mut fields = to_map(&head.fields).ok_or(io::ErrorKind::InvalidData)?;
     fields.remove(http::header::HOST);
     fields.values_mut().for_each(|value| value.set_sensitive(true));
+    let opening = is_upgrade(&head);
+    if opening {
+        fields.remove(http::header::SEC_WEBSOCKET_KEY);
+    }
     let mut request = http::Request::builder()
-        .method(head.method.as_str())
+        .method(if opening { "CONNECT" } else { head.method.as_str() })
         .uri(uri)
         .version(http::Version::HTTP_2)
         .body(())
         .map_err(io::Error::other)?;
     *request.headers_mut() = fields;
-    Ok(request)
+    if opening {
+        request.extensions_mut().insert(Protocol::from_static(websocket::PROTOCOL));
+    }
+    Ok((request, opening))
 }
 
 /// Whether frames can carry the request.
 pub(super) fn can_carry(head: &[u8]) -> bool {
     request(head).is_ok()
-}
-
-fn failed(error: h2::Error) -> io::Error {
-    if error.is_io() {
-        return error.into_io().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into());
-    }
-    io::Error::new(io::ErrorKind::ConnectionReset, error)
 }
 
 impl Sender {
@@ -193,9 +216,10 @@ impl Sender {
         framing: Framing,
         content: &[Bytes],
     ) -> io::Result<()> {
-        let request = request(&head)?;
+        let (request, opening) = request(&head)?;
         drop(head);
-        let ended = matches!(framing, Framing::Empty | Framing::Length(0));
+        self.opening = opening;
+        let ended = matches!(framing, Framing::Empty | Framing::Length(0)) && !opening;
         let mut send = self.send.take().ok_or(io::ErrorKind::NotConnected)?;
         let (response, stream) = send.send_request(request, ended).map_err(failed)?;
         self.stream = (!ended).then_some(stream);
@@ -225,6 +249,9 @@ impl Sender {
     }
 
     pub(super) fn finish(&mut self, trailers: &Fields) -> io::Result<()> {
+        if self.opening {
+            return Ok(());
+        }
         let Some(stream) = self.stream.as_mut() else { return Ok(()) };
         let trailers = to_map(trailers).ok_or(io::ErrorKind::InvalidData)?;
         if trailers.is_empty() {
@@ -233,6 +260,23 @@ impl Sender {
             stream.send_trailers(trailers).map_err(failed)
         }
     }
+}
+
+/// The response that opens a WebSocket as a caller of HTTP/1.1 expects it: with the answer to its
+/// key, which an origin of HTTP/2 never saw.
+fn with_accept(head: head::Response, opening: &Opening) -> head::Response {
+    let mut fields: Vec<(Vec<u8>, Vec<u8>)> =
+        head.fields.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+    fields.retain(|(name, _)| name != b"sec-websocket-accept");
+    if let Some(accept) = &opening.accept {
+        fields.push((b"Sec-WebSocket-Accept".to_vec(), accept.as_bytes().to_vec()));
+    }
+    head::Response { fields: fields.into_iter().collect(), ..head }
+}
+
+/// The stream behind the opening of a WebSocket.
+pub(super) fn into_rest(sender: Sender, receiver: Receiver) -> Option<(Reading, Writing)> {
+    Some((Reading::new(receiver.body?), Writing::new(sender.stream?)))
 }
 
 /// Receives the one response of an exchange.
@@ -270,7 +314,7 @@ impl Receiver {
     }
 
     /// Cancel-safe.
-    pub(super) async fn head(&mut self) -> Result<Received, Error> {
+    pub(super) async fn head(&mut self, opening: Option<&Opening>) -> Result<Received, Error> {
         if let Some(told) = &mut self.told {
             let response = told.await.map_err(|_| Error::Closed)?;
             self.told = None;
@@ -304,6 +348,9 @@ impl Receiver {
         }
         self.response = None;
         self.body = body;
+        if let Some(opening) = opening.filter(|_| (200..300).contains(&head.status)) {
+            return Ok(Received::Switched(with_accept(head, opening)));
+        }
         Ok(Received::Final(head))
     }
 

@@ -80,19 +80,21 @@ pub(crate) async fn connect(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
 
-    /// A closed port of an address of loopback.
-    async fn closed() -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
-        listener.local_addr().expect("address")
+    /// A port that refuses, and what keeps it from others: bound, and not listened on.
+    fn refusing() -> (TcpSocket, SocketAddr) {
+        let socket = TcpSocket::new_v4().expect("socket");
+        socket.bind("127.0.0.1:0".parse().expect("address")).expect("bound");
+        let address = socket.local_addr().expect("address");
+        (socket, address)
     }
 
     /// C-4: a refused address gives way at once; each try is told.
     #[tokio::test]
     async fn c_4_the_next_address_follows_a_failure() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
-        let (closed, good) = (closed().await, listener.local_addr().expect("address"));
+        let ((_held, closed), good) = (refusing(), listener.local_addr().expect("address"));
         let mut addresses = VecDeque::from([closed, good]);
         let mut told = Vec::new();
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -108,7 +110,8 @@ mod tests {
     #[tokio::test]
     async fn c_4_the_last_failure_ends_it() {
         let deadline = Instant::now() + Duration::from_secs(3600);
-        let mut addresses = VecDeque::from([closed().await]);
+        let (_held, closed) = refusing();
+        let mut addresses = VecDeque::from([closed]);
         let ended = connect(&mut addresses, deadline, |_, _| {});
         let ended = tokio::time::timeout(Duration::from_secs(20), ended).await;
         assert!(ended.expect("at once").is_none());
@@ -118,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn c_4_a_silent_address_is_overtaken() {
         // A full backlog answers nothing: the first packets of further connections are dropped.
-        let socket = tokio::net::TcpSocket::new_v4().expect("socket");
+        let socket = TcpSocket::new_v4().expect("socket");
         socket.bind("127.0.0.1:0".parse().expect("address")).expect("bound");
         let full = socket.listen(0).expect("listener");
         let silent = full.local_addr().expect("address");

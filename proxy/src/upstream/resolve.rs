@@ -5,12 +5,12 @@
 //! sources of the name service switch (mDNS, LDAP) do not.
 
 use super::dial::Error;
+use super::extended::{Heard, Provider};
+use hickory_resolver::Resolver;
 use hickory_resolver::config::{NameServerConfig, ResolverConfig};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{RData, RecordType};
-use hickory_resolver::{Resolver, TokioResolver};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -24,19 +24,21 @@ const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
 
 /// The resolver.
 pub(crate) struct Names {
-    resolver: Option<TokioResolver>,
+    resolver: Option<Resolver<Provider>>,
+    heard: Heard,
 }
 
 impl Names {
     /// Asks these servers; none: those of the system.
     pub(crate) fn new(servers: &[SocketAddr]) -> Self {
-        let provider = TokioRuntimeProvider::default();
+        let heard = Heard::default();
+        let provider = Provider::new(heard.clone());
         let mut builder = if servers.is_empty() {
             match Resolver::builder(provider) {
                 Ok(builder) => builder,
                 Err(error) => {
                     tracing::warn!(%error, "the system's resolver settings can't be read");
-                    return Self { resolver: None };
+                    return Self { resolver: None, heard };
                 }
             }
         } else {
@@ -52,10 +54,10 @@ impl Names {
         options.timeout = QUESTION;
         options.attempts = 2;
         match builder.build() {
-            Ok(resolver) => Self { resolver: Some(resolver) },
+            Ok(resolver) => Self { resolver: Some(resolver), heard },
             Err(error) => {
                 tracing::warn!(%error, "the resolver could not be built");
-                Self { resolver: None }
+                Self { resolver: None, heard }
             }
         }
     }
@@ -68,24 +70,32 @@ impl Names {
         deadline: Instant,
     ) -> Result<Vec<IpAddr>, Error> {
         let Some(resolver) = &self.resolver else {
-            return Err(Error::Resolve { rcode: None });
+            return Err(Error::Resolve { rcode: None, info_code: None });
         };
         let until = deadline.min(Instant::now() + LIMIT);
         let both =
             both(lookup(resolver, name, RecordType::AAAA), lookup(resolver, name, RecordType::A));
         let (six, four) = timeout_at(until, both).await.map_err(|_| Error::ResolveTimeout)?;
-        match (six, four) {
-            (Ok(six), Ok(four)) if six.is_empty() && four.is_empty() => Err(Error::NotFound),
-            (Ok(six), Ok(four)) => Ok(in_turn(six, four)),
-            (Ok(some), Err(_)) | (Err(_), Ok(some)) if !some.is_empty() => Ok(some),
-            // An answer of one family that there is none, and none of the other.
-            (Ok(_), Err(error)) | (Err(error), Ok(_)) => Err(error),
-            (Err(Error::NotFound), Err(error)) | (Err(error), Err(_)) => Err(error),
-        }
+        joined(six, four).map_err(|error| {
+            let Error::Resolve { rcode, .. } = error else { return error };
+            Error::Resolve { rcode, info_code: self.heard.take(name) }
+        })
     }
 }
 
 type Answer = Result<Vec<IpAddr>, Error>;
+
+/// What both families' answers say together.
+fn joined(six: Answer, four: Answer) -> Answer {
+    match (six, four) {
+        (Ok(six), Ok(four)) if six.is_empty() && four.is_empty() => Err(Error::NotFound),
+        (Ok(six), Ok(four)) => Ok(in_turn(six, four)),
+        (Ok(some), Err(_)) | (Err(_), Ok(some)) if !some.is_empty() => Ok(some),
+        // An answer of one family that there is none, and none of the other.
+        (Ok(_), Err(error)) | (Err(error), Ok(_)) => Err(error),
+        (Err(Error::NotFound), Err(error)) | (Err(error), Err(_)) => Err(error),
+    }
+}
 
 /// Both answers, without a long wait for the second one once the first one holds addresses.
 async fn both(
@@ -112,7 +122,7 @@ async fn second(first: &Answer, other: impl Future<Output = Answer>) -> Answer {
     other.await
 }
 
-async fn lookup(resolver: &TokioResolver, name: &str, kind: RecordType) -> Answer {
+async fn lookup(resolver: &Resolver<Provider>, name: &str, kind: RecordType) -> Answer {
     match resolver.lookup(name, kind).await {
         Ok(lookup) => Ok(lookup.answers().iter().filter_map(|r| address(&r.data)).collect()),
         Err(error) => refused(&error),
@@ -136,13 +146,13 @@ fn refused(error: &NetError) -> Answer {
         NetError::Dns(DnsError::NoRecordsFound(none)) => match none.response_code {
             ResponseCode::NoError => Ok(Vec::new()),
             ResponseCode::NXDomain => Err(Error::NotFound),
-            code => Err(Error::Resolve { rcode: Some(rcode(code)) }),
+            code => Err(Error::Resolve { rcode: Some(rcode(code)), info_code: None }),
         },
         NetError::Dns(DnsError::ResponseCode(ResponseCode::NXDomain)) => Err(Error::NotFound),
         NetError::Dns(DnsError::ResponseCode(code)) => {
-            Err(Error::Resolve { rcode: Some(rcode(*code)) })
+            Err(Error::Resolve { rcode: Some(rcode(*code)), info_code: None })
         }
-        _ => Err(Error::Resolve { rcode: None }),
+        _ => Err(Error::Resolve { rcode: None, info_code: None }),
     }
 }
 

@@ -12,6 +12,8 @@ pub enum Known {
     Addresses(Vec<(Vec<Ipv4Addr>, Vec<Ipv6Addr>)>),
     /// A response code.
     Code(u8),
+    /// A response code, and an extended error (RFC 8914) for who asks by EDNS.
+    Extended(u8, u16),
     Silent,
 }
 
@@ -43,7 +45,7 @@ impl Dns {
                 {
                     lists.remove(0);
                 }
-                if let Some(answer) = answer(&buffer[..end], kind, &known) {
+                if let Some(answer) = answer(&buffer[..end], kind, &known, buffer[11] > 0) {
                     socket.send_to(&answer, from).await.expect("answer");
                 }
             }
@@ -68,10 +70,11 @@ fn question(message: &[u8]) -> (String, u16, usize) {
     (labels.join("."), u16::from_be_bytes([message[at + 1], message[at + 2]]), at + 5)
 }
 
-fn answer(asked: &[u8], kind: u16, known: &Known) -> Option<Vec<u8>> {
+/// `edns`: the question has an OPT record.
+fn answer(asked: &[u8], kind: u16, known: &Known, edns: bool) -> Option<Vec<u8>> {
     let (code, records): (u8, Vec<Vec<u8>>) = match known {
         Known::Silent => return None,
-        Known::Code(code) => (*code, Vec::new()),
+        Known::Code(code) | Known::Extended(code, _) => (*code, Vec::new()),
         Known::Addresses(lists) => {
             let (four, six) = &lists[0];
             let of_kind = match kind {
@@ -91,6 +94,15 @@ fn answer(asked: &[u8], kind: u16, known: &Known) -> Option<Vec<u8>> {
         out.extend(kind.to_be_bytes());
         out.extend([0, 1, 0, 0, 0, 0, 0, u8::try_from(data.len()).expect("short")]);
         out.extend(data);
+    }
+    if let Known::Extended(_, code) = known
+        && edns
+    {
+        out[11] = 1;
+        // OPT of the root, 1232 bytes of UDP, no flags; option 15 with a text.
+        out.extend([0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 10, 0, 15, 0, 6]);
+        out.extend(code.to_be_bytes());
+        out.extend(b"text");
     }
     Some(out)
 }

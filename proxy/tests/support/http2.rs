@@ -34,11 +34,16 @@ pub struct Http2Origin {
 impl Http2Origin {
     /// An origin for `127.0.0.1` that speaks these protocols; `http/1.1` as [`super::Origin`] does.
     pub async fn start(directory: &Path, protocols: &[&[u8]]) -> Self {
+        Self::with(directory, protocols, false).await
+    }
+
+    /// As [`Self::start`]; `connects`: it takes an extended CONNECT.
+    pub async fn with(directory: &Path, protocols: &[&[u8]], connects: bool) -> Self {
         let (config, ca_file) = identity(directory, protocols);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
         let address = listener.local_addr().expect("address");
         let (seen, http11) = (Arc::default(), Arc::default());
-        tokio::spawn(accept(listener, config, Arc::clone(&seen), Arc::clone(&http11)));
+        tokio::spawn(accept(listener, config, connects, Arc::clone(&seen), Arc::clone(&http11)));
         Self { address, ca_file, seen, http11 }
     }
 
@@ -88,6 +93,7 @@ pub fn identity(directory: &Path, protocols: &[&[u8]]) -> (Arc<rustls::ServerCon
 async fn accept(
     listener: TcpListener,
     config: Arc<rustls::ServerConfig>,
+    connects: bool,
     shared: Arc<Mutex<Seen>>,
     http11: Arc<Mutex<super::origin::Seen>>,
 ) {
@@ -104,7 +110,11 @@ async fn accept(
                 return super::origin::connection(tls, &http11, &gate).await;
             }
             seen.lock().expect("lock").connections += 1;
-            let Ok(mut connection) = h2::server::handshake(tls).await else { return };
+            let mut builder = h2::server::Builder::new();
+            if connects {
+                builder.enable_connect_protocol();
+            }
+            let Ok(mut connection) = builder.handshake(tls).await else { return };
             while let Some(Ok((request, respond))) = connection.accept().await {
                 let path = request.uri().path().to_owned();
                 *seen.lock().expect("lock").effects.entry(path.clone()).or_default() += 1;
@@ -127,11 +137,18 @@ async fn stream(
 ) {
     let (parts, mut body) = request.into_parts();
     let path = parts.uri.path().trim_start_matches("/with-credential").to_owned();
+    if path == "/hang" {
+        return std::future::pending().await;
+    }
     if path == "/refuse" {
         return respond.send_reset(Reason::REFUSED_STREAM);
     }
     if path == "/http11" {
         return respond.send_reset(Reason::HTTP_1_1_REQUIRED);
+    }
+    if parts.extensions.get::<h2::ext::Protocol>().is_some() {
+        seen.lock().expect("lock").heads.push(parts);
+        return websocket(&path, body, respond).await;
     }
     let mut content = Vec::new();
     while let Some(Ok(piece)) = body.data().await {
@@ -176,6 +193,31 @@ async fn stream(
         }
         None => {}
     }
+}
+
+/// Opens, says "early" and echoes; `/status/...` refuses, `/websocket-reset` breaks off at the first
+/// piece.
+async fn websocket(path: &str, mut body: h2::RecvStream, mut respond: SendResponse<Bytes>) {
+    let status: u16 = path.strip_prefix("/status/").map_or(200, |code| code.parse().expect("code"));
+    let response = Response::builder().status(status).body(()).expect("response");
+    let mut sending = respond.send_response(response, false).expect("sent");
+    if status != 200 {
+        return sending.send_data(Bytes::from_static(b"body"), true).expect("data");
+    }
+    sending.send_data(Bytes::from_static(b"early"), false).expect("data");
+    while let Some(Ok(mut piece)) = body.data().await {
+        body.flow_control().release_capacity(piece.len()).expect("release");
+        if path == "/websocket-reset" {
+            return sending.send_reset(Reason::CANCEL);
+        }
+        while !piece.is_empty() {
+            sending.reserve_capacity(piece.len());
+            let room = std::future::poll_fn(|cx| sending.poll_capacity(cx)).await;
+            let Some(Ok(room)) = room else { return };
+            drop(sending.send_data(piece.split_to(room.min(piece.len())), false));
+        }
+    }
+    drop(sending.send_data(Bytes::new(), true));
 }
 
 pub struct Answer {

@@ -286,3 +286,11 @@ impl World {
         self.shutdown.send(true).expect("served");
     }
 }
+
+/// A port that refuses connections, and what keeps it from others: bound, and not listened on.
+pub fn refusing() -> (tokio::net::TcpSocket, SocketAddr) {
+    let socket = tokio::net::TcpSocket::new_v4().expect("socket");
+    socket.bind("127.0.0.1:0".parse().expect("address")).expect("bound");
+    let address = socket.local_addr().expect("address");
+    (socket, address)
+}

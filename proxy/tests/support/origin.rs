@@ -142,9 +142,12 @@ pub async fn connection(
             Some((what, _)) => format!("/{what}"),
             None => path,
         };
-        if path == "/websocket" {
-            let start = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\nearly";
+        if path == "/websocket" || path == "/websocket-lie" {
+            let accept = if path == "/websocket" { accept(&head) } else { "bGll".to_owned() };
+            let start = format!(
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                 Sec-WebSocket-Accept: {accept}\r\n\r\nearly"
+            );
             // In one write: what follows a 101 may come with it.
             drop(stream.write_all(start.as_bytes()).await);
             loop {
@@ -164,6 +167,18 @@ pub async fn connection(
             return;
         }
     }
+}
+
+/// The answer to the key of an upgrade (RFC 6455 section 4.2.2).
+fn accept(head: &str) -> String {
+    use base64::Engine as _;
+    let key = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        name.eq_ignore_ascii_case("sec-websocket-key").then_some(value.trim())
+    });
+    let text = format!("{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11", key.unwrap_or_default());
+    let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
+    base64::engine::general_purpose::STANDARD.encode(digest)
 }
 
 async fn request(

@@ -80,6 +80,11 @@ impl Client {
         Self { stream: Box::new(tcp), buffer: Vec::new(), reset: false }
     }
 
+    /// A client on any transport.
+    pub fn on(stream: impl Transport + 'static) -> Self {
+        Self { stream: Box::new(stream), buffer: Vec::new(), reset: false }
+    }
+
     /// A client that only reads.
     pub fn over(reading: tokio::net::tcp::OwnedReadHalf) -> Self {
         let stream = tokio::io::join(reading, tokio::io::sink());

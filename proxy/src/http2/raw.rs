@@ -1,0 +1,102 @@
+//! The content of a stream as a transport: what an extended CONNECT opens (RFC 8441 section 5). The
+//! end of the stream is the end of the transport; a reset is an error.
+
+use bytes::Bytes;
+use h2::{Reason, RecvStream, SendStream};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes asked for at a time.
+const PIECE: usize = 64 * 1024;
+
+/// What comes.
+pub(crate) struct Reading {
+    content: RecvStream,
+    /// Taken from the stream, and not read yet.
+    left: Bytes,
+}
+
+impl Reading {
+    pub(crate) const fn new(content: RecvStream) -> Self {
+        Self { content, left: Bytes::new() }
+    }
+}
+
+impl AsyncRead for Reading {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        while this.left.is_empty() {
+            match ready!(this.content.poll_data(cx)) {
+                None => return Poll::Ready(Ok(())),
+                Some(piece) => this.left = piece.map_err(failed)?,
+            }
+        }
+        let piece = this.left.split_to(this.left.len().min(buf.remaining()));
+        // The peer's window opens by what was taken, so that nothing piles up.
+        this.content.flow_control().release_capacity(piece.len()).map_err(failed)?;
+        buf.put_slice(&piece);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What goes.
+pub(crate) struct Writing(SendStream<Bytes>);
+
+impl Writing {
+    pub(crate) const fn new(stream: SendStream<Bytes>) -> Self {
+        Self(stream)
+    }
+}
+
+impl Writing {
+    /// Breaks the stream off.
+    pub(crate) fn reset(&mut self) {
+        self.0.send_reset(Reason::CANCEL);
+    }
+}
+
+impl AsyncWrite for Writing {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let stream = &mut self.get_mut().0;
+        stream.reserve_capacity(buf.len().min(PIECE));
+        let room = loop {
+            let room = stream.capacity();
+            if room > 0 {
+                break room.min(buf.len());
+            }
+            ready!(stream.poll_capacity(cx)).ok_or(io::ErrorKind::BrokenPipe)?.map_err(failed)?;
+        };
+        let piece = Bytes::copy_from_slice(buf.get(..room).unwrap_or_default());
+        stream.send_data(piece, false).map_err(failed)?;
+        Poll::Ready(Ok(room))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.0.send_data(Bytes::new(), true).map_err(failed))
+    }
+}
+
+/// The error of a stream as one of a transport.
+pub(crate) fn failed(error: h2::Error) -> io::Error {
+    if error.is_io() {
+        return error.into_io().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into());
+    }
+    io::Error::new(io::ErrorKind::ConnectionReset, error)
+}

@@ -1,0 +1,173 @@
+//! From a complete response to its record, and from there to the caller (contract R-1).
+
+use super::{Down, Ended, Relay};
+use crate::batch;
+use crate::deliver::{self, Delivery, Ours};
+use crate::engine::{BACKOFF_MS, now_ms};
+use crate::grpc;
+use crate::head::{Fields, Response, Version};
+use crate::hops;
+use crate::job;
+use crate::record::retry_after;
+use crate::render::Status;
+use crate::respond::{Broken, UPGRADE_FAILED};
+use bytes::Bytes;
+use journal::Settled;
+use journal::contract::{
+    Completion, Digest, Outcome, ResponseComplete, Retry, Verdict, settle_http,
+};
+use sha2::Digest as _;
+
+impl<'a> Relay<'a> {
+    /// Commits, then delivers (contract R-1).
+    pub(super) async fn settle(
+        &mut self,
+        head: &Response,
+        completion: Completion,
+        trailers: &Fields,
+    ) -> Ended {
+        let held = std::mem::take(&mut self.held);
+        if matches!(self.down, Down::Untouched) {
+            self.keep_head(head).await;
+            for piece in &held {
+                self.keep(piece).await;
+            }
+        }
+        let said = hops::read(&head.fields);
+        if let Some(doubt) = said.doubt(head.status) {
+            return self.hop_failed(head, (&said, doubt), &held, (completion, trailers)).await;
+        }
+        let status = match grpc::settling_status(head, trailers) {
+            Ok(status) => status,
+            Err(grpc::NoStatus) => return self.broken(Broken::NoGrpcStatus),
+        };
+        let (shared, prepared) = (self.parts.shared, self.parts.prepared);
+        let next_hop = self.parts.next_hop;
+        shared.redirects.note(self.parts.call, &prepared.target, head);
+        job::track(shared, self.parts.call, prepared, next_hop, head, &held).await;
+        let at_ms = now_ms();
+        let not_before = retry_after(&head.fields, at_ms);
+        let verdict = settle_http(status, not_before, self.parts.operation, at_ms);
+        let complete = ResponseComplete {
+            completion,
+            length_bytes: self.received,
+            digest: Digest(self.digest.clone().finalize().into()),
+            ssh_end: None,
+            redacted: self.parts.redactor.found(),
+        };
+        batch::judge(self.parts.call, prepared, verdict, &held);
+        let backoff = verdict.retry() == Retry::Backoff;
+        let not_before = backoff.then(|| not_before.unwrap_or(at_ms + BACKOFF_MS));
+        let settled = match self.parts.call.commit(complete, verdict, not_before).await {
+            Ok(settled) => settled,
+            Err(error) => {
+                tracing::error!(%error, id = %self.parts.call.id(), "a result could not be recorded");
+                return self.broken(Broken::NotStored(error));
+            }
+        };
+        if self.search.is_withheld() && matches!(self.down, Down::Untouched) {
+            return Ended::Withheld;
+        }
+        let refused = backoff && verdict.outcome() == Outcome::Rejected;
+        if refused && self.parts.hold_refusal && matches!(self.down, Down::Untouched) {
+            return Ended::Refused;
+        }
+        let delivered = self.finish(settled, head, &held, (completion, trailers)).await;
+        Ended::Settled { delivered, keep: self.parts.keep_alive && !self.sending }
+    }
+
+    /// Brings the response to its end at the caller. Takes the proof that its record is durable.
+    pub(super) async fn finish(
+        &mut self,
+        settled: Settled,
+        head: &Response,
+        held: &[Bytes],
+        (completion, trailers): (Completion, &Fields),
+    ) -> bool {
+        match self.down {
+            Down::Untouched => self.deliver_held(settled, head, held, (completion, trailers)).await,
+            Down::Streaming(Delivery::Chunked) => {
+                let last = self.last_chunk(head, settled.verdict(), trailers);
+                self.parts.out.send(&last).await.is_ok()
+            }
+            Down::Streaming(_) => true,
+            Down::Gone => false,
+        }
+    }
+
+    /// Delivers a held response. Takes the proof that its record is durable.
+    async fn deliver_held(
+        &mut self,
+        settled: Settled,
+        head: &Response,
+        held: &[Bytes],
+        (completion, trailers): (Completion, &Fields),
+    ) -> bool {
+        let verdict = settled.verdict();
+        let length = held.iter().map(Bytes::len).sum::<usize>();
+        let bodiless = self.parts.method == "HEAD" || matches!(head.status, 204 | 304);
+        let delivery = if bodiless || head.fields.has("content-length") {
+            Delivery::AsDeclared
+        } else if (completion == Completion::Chunked || trailers.iter().next().is_some())
+            && self.parts.version == Version::Http11
+        {
+            Delivery::HeldChunks
+        } else {
+            Delivery::Length(length as u64)
+        };
+        let mut bytes = self.response_head(head, verdict, delivery);
+        if delivery == Delivery::HeldChunks {
+            held.iter().for_each(|piece| bytes.extend_from_slice(&deliver::chunk(piece)));
+            bytes.extend_from_slice(&deliver::last_chunk(trailers, None));
+        } else {
+            bytes.reserve_exact(length);
+            held.iter().for_each(|piece| bytes.extend_from_slice(piece));
+        }
+        self.parts.out.send(&bytes).await.is_ok()
+    }
+
+    pub(super) fn response_head(
+        &self,
+        head: &Response,
+        verdict: Verdict,
+        delivery: Delivery,
+    ) -> Vec<u8> {
+        let ours = self.ours(verdict, head.status);
+        if !self.would_mislead(head) {
+            return deliver::head(head, self.parts.version, delivery, &ours);
+        }
+        let reason = deliver::reason(502).as_bytes().to_vec();
+        let (version, fields) = (head.version, head.fields.clone());
+        let head = Response { status: 502, reason, version, fields };
+        let status = Status { error: Some(UPGRADE_FAILED), ..ours.status };
+        deliver::head(&head, self.parts.version, delivery, &Ours { status, ..ours })
+    }
+
+    /// Whether the caller would take the response for an open WebSocket: over HTTP/2 any 2xx opens it
+    /// (RFC 8441 section 5), over HTTP/1.1 the origin answered something else.
+    fn would_mislead(&self, head: &Response) -> bool {
+        self.parts.opening.is_some()
+            && self.parts.out.is_stream()
+            && (200..300).contains(&head.status)
+    }
+
+    fn last_chunk(&self, head: &Response, verdict: Verdict, trailers: &Fields) -> Vec<u8> {
+        deliver::last_chunk(trailers, Some(&self.ours(verdict, head.status)))
+    }
+
+    fn ours(&self, verdict: Verdict, status: u16) -> Ours<'a> {
+        Ours {
+            verdict,
+            id: self.parts.call.id(),
+            replayed: false,
+            status: Status {
+                received_status: Some(status),
+                next_hop: Some(self.parts.next_hop),
+                ..Status::default()
+            },
+            // A caller that is still sending would send its next request into this content.
+            keep_alive: self.parts.keep_alive && !self.sending,
+            pseudonym: self.parts.pseudonym,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! HTTP/1.1 towards origins: one exchange at a time on one connection.
+
+use super::exchange::{Error, Piece, Received, Wire};
+use crate::body::{Decoder, Step};
+use crate::head::{self, Fields, Framing};
+use crate::stream::Shared;
+use crate::websocket::Opening;
+use bytes::{Bytes, BytesMut};
+use journal::contract::Completion;
+use std::io;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use zeroize::Zeroizing;
+
+/// The two sides of the one exchange that a connection carries now.
+pub(super) fn exchange(wire: Wire) -> (Sender, Receiver) {
+    let wire = Shared::new(wire);
+    let sender = Sender { wire: wire.clone(), chunked: false, left: 0, ended: false };
+    let (buffer, decoder) = (BytesMut::new(), Decoder::Empty);
+    (sender, Receiver { wire, buffer, decoder, keep: false })
+}
+
+/// The connection after a complete exchange, if it may carry another one.
+pub(super) fn rejoin(sender: Sender, receiver: Receiver) -> Option<Wire> {
+    let sound = sender.ended && receiver.keep && receiver.decoder == Decoder::Done;
+    // Bytes beyond the response would be taken for the next one's.
+    if !sound || !receiver.buffer.is_empty() {
+        return None;
+    }
+    drop(sender);
+    receiver.wire.into_inner()
+}
+
+/// Sends on a connection of HTTP/1.1.
+pub(crate) struct Sender {
+    wire: Shared<Wire>,
+    chunked: bool,
+    left: u64,
+    ended: bool,
+}
+
+impl Sender {
+    pub(super) async fn head(
+        &mut self,
+        mut head: Zeroizing<Vec<u8>>,
+        framing: Framing,
+        content: &[Bytes],
+    ) -> io::Result<()> {
+        match framing {
+            Framing::Empty | Framing::Close => {}
+            Framing::Length(length) => self.left = length,
+            Framing::Chunked => self.chunked = true,
+        }
+        // One write for what is small; the buffer must not grow, or it would leave copies behind.
+        let mut rest = content;
+        if !self.chunked
+            && let [first, more @ ..] = content
+            && first.len() <= head.capacity() - head.len()
+        {
+            self.count(first.len())?;
+            head.extend_from_slice(first);
+            rest = more;
+        }
+        self.wire.write_all(&head).await?;
+        drop(head);
+        for piece in rest {
+            self.write(piece).await?;
+        }
+        self.wire.flush().await
+    }
+
+    fn count(&mut self, length: usize) -> io::Result<()> {
+        // A body byte too many would be read as the next request.
+        self.left = self.left.checked_sub(length as u64).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(())
+    }
+
+    async fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        if self.chunked {
+            self.wire.write_all(format!("{:x}\r\n", piece.len()).as_bytes()).await?;
+            self.wire.write_all(piece).await?;
+            self.wire.write_all(b"\r\n").await
+        } else {
+            self.count(piece.len())?;
+            self.wire.write_all(piece).await
+        }
+    }
+
+    pub(super) async fn content(&mut self, piece: &[u8]) -> io::Result<()> {
+        self.write(piece).await?;
+        self.wire.flush().await
+    }
+
+    /// `trailers`: only chunks have room for them.
+    pub(super) async fn finish(&mut self, trailers: &Fields) -> io::Result<()> {
+        if self.chunked {
+            let mut last = b"0\r\n".to_vec();
+            for (name, value) in trailers.iter() {
+                for part in [name, b": ", value, b"\r\n"] {
+                    last.extend_from_slice(part);
+                }
+            }
+            last.extend_from_slice(b"\r\n");
+            self.wire.write_all(&last).await?;
+            self.wire.flush().await?;
+        } else if self.left != 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.ended = true;
+        Ok(())
+    }
+}
+
+/// Receives on a connection of HTTP/1.1.
+pub(crate) struct Receiver {
+    wire: Shared<Wire>,
+    buffer: BytesMut,
+    decoder: Decoder,
+    keep: bool,
+}
+
+impl Receiver {
+    /// Whether any byte of a response is there that is not used yet.
+    pub(super) fn has_bytes(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    /// The connection itself, and what came on it already.
+    pub(super) fn into_rest(self) -> (Shared<Wire>, Bytes) {
+        (self.wire, self.buffer.freeze())
+    }
+
+    async fn fill(&mut self) -> Result<(), Error> {
+        self.buffer.reserve(16 * 1024);
+        match self.wire.read_buf(&mut self.buffer).await {
+            Ok(0) => Err(Error::Closed),
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::Io(error)),
+        }
+    }
+
+    pub(super) async fn head(
+        &mut self,
+        method: &str,
+        opening: Option<&Opening>,
+    ) -> Result<Received, Error> {
+        let head = self.one_head().await?;
+        match head.status {
+            101 => {
+                if opening.is_some_and(|opening| opening.is_answered(&head)) {
+                    Ok(Received::Switched(head))
+                } else {
+                    Err(Error::Switched)
+                }
+            }
+            100..=199 => Ok(Received::Interim(head)),
+            _ => {
+                let framing = head::response_framing(&head, method).map_err(Error::Head)?;
+                self.decoder = framing.into();
+                self.keep = framing != Framing::Close && keeps_alive(&head);
+                Ok(Received::Final(head))
+            }
+        }
+    }
+
+    async fn one_head(&mut self) -> Result<head::Response, Error> {
+        let mut searched = 0;
+        loop {
+            match head::find_end(&self.buffer, &mut searched) {
+                Some(Ok(end)) => {
+                    let head = self.buffer.split_to(end).freeze();
+                    return head::response(&head).map_err(Error::Head);
+                }
+                Some(Err(fault)) => return Err(Error::Head(fault)),
+                None => self.fill().await?,
+            }
+        }
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Piece, Error> {
+        loop {
+            match self.decoder.step(&mut self.buffer).map_err(Error::Content)? {
+                Step::Data(data) => return Ok(Piece::Data(data)),
+                Step::End(completion, trailers) => return Ok(Piece::End(completion, trailers)),
+                Step::More => match self.fill().await {
+                    // TLS without close_notify is an error of its own, so this end is orderly.
+                    Err(Error::Closed) if self.decoder == Decoder::Close => {
+                        self.decoder = Decoder::Done;
+                        return Ok(Piece::End(Completion::CloseDelimited, Fields::default()));
+                    }
+                    filled => filled?,
+                },
+            }
+        }
+    }
+}
+
+fn keeps_alive(head: &head::Response) -> bool {
+    match head.version {
+        head::Version::Http11 => !head.fields.has_member("connection", "close"),
+        head::Version::Http10 => head.fields.has_member("connection", "keep-alive"),
+    }
+}

@@ -1,0 +1,311 @@
+//! Callers of HTTP/2 that flood: the connection ends by a rule that the caller is told, memory stays
+//! bounded, and other connections are served.
+
+#![allow(clippy::indexing_slicing, clippy::expect_used, reason = "tests")]
+
+mod support;
+
+use journal::contract::Outcome;
+use std::time::Duration;
+use support::http2::Http2Origin;
+use support::wire::Transport;
+use support::{Client, World};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::Mutex;
+
+const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+const ENHANCE_YOUR_CALM: u32 = 11;
+const REFUSED_STREAM: u32 = 7;
+const LIMIT: Duration = Duration::from_secs(60);
+/// What the process may grow by while a flood lasts.
+const GROWTH_KIB: u64 = 64 * 1024;
+
+/// Memory is the process's, so one flood at a time.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    [&length[1..], &[kind, flags], &id.to_be_bytes(), payload].concat()
+}
+
+/// A literal field without indexing (RFC 7541 section 6.2.2); lengths above 126 in two or more bytes.
+fn literal(name: &str, value: &str) -> Vec<u8> {
+    let mut block = vec![0];
+    for text in [name, value] {
+        match text.len() {
+            short @ 0..127 => block.push(u8::try_from(short).expect("short")),
+            long => {
+                block.push(127);
+                let mut left = long - 127;
+                while left >= 128 {
+                    block.push(u8::try_from(left % 128 + 128).expect("a byte"));
+                    left /= 128;
+                }
+                block.push(u8::try_from(left).expect("a byte"));
+            }
+        }
+        block.extend_from_slice(text.as_bytes());
+    }
+    block
+}
+
+fn authority(world: &World) -> String {
+    format!("localhost:{}", world.secure.address.port())
+}
+
+fn fields(authority: &str, path: &str) -> Vec<u8> {
+    let of = [(":method", "GET"), (":scheme", "https"), (":authority", authority), (":path", path)];
+    of.iter().flat_map(|(name, value)| literal(name, value)).collect()
+}
+
+/// A connection of HTTP/2 frame by frame.
+struct Raw {
+    stream: Box<dyn Transport>,
+}
+
+impl Raw {
+    async fn tunnel(world: &World, host: &'static str, port: u16) -> Box<dyn Transport> {
+        let mut client = Client::connect(world.address).await;
+        let credentials = world.credentials();
+        client
+            .send(&format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+            .await;
+        assert_eq!(client.response("CONNECT").await.status, 200);
+        client.into_h2(world.ca.certificate_pem(), host).await
+    }
+
+    async fn open(world: &World, host: &'static str, port: u16) -> Self {
+        let stream = Self::tunnel(world, host, port).await;
+        let mut raw = Self { stream };
+        raw.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+        raw.send(&frame(SETTINGS, 0, 0, b"")).await;
+        raw
+    }
+
+    /// False when the other side takes no more.
+    async fn send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).await.is_ok() && self.stream.flush().await.is_ok()
+    }
+
+    /// Type, stream and payload of the next frame; none at the end.
+    async fn next(&mut self) -> Option<(u8, u32, Vec<u8>)> {
+        let mut head = [0; 9];
+        self.stream.read_exact(&mut head).await.ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        self.stream.read_exact(&mut payload).await.ok()?;
+        let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        Some((head[3], id, payload))
+    }
+
+    /// Sends the flood, piece by piece, while it reads; the error code of the GOAWAY that ends it, and
+    /// how many pieces were sent before the connection ended.
+    async fn flood(self, piece: impl Fn(u32) -> Vec<u8>) -> (Option<u32>, u32) {
+        let (reading, mut writing) = tokio::io::split(self.stream);
+        let sent = async {
+            for n in 0..u32::MAX {
+                if writing.write_all(&piece(n)).await.is_err() || writing.flush().await.is_err() {
+                    return n;
+                }
+            }
+            u32::MAX
+        };
+        let mut reader = Self { stream: Box::new(tokio::io::join(reading, tokio::io::sink())) };
+        let ended = async {
+            let mut code = None;
+            while let Some((kind, _, payload)) = reader.next().await {
+                if kind == GOAWAY {
+                    code = payload.get(4..8).map(|c| u32::from_be_bytes([c[0], c[1], c[2], c[3]]));
+                }
+            }
+            code
+        };
+        let both = async { tokio::join!(ended, sent) };
+        tokio::time::timeout(LIMIT, both).await.expect("the connection ends")
+    }
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("status");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("KiB")
+}
+
+/// Floods, and makes sure of what holds for every flood. The pieces may be sent forever: that the
+/// sending ends is the point.
+async fn check(name: &str, piece: impl Fn(&str, u32) -> Vec<u8>) {
+    let _alone = ALONE.lock().await;
+    let directory = tempfile::tempdir().expect("directory");
+    let origin = Http2Origin::start(directory.path(), &[b"h2"]).await;
+    let extra = origin.routes();
+    let world = World::with(|_, _| extra, proxy::Options::default()).await;
+    let port = origin.address.port();
+    let authority = format!("127.0.0.1:{port}");
+    // Other callers, before and after.
+    let mut other = world.tunnel().await;
+    other.send(&world.secure_request("GET", "/ok", "", "")).await;
+    assert_eq!(other.response("GET").await.status, 200);
+    let before = resident_kib();
+    let raw = Raw::open(&world, "127.0.0.1", port).await;
+    let (code, sent) = raw.flood(|n| piece(&authority, n)).await;
+    assert_eq!(code, Some(ENHANCE_YOUR_CALM), "{name}: after {sent} pieces");
+    let grown = resident_kib().saturating_sub(before);
+    assert!(grown < GROWTH_KIB, "{name}: {grown} KiB");
+    other.send(&world.secure_request("GET", "/ok", "", "")).await;
+    assert_eq!(other.response("GET").await.status, 200, "{name}");
+}
+
+/// Requests that are taken back at once (rapid reset). What was dispatched runs to its end (D-4), and
+/// no more of it at a time than a connection may have.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_1_rapid_resets_end_the_connection() {
+    check("rapid reset", |authority, n| {
+        let id = 2 * n + 1;
+        let asked = frame(HEADERS, END_STREAM | END_HEADERS, id, &fields(authority, "/hang"));
+        [asked, frame(RST_STREAM, 0, id, &8_u32.to_be_bytes())].concat()
+    })
+    .await;
+}
+
+/// A head that never ends, in empty frames and in full ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_1_endless_heads_end_the_connection() {
+    check("empty CONTINUATION", |authority, n| match n {
+        0 => frame(HEADERS, END_STREAM, 1, &fields(authority, "/ok")),
+        _ => frame(CONTINUATION, 0, 1, b"").repeat(64),
+    })
+    .await;
+    let field = literal("x-more", &"m".repeat(4000));
+    check("full CONTINUATION", |authority, n| match n {
+        0 => frame(HEADERS, END_STREAM, 1, &fields(authority, "/ok")),
+        _ => frame(CONTINUATION, 0, 1, &field),
+    })
+    .await;
+}
+
+/// Frames that ask for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_1_idle_frames_end_the_connection() {
+    let settings = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]).repeat(64);
+    check("SETTINGS", |_, _| settings.clone()).await;
+    let ping = frame(PING, 0, 0, b"12345678").repeat(64);
+    check("PING", |_, _| ping.clone()).await;
+    let priority = frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 7]).repeat(64);
+    check("PRIORITY", |_, _| priority.clone()).await;
+    check("empty DATA", |authority, n| match n {
+        0 => frame(HEADERS, END_HEADERS, 1, &fields(authority, "/ok")),
+        _ => frame(0, 0, 1, b"").repeat(64),
+    })
+    .await;
+}
+
+/// Streams over the number that was announced are refused one by one, and may be asked for again; the
+/// others are answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_6_streams_over_the_bound_are_refused() {
+    let _alone = ALONE.lock().await;
+    let world = World::new().await;
+    let mut raw = Raw::open(&world, "localhost", world.secure.address.port()).await;
+    const BOUND: u32 = 128;
+    const OVER: u32 = 20;
+    for n in 0..BOUND + OVER {
+        let asked = frame(
+            HEADERS,
+            END_STREAM | END_HEADERS,
+            2 * n + 1,
+            &fields(&authority(&world), "/gate"),
+        );
+        assert!(raw.send(&asked).await);
+    }
+    let (mut refused, mut announced) = (Vec::new(), None);
+    while refused.len() < OVER as usize {
+        let (kind, id, payload) = raw.next().await.expect("open");
+        if kind == RST_STREAM {
+            assert_eq!(payload, REFUSED_STREAM.to_be_bytes());
+            refused.push(id);
+        } else if kind == SETTINGS && !payload.is_empty() {
+            let bound = payload.chunks(6).find(|one| one[..2] == [0, 3]).expect("a bound");
+            announced = Some(u32::from_be_bytes([bound[2], bound[3], bound[4], bound[5]]));
+        }
+    }
+    assert_eq!(announced, Some(BOUND));
+    let expected: Vec<u32> = (BOUND..BOUND + OVER).map(|n| 2 * n + 1).collect();
+    assert_eq!(refused, expected);
+    (0..BOUND).for_each(|_| world.secure.open_gate());
+    let mut answered = std::collections::HashSet::new();
+    while answered.len() < BOUND as usize {
+        let (kind, id, _) = raw.next().await.expect("open");
+        if kind == HEADERS {
+            answered.insert(id);
+        }
+    }
+    assert_eq!(world.secure.effects("/gate"), BOUND as usize);
+}
+
+/// A head over the limit is refused on record, and its connection goes on; what is far over it is
+/// refused by the library with 431.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_1_long_heads_on_streams_are_refused() {
+    let _alone = ALONE.lock().await;
+    let world = World::new().await;
+    let tls = Raw::tunnel(&world, "localhost", world.secure.address.port()).await;
+    let (sender, connection) = h2::client::handshake(tls).await.expect("handshake");
+    tokio::spawn(connection);
+    for (bytes, status) in [(70_000, 400), (200_000, 431), (1000, 200)] {
+        let uri = format!("https://localhost:{}/ok", world.secure.address.port());
+        let mut request = http::Request::get(uri);
+        for n in 0..bytes / 1000 {
+            request = request.header(format!("x-{n}"), "v".repeat(990));
+        }
+        let mut sender = sender.clone().ready().await.expect("ready");
+        let request = request.body(()).expect("request");
+        let (response, _) = sender.send_request(request, true).expect("sent");
+        let response = tokio::time::timeout(LIMIT, response).await.expect("in time");
+        assert_eq!(response.expect("a response").status(), status, "{bytes}");
+        if status == 400 {
+            let newest = world.newest();
+            let verdict = world.invocation(newest.id()).await.verdict();
+            assert_eq!(verdict.code().as_str(), "INVALID_REQUEST");
+            assert_eq!(verdict.outcome(), Outcome::NotAttempted);
+        }
+    }
+    assert_eq!(world.secure.all_effects(), 1);
+}
+
+/// A head that never comes, or stops in its middle, does not hold the connection: it is told to go, and
+/// is closed when it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_heads_on_streams_are_cut_off() {
+    let _alone = ALONE.lock().await;
+    let options = proxy::Options {
+        keep_alive: Duration::from_millis(300),
+        head_timeout: Duration::from_millis(300),
+        ..proxy::Options::default()
+    };
+    let world = World::with(|_, _| String::new(), options).await;
+    for begun in [false, true] {
+        let mut raw = Raw::open(&world, "localhost", world.secure.address.port()).await;
+        if begun {
+            assert!(
+                raw.send(&frame(HEADERS, END_STREAM, 1, &fields(&authority(&world), "/ok"))).await
+            );
+        }
+        let ended = async {
+            let mut told = false;
+            while let Some((kind, _, _)) = raw.next().await {
+                told |= kind == GOAWAY;
+            }
+            told
+        };
+        assert!(tokio::time::timeout(LIMIT, ended).await.expect("closed"), "{begun}");
+    }
+    assert_eq!(world.secure.all_effects(), 0);
+}
