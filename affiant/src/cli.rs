@@ -111,6 +111,11 @@ pub(crate) struct Listen {
 }
 
 impl Listen {
+    /// How long the journal keeps its segments.
+    pub(crate) const fn retention(&self) -> journal::Retention {
+        journal::Retention { max_age: self.journal_max_age, max_bytes: self.journal_max_size }
+    }
+
     /// Both gateways on an address, everything else as by default.
     pub(crate) const fn on(address: SocketAddr) -> Self {
         Self {

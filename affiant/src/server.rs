@@ -89,11 +89,7 @@ impl Server {
                 home.path().display()
             );
         }
-        let retention = journal::Retention {
-            max_age: listen.journal_max_age,
-            max_bytes: listen.journal_max_size,
-        };
-        let state = open_state(home, retention, !listen.unsafe_no_sync)?;
+        let state = open_state(home, listen.retention(), !listen.unsafe_no_sync)?;
         let ca = Arc::new(proxy::Ca::load(&home.ca()).context("read the CA")?);
         let identity =
             Arc::new(ssh_gateway::Identity::open(&home.ssh()).context("read the SSH identity")?);

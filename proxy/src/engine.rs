@@ -180,10 +180,8 @@ impl Job<'_> {
         let next_hop = ready.idle.peer().address.to_string();
         let (mut sender, mut receiver) = ready.idle.dispatch(proof);
         let mut redactor = ready.redactor;
-        let bounds = upload::Bounds {
-            limit_bytes: prepared.grant.limits.request_bytes,
-            grant: &prepared.grant,
-        };
+        let grant = &prepared.grant;
+        let bounds = upload::Bounds { limit_bytes: grant.limits.request_bytes, grant };
         let content = upload::Content { framing: ready.framing, ahead, chunks: ready.chunks };
         let progress = AtomicU64::new(0);
         let ended = {
@@ -195,7 +193,7 @@ impl Job<'_> {
             let mut relay = Relay::new(Parts {
                 call: &mut call,
                 out: self.out,
-                grant: &prepared.grant,
+                grant,
                 operation: &prepared.operation,
                 method: &self.head.method,
                 version: self.head.version,

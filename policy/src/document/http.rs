@@ -73,10 +73,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let scheme = if clear { Scheme::Http } else { Scheme::Https };
     let port = read_port(&target, scheme);
     let methods = read_methods(&target);
-    let path = match preset.and_then(|p| p.path) {
-        Some(path) if !target.has("path") => path::Pattern::parse(path).ok(),
-        Some(_) | None => read_path(&target),
-    };
+    let path = read_path(&target, preset);
     let conditions = conditions::read(&target);
     let (hosts, name) = (read_hosts(&target, preset)?, name?);
     let private_addresses = terms.private_addresses.unwrap_or(false);
@@ -340,7 +337,10 @@ fn read_methods(target: &Fields<'_, '_>) -> Names {
     Some(methods)
 }
 
-fn read_path(target: &Fields<'_, '_>) -> Option<path::Pattern> {
+fn read_path(target: &Fields<'_, '_>, preset: Option<&Preset>) -> Option<path::Pattern> {
+    if let Some(path) = preset.and_then(|preset| preset.path).filter(|_| !target.has("path")) {
+        return path::Pattern::parse(path).ok();
+    }
     let text = target.text("path")?.value;
     match path::Pattern::parse(text) {
         Ok(pattern) => Some(pattern),

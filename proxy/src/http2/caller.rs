@@ -61,17 +61,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let tls = stream::Shared::new(tls);
     let watched = Watched::new(tls.clone(), below, written);
     let progress = watched.progress();
-    let limit = u32::try_from(READ_BYTES).unwrap_or(u32::MAX);
-    let mut builder = Builder::new();
-    builder
-        .enable_connect_protocol()
-        .max_concurrent_streams(STREAMS)
-        .max_header_list_size(limit)
-        .max_concurrent_reset_streams(RESET_STREAMS)
-        .max_pending_accept_reset_streams(RESET_STREAMS)
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW);
-    let handshake = timeout(shared.options.head_timeout, builder.handshake(watched));
+    let handshake = timeout(shared.options.head_timeout, bounds().handshake(watched));
     let Ok(Ok(mut connection)) = handshake.await else { return };
     let tunnel = tunnel.map(Arc::new);
     let mut calls = JoinSet::new();
@@ -125,6 +115,21 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     linger(tls, &progress).await;
     // Calls that are under way go on without their caller (contract D-4).
     while calls.join_next().await.is_some() {}
+}
+
+/// What a caller's connection may ask for.
+fn bounds() -> Builder {
+    let limit = u32::try_from(READ_BYTES).unwrap_or(u32::MAX);
+    let mut builder = Builder::new();
+    builder
+        .enable_connect_protocol()
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(limit)
+        .max_concurrent_reset_streams(RESET_STREAMS)
+        .max_pending_accept_reset_streams(RESET_STREAMS)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    builder
 }
 
 /// Closing with unread bytes would reset the connection and destroy the last frames, which say why.

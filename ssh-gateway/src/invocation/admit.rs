@@ -12,7 +12,7 @@ use journal::contract::{
     Accepted, Code, InvocationId, Operation, Outcome, RemoteContract, Retry, Verdict,
 };
 use journal::{Admission, Guard, Invocation};
-use policy::{Denial, SshGrant};
+use policy::{Denial, Snapshot, SshGrant};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,13 +29,7 @@ pub(super) async fn admit(
     let decision = snapshot.ssh(&job.request.to_action(&job.destination));
     accepted.caller_id = caller_id.is_some();
     let id = caller_id.unwrap_or_else(|| shared.journal.new_id());
-    let operation = decision.as_ref().map(|grant| operation(&job, grant)).unwrap_or_default();
-    let guard = Guard {
-        window: guard_window(&job.request, &decision, &operation),
-        key: operation.idempotency.map(|key| (key.scope, key.key)),
-        join: decision.as_ref().is_ok_and(|grant| grant.approval.is_some()),
-        budget: decision.is_ok().then(|| snapshot.budget(&job.destination.agent.name)).flatten(),
-    };
+    let guard = guard(&job, &snapshot, &decision);
     let unguarded = Guard { window: None, join: false, ..guard.clone() };
     let admit = || shared.journal.admit(id, accepted.clone(), guard.clone());
     let mut admitted = admit();
@@ -145,6 +139,17 @@ async fn in_doubt(
     accepted.link = Some(earlier.id());
     accepted.caller_id = false;
     refuse(shared, downstream, accepted, Refusal::new(verdict, message, None)).await;
+}
+
+/// What of the past stands against the call.
+fn guard(job: &Job, snapshot: &Snapshot, decision: &Result<SshGrant, Denial>) -> Guard {
+    let operation = decision.as_ref().map(|grant| operation(job, grant)).unwrap_or_default();
+    Guard {
+        window: guard_window(&job.request, decision, &operation),
+        key: operation.idempotency.map(|key| (key.scope, key.key)),
+        join: decision.as_ref().is_ok_and(|grant| grant.approval.is_some()),
+        budget: decision.is_ok().then(|| snapshot.budget(&job.destination.agent.name)).flatten(),
+    }
 }
 
 /// The window of the guard against hidden repeats. A shell or a subsystem is a conversation, not an
