@@ -123,7 +123,7 @@ fn apply(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
 /// which the person was asked (contract V-5).
 async fn note_waiting(context: &Context) {
     // Without a server nothing is asked; a vault that is locked shows no questions.
-    let Ok(client @ Client::Socket(_)) = Client::connect(&context.home).await else { return };
+    let Some(client) = Client::running(&context.home).await else { return };
     let Ok(answer) = client.json("/v1/approvals").await else { return };
     let waiting = answer.get("approvals").and_then(|list| list.as_array()).map_or(0, Vec::len);
     if waiting > 0 {
