@@ -342,7 +342,8 @@ fn refused_over_an_open_session(bench: &Bench, change: &str, told: &str) {
     let socket = bench.home.path().join("mux");
     let master =
         ["-o", "ControlMaster=auto", "-o", "ControlPersist=30", "-S", socket.to_str().unwrap()];
-    assert!(finish(bench.ssh(&master, "true"), b"").status.success());
+    let first = finish(bench.ssh(&master, "true"), b"");
+    assert!(first.status.success(), "{}", text(&first.stderr));
     let marker = bench.home.path().join("ran");
     bench.home.ok(&["agent", change, "coder"]);
     let output = finish(bench.ssh(&master, &format!("touch {}", marker.display())), b"");
