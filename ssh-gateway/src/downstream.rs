@@ -227,9 +227,9 @@ impl Downstream {
     }
 
     /// Tells the end of the command, and finds out whether the client has everything. The channel
-    /// stays open.
+    /// stays open. The streams end last: a client whose own input has ended closes the channel then,
+    /// and the engine sends nothing on a channel that its peer has closed.
     pub(crate) async fn end(&mut self, end: &End) -> Option<Confirmation> {
-        self.eof().await;
         let Client::Channel { write, handle } = &self.client else { return None };
         match end {
             End::Status(status) => self.bounded(write.exit_status(*status)).await,
@@ -248,7 +248,9 @@ impl Downstream {
             End::Closed => self.bounded(write.exit_status(0)).await,
         }
         let handle = handle.clone();
-        self.is_confirmed(&handle).await.then_some(Confirmation::Protocol)
+        let is_confirmed = self.is_confirmed(&handle).await;
+        self.eof().await;
+        is_confirmed.then_some(Confirmation::Protocol)
     }
 
     /// Closes the channel.
@@ -277,10 +279,10 @@ impl Downstream {
             return self.close().await;
         }
         self.explain(text).await;
-        self.eof().await;
         if let Client::Channel { write, .. } = &self.client {
             self.bounded(write.exit_status(255)).await;
         }
+        self.eof().await;
         self.close().await;
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct Relay<'a> {
     eof_hold: Option<Instant>,
     echo_hold: Option<Instant>,
     last_line: LastLine,
+    /// Whether the client has ended its input.
+    has_whole_input: bool,
     seen: Seen,
 }
 
@@ -96,6 +98,7 @@ impl<'a> Relay<'a> {
             eof_hold: None,
             echo_hold: None,
             last_line: LastLine::default(),
+            has_whole_input: false,
             seen: Seen::default(),
         }
     }
@@ -282,6 +285,7 @@ impl<'a> Relay<'a> {
     async fn heed(&mut self, news: Fed) {
         match news {
             Fed::Complete(sent) => {
+                self.has_whole_input = true;
                 if let Err(error) = self.call.request_sent(sent) {
                     tracing::warn!(%error, "REQUEST_SENT is not on record");
                 }
@@ -330,7 +334,10 @@ impl<'a> Relay<'a> {
         if is_over(self.eof_hold) {
             self.eof_hold = None;
             self.flush().await;
-            self.downstream.eof().await;
+            // A client whose input has ended would close the channel, and get no status any more.
+            if self.seen.is_forwarding || !self.has_whole_input {
+                self.downstream.eof().await;
+            }
         }
         if is_over(self.read_on) {
             self.seen.stop = Some(Stop::ReadOnOver);

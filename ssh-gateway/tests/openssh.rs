@@ -391,6 +391,16 @@ async fn d_4_a_killed_client_leaves_a_recorded_result() {
     assert_eq!(stored.read_to_end().unwrap(), b"begun\ndone\n");
 }
 
+/// S-1: the status of a command that closes its streams long before it ends arrives, although a client
+/// without input closes its channel at the end of the streams.
+#[tokio::test]
+async fn s_1_a_status_long_after_the_streams_arrives() {
+    let Some(bench) = Bench::start("").await else { return };
+    let output = bench.run("exec >&- 2>&-; sleep 2; exit 3").await;
+    assert_eq!(output.status.code(), Some(3), "{}", err(&output));
+    assert_eq!(bench.home.newest().await.verdict().outcome(), Outcome::Committed);
+}
+
 /// D-4: a session whose client ended the input in order, and left, is read to its end: that client
 /// had asked for nothing more. One that left with its input open ended the session.
 #[tokio::test]
