@@ -10,7 +10,7 @@ use crate::stored;
 use bytes::Bytes;
 use journal::action::{self, Error, Leave, Repeat};
 use journal::contract::{Body, DeliveryFailed, InvocationId, Source};
-use journal::{Admission, Call, Guard, Invocation, State, lease, result};
+use journal::{Admission, Call, Guard, Invocation, Key, State, lease, result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,9 +148,8 @@ impl Job<'_> {
         }
         // K-5: a retry neither extends nor resets the expiry of its key.
         prepared.operation.idempotency = first.operation().idempotency;
-        let key = prepared.operation.idempotency.as_ref();
         let guard = Guard {
-            key: key.map(|k| (k.scope.clone(), k.key.clone())),
+            key: prepared.operation.idempotency.as_ref().map(Key::from),
             budget: prepared.budget,
             ..Guard::default()
         };
