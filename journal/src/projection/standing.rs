@@ -4,7 +4,7 @@
 //! narrowed in here, never widened (contract T-1).
 
 use super::Invocation;
-use crate::contract::{Decision, InvocationId, Outcome, Retry, Verdict, decide};
+use crate::contract::{Code, Decision, InvocationId, Outcome, Retry, Verdict, decide};
 
 /// What all attempts of an action prove together, and what may be done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +62,13 @@ impl Standing {
         let forgotten =
             operation.idempotency.as_ref().is_some_and(|key| key.expires_at_ms <= now_ms);
         let given = by.verdict();
+        // S-3: where the key alone made a refused operation repeatable, it does so no longer than it
+        // lasts. What was not attempted or not processed needs no key.
+        let by_key = !operation.idempotent
+            && given.outcome() == Outcome::Rejected
+            && given.code() != Code::RemoteNotProcessed;
         let narrowed = match given.retry() {
-            Retry::Backoff => spent,
+            Retry::Backoff => spent || by_key && forgotten,
             Retry::SameIdempotencyKey => spent || forgotten,
             Retry::Never | Retry::AfterCorrection | Retry::Reconcile | Retry::FetchResult => false,
         };
