@@ -160,28 +160,8 @@ print(affiant.outcome_of(response)['outcome'], response.read())
     assert_eq!(service.effects(), 1);
 }
 
-/// T-4: a library that raises by itself changes nothing: the envelope is on the error, a repeat is by
-/// the instruction, and what the broker has no part in is left alone.
-#[test]
-fn t_4_what_a_library_raises_carries_the_envelope() {
-    let mut busy = HashSet::new();
-    let service = Service::start(move |asked| match asked.target.as_str() {
-        path if path.starts_with("/refused") => Done::nothing_but(404, "", "no"),
-        path if path.starts_with("/items") && busy.insert(path.to_owned()) => {
-            Done::nothing_but(503, "Retry-After: 1\r\n", "later")
-        }
-        path if path.starts_with("/items") => Done::nothing_but(200, "", "items"),
-        _ => Done::and_closes(),
-    });
-    let home = Home::new();
-    home.secret("pay-token", SECRET);
-    home.policy(&service.policy(POLICY));
-    let server = home.serve();
-    let said = run(
-        &home,
-        &server,
-        &service,
-        r#"
+/// Calls by three libraries that raise for a status of failure.
+const RAISING: &str = r#"
 import httpx, requests
 base = os.environ['BASE']
 
@@ -225,8 +205,26 @@ try:
     broker.call(unreachable, repeat=True)
 except requests.ConnectionError as error:
     print(error)
-"#,
-    );
+"#;
+
+/// T-4: a library that raises by itself changes nothing: the envelope is on the error, a repeat is by
+/// the instruction, and what the broker has no part in is left alone.
+#[test]
+fn t_4_what_a_library_raises_carries_the_envelope() {
+    let mut busy = HashSet::new();
+    let service = Service::start(move |asked| match asked.target.as_str() {
+        path if path.starts_with("/refused") => Done::nothing_but(404, "", "no"),
+        path if path.starts_with("/items") && busy.insert(path.to_owned()) => {
+            Done::nothing_but(503, "Retry-After: 1\r\n", "later")
+        }
+        path if path.starts_with("/items") => Done::nothing_but(200, "", "items"),
+        _ => Done::and_closes(),
+    });
+    let home = Home::new();
+    home.secret("pay-token", SECRET);
+    home.policy(&service.policy(POLICY));
+    let server = home.serve();
+    let said = run(&home, &server, &service, RAISING);
     let of = |name: &str, class: &str| {
         [
             format!("{name} rejected after_correction HTTP_404 {class}"),

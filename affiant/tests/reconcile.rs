@@ -180,7 +180,7 @@ fn k_7_what_the_broker_cannot_ask_by_itself_waits_for_a_person_at_once() {
         let ids = waiting["invocations"].as_array().unwrap().iter();
         ids.map(|found| found["invocation_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    eventually("it waits for a person", || waiting(&server) == [id.clone()]);
+    eventually("it waits for a person", || waiting(&server) == [id.as_str()]);
     // A later call is asked about, so more than one look has passed.
     let key = ["-H", "Idempotency-Key: k-1"];
     let done = server.curl(&["-d", "x", key[0], key[1], &service.url("/charges")]).invocation();
@@ -197,7 +197,7 @@ fn k_7_what_the_broker_cannot_ask_by_itself_waits_for_a_person_at_once() {
         .collect();
     assert_eq!(notes.len(), 1, "{events}");
     assert!(notes[0].contains("no idempotency_key to ask by"), "{notes:?}");
-    assert_eq!(waiting(&server), [id.clone()]);
+    assert_eq!(waiting(&server), [id.as_str()]);
     // A restart keeps it so.
     server.kill();
     let server = home.serve();
