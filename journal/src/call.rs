@@ -247,17 +247,19 @@ impl Call {
     }
 
     /// [`Call::dispatch`] of a retry: under the lease of the invocation that it retries (contract
-    /// K-6). A worker whose lease is over is stopped here, before anything is sent.
+    /// K-6). A worker whose lease is over is stopped here, before anything is sent; so is one
+    /// that was slow until its permission ended, `not_after_ms` (contract K-5).
     ///
     /// # Errors
     /// [`crate::lease::Error`]; nothing may be sent then.
     pub async fn dispatch_under(
         &mut self,
         lease: &crate::Lease,
+        not_after_ms: Option<u64>,
         dispatch: Dispatch,
     ) -> Result<Dispatched, crate::lease::Error> {
         let body = Body::DispatchStarted(Box::new(dispatch));
-        let queued = lease.queue_dispatch(&self.entry, self.epoch, body)?;
+        let queued = lease.queue_dispatch(not_after_ms, (&self.entry, self.epoch), body)?;
         let sequence = durable(queued.receiver).await?;
         Ok(Dispatched { id: self.entry.id, sequence })
     }

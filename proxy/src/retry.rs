@@ -115,8 +115,9 @@ impl Job<'_> {
         let ahead = std::mem::take(&mut prepared.ahead);
         let ahead = ready.content.take().map_or(ahead, |content| vec![content]);
         let record = dispatch_record(&ready.idle, prepared.fingerprint, leave.number());
-        // K-6, X-5: checked and queued in one step with the dispatch.
-        let proof = match call.dispatch_under(leave.lease, record).await {
+        // K-5, K-6, X-5: checked and queued in one step with the dispatch.
+        let not_after_ms = leave.standing.not_after_ms;
+        let proof = match call.dispatch_under(leave.lease, not_after_ms, record).await {
             Ok(proof) => proof,
             Err(lease::Error::Append(error)) => {
                 return self.ended_before_dispatch(Some(call), &Refusal::Journal(error)).await;
