@@ -75,6 +75,18 @@ fn i_1_the_vaults_key_changes_beside_a_server() {
     assert_eq!(unlocked.status.code(), Some(0), "{}", text(&unlocked.stderr));
     assert_eq!(server.curl(&["-d", "d", &url]).status, 200);
 
+    // An unlock right after a change is judged by the new passphrase, with no call in between.
+    let changed = finish(home.command(&rotate), b"right horse\nleft horse\n");
+    assert_eq!(changed.status.code(), Some(0), "{}", text(&changed.stderr));
+    assert_eq!(home.json(&["vault", "status"])["vault"], "locked");
+    let unlock = |given: &[u8]| finish(home.command(&["vault", "unlock"]), given);
+    let old = unlock(b"right horse");
+    assert!(text(&old.stderr).contains("the passphrase is wrong"), "{}", text(&old.stderr));
+    assert_eq!(unlock(b"left horse").status.code(), Some(0));
+    assert_eq!(server.curl(&["-d", "e", &url]).status, 200);
+    let changed = finish(home.command(&rotate), b"left horse\nright horse\n");
+    assert_eq!(changed.status.code(), Some(0), "{}", text(&changed.stderr));
+
     let key = home.path().join("handed-out");
     let out = ["vault", "rotate", "--hand-out", key.to_str().unwrap()];
     let refused = finish(home.command(&out), b"wrong horse\n");

@@ -174,7 +174,7 @@ impl Policy {
             Error::Unreadable("its record in the store can't be read")
         })?;
         let sealed = sealed.ok_or(Error::Missing)?;
-        match self.vault().open_sealed(name, version, &sealed) {
+        match self.vault.open_sealed(name, version, &sealed) {
             Ok(Some(secret)) => Ok(secret),
             Ok(None) => Err(Error::Unreadable("it was sealed by another key, or changed")),
             Err(vault::Error::Locked) => Err(Error::Locked),

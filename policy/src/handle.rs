@@ -3,6 +3,7 @@
 use crate::store::{self, Store, number_key};
 use crate::{Diagnostic, Secret, Snapshot, Vault, agent, credential, secrets, vault};
 use arc_swap::ArcSwap;
+use heed::RoTxn;
 use journal::contract::Digest;
 use std::collections::HashMap;
 use std::fs::DirBuilder;
@@ -15,7 +16,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// committed last, at the price of one read of mapped memory.
 pub struct Policy {
     pub(crate) store: Arc<Store>,
-    vault: Vault,
+    /// As this process knows it; [`Policy::vault`] looks whether another has changed its key.
+    pub(crate) vault: Vault,
     state: ArcSwap<State>,
     reload: Mutex<()>,
     /// Tokens at hand.
@@ -288,10 +290,19 @@ impl Policy {
         Ok(self.append(&text, &file.unwrap_or_default(), who, Some(version))?)
     }
 
-    /// The vault.
+    /// The vault, under the key that the store has now.
     #[must_use]
-    pub const fn vault(&self) -> &Vault {
+    pub fn vault(&self) -> &Vault {
+        drop(self.state());
         &self.vault
+    }
+
+    /// The vault as a write transaction finds it: no other process changes its key meanwhile.
+    pub(crate) fn vault_in(&self, txn: &RoTxn<'_>) -> Result<&Vault, store::Error> {
+        if let Some(header) = self.store.record(&self.store.meta, txn, "vault", "the vault")? {
+            self.vault.adopt(header);
+        }
+        Ok(&self.vault)
     }
 }
 

@@ -458,6 +458,29 @@ fn tokens_are_minted_and_verify() {
 }
 
 proptest! {
+    /// I-4: in whatever form a placeholder's secret goes on, that form is told, so that an origin
+    /// which sends it back is redacted.
+    #[test]
+    fn i_4_every_form_that_goes_on_is_told(
+        secret in "[!-~]{8,16}",
+        kind in "(application/json|application/x-www-form-urlencoded|text/plain)",
+    ) {
+        let pair = format!("Basic {}", STANDARD.encode("bot:affiant_ph_c"));
+        let headers: &[Field<'_>] =
+            &[(b"content-type", kind.as_bytes()), (b"a", b"affiant_ph_c"), (b"b", pair.as_bytes())];
+        let request = view("/affiant_ph_c?t=affiant_ph_c", headers, b"\"affiant_ph_c\"");
+        let edits = inject(PH).edits(&Secret::from(secret.as_str()), &request).unwrap();
+        let mut forms: Vec<_> = edits.shown.iter().map(text).collect();
+        forms.sort_by_key(|form| std::cmp::Reverse(form.len()));
+        let redacted = |value: &Secret| {
+            forms.iter().fold(text(value), |rest, form| rest.replace(form, "*"))
+        };
+        prop_assert_eq!(redacted(edits.target.as_ref().unwrap()), "/*?t=*");
+        prop_assert_eq!(redacted(edits.content.as_ref().unwrap()), "\"*\"");
+        let values: Vec<_> = edits.values.iter().map(|(_, value)| redacted(value)).collect();
+        prop_assert_eq!(values, ["*", "Basic *"]);
+    }
+
     /// I-1: with the placeholder's mode no request leaves that still holds one.
     #[test]
     fn i_1_no_request_leaves_with_a_placeholder(

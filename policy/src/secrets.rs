@@ -77,7 +77,7 @@ impl Policy {
         let mut txn = store.write()?;
         let newest: Option<Newest> = store.record(&store.names, &txn, name, "a secret's name")?;
         let version = newest.map_or(0, |n| n.version).saturating_add(1);
-        let sealed = self.vault().seal(name, version, value)?;
+        let sealed = self.vault_in(&txn)?.seal(name, version, value)?;
         store.put_record(&store.sealed, &mut txn, &sealed_key(name, version), &sealed)?;
         if let Some(old) = version.checked_sub(VERSIONS_KEPT) {
             store.delete(&store.sealed, &mut txn, &sealed_key(name, old))?;
@@ -148,7 +148,7 @@ impl Policy {
             return Err(Error::Unknown);
         }
         let rotated = rotated_name(name);
-        let sealed = self.vault().seal(&rotated, version, value)?;
+        let sealed = self.vault_in(&txn)?.seal(&rotated, version, value)?;
         store.put_record(&store.sealed, &mut txn, &sealed_key(&rotated, version), &sealed)?;
         Ok(Store::commit(txn)?)
     }

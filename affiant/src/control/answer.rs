@@ -21,6 +21,7 @@ pub(crate) enum ProblemCode {
     ResultExpired,
     VaultLocked,
     WrongPassphrase,
+    VaultKeyUnusable,
     RangeNotSatisfiable,
     NotSettled,
     NotInDoubt,
@@ -51,6 +52,7 @@ impl ProblemCode {
             Self::ResultExpired => (StatusCode::GONE, "RESULT_EXPIRED"),
             Self::VaultLocked => (StatusCode::SERVICE_UNAVAILABLE, "VAULT_LOCKED"),
             Self::WrongPassphrase => (StatusCode::FORBIDDEN, "WRONG_PASSPHRASE"),
+            Self::VaultKeyUnusable => (StatusCode::SERVICE_UNAVAILABLE, "VAULT_KEY_UNUSABLE"),
             Self::RangeNotSatisfiable => {
                 (StatusCode::RANGE_NOT_SATISFIABLE, "RANGE_NOT_SATISFIABLE")
             }

@@ -96,10 +96,28 @@ pub(super) async fn unlock(
     tokio::task::spawn_blocking(move || policy.vault().unlock(Some(&passphrase)))
         .await
         .map_err(|error| Problem::new(ProblemCode::Internal, error.to_string()))?
-        .map_err(|error| Problem::new(ProblemCode::WrongPassphrase, error.to_string()))?;
+        .map_err(|error| Problem::new(refused_unlock(&error), error.to_string()))?;
     crate::server::hand_result_key(&state.journal, &state.policy)
         .map_err(|error| Problem::new(ProblemCode::Internal, error.to_string()))?;
     vault(Extract(state), Extension(caller)).await
+}
+
+/// Whether what was given is wrong, or what the vault reads by itself.
+const fn refused_unlock(error: &policy::vault::Error) -> ProblemCode {
+    use policy::vault::Error;
+    match error {
+        Error::Locked
+        | Error::PassphraseNeeded
+        | Error::WrongPassphrase
+        | Error::WrongKey
+        | Error::EmptyPassphrase => ProblemCode::WrongPassphrase,
+        Error::KeyFileMode { .. }
+        | Error::KeyFile { .. }
+        | Error::WrongKeyFile { .. }
+        | Error::Keyring(_)
+        | Error::Damaged
+        | Error::Crypto(_) => ProblemCode::VaultKeyUnusable,
+    }
 }
 
 /// `POST /v1/vault/lock`.

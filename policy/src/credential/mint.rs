@@ -115,7 +115,7 @@ impl Policy {
     #[must_use]
     pub fn at_hand(&self, credential: &Credential, bound: &CredentialUse) -> Option<Secret> {
         let Inject::Token(_) = credential.inject else { return None };
-        if self.vault().status() == crate::vault::Status::Locked {
+        if self.vault.status() == crate::vault::Status::Locked {
             return None;
         }
         let slot = self.minted.slot(credential, bound.version);
@@ -145,7 +145,7 @@ impl Policy {
         token: &Token,
         bound: &CredentialUse,
     ) -> Result<Secret, Error> {
-        if self.vault().status() == crate::vault::Status::Locked {
+        if self.vault.status() == crate::vault::Status::Locked {
             // What comes back could not be kept.
             return Err(Error::Locked);
         }

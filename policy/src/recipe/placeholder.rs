@@ -122,7 +122,7 @@ impl Placeholder {
             return Err(Error::Stray);
         }
         if changed {
-            edits.shown.push(Secret::new(encode::encoded(secret.expose()).into_bytes()));
+            edits.shown.push(Written::Percent.shown(secret)?);
             edits.target = Some(Secret::new(std::mem::take(&mut *target)));
         }
         Ok(())
@@ -204,12 +204,21 @@ impl Placeholder {
         if is_stray(new.as_deref().unwrap_or(content)) {
             return Err(Error::Stray);
         }
-        edits.content = new.map(Secret::new);
+        if let Some(new) = new {
+            edits.shown.push(how.shown(secret)?);
+            edits.content = Some(Secret::new(new));
+        }
         Ok(())
     }
 }
 
 impl Written {
+    /// The secret as it goes on, which is how an origin may send it back (contract I-4).
+    fn shown(self, secret: &Secret) -> Result<Secret, Error> {
+        let mut written = self.write(secret)?;
+        Ok(Secret::new(std::mem::take(&mut *written)))
+    }
+
     fn write(self, secret: &Secret) -> Result<Zeroizing<Vec<u8>>, Error> {
         match self {
             Self::Plain => Ok(Zeroizing::new(secret.expose().to_vec())),

@@ -61,12 +61,9 @@ impl Policy {
     /// # Errors
     /// [`rotate::Error`]; then nothing was changed.
     pub fn rotate_vault(&self, to: Protection<'_>) -> Result<Rotated, rotate::Error> {
-        let vault = self.vault();
         let store = &self.store;
         let mut txn = store.write()?;
-        // Within the write transaction no other process changes the key.
-        let header: Option<Header> = store.record(&store.meta, &txn, "vault", "the vault")?;
-        vault.adopt(header.ok_or(Error::Damaged)?);
+        let vault = self.vault_in(&txn)?;
         let old = vault.wrapping()?;
         let root = vault.root()?;
         let master = seal::random_key().map_err(Error::Crypto)?;
