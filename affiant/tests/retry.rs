@@ -387,9 +387,7 @@ fn c_4_setup_is_tried_again_and_every_try_is_on_record() {
     // What was not attempted may be retried, and the service is there now.
     let id = refused.invocation();
     assert_eq!(decision(&server, &id)["decision"], "RETRY_NEW_ATTEMPT");
-    drop(held);
-    let listener = std::net::TcpListener::bind(closed).unwrap();
-    let service = Service::on(listener, |_| Done::and_answers(200, "", "here"));
+    let service = Service::on(listening(held), |_| Done::and_answers(200, "", "here"));
     let mut last = (0, Value::Null);
     eventually("the time to wait is over", || {
         last = post(&server, &format!("invocations/{id}/retry"));
