@@ -119,6 +119,7 @@ pub(crate) struct Book {
 struct Entry {
     /// Hash and end of every token.
     tokens: Vec<(Vec<u8>, u64)>,
+    token_set_at_ms: u64,
     expires_at_ms: u64,
     keys: Vec<String>,
 }
@@ -148,7 +149,8 @@ impl Book {
                 book.by_hash.insert(hash.clone(), proof);
                 tokens.push((hash, end));
             }
-            book.agents.insert(name, Entry { tokens, expires_at_ms, keys: record.keys });
+            let Record { token_set_at_ms, keys, .. } = record;
+            book.agents.insert(name, Entry { tokens, token_set_at_ms, expires_at_ms, keys });
         }
         Ok(book)
     }
@@ -176,6 +178,17 @@ impl Policy {
     pub fn is_current(&self, name: &str) -> bool {
         let state = self.state();
         state.agents.agents.get(name).is_some_and(|entry| now_ms() < entry.expires_at_ms)
+    }
+
+    /// Whether a login that was made under the token set at that time still holds: the agent is there,
+    /// its token is still that one, and its access has not ended. Cheap enough to ask before every byte
+    /// that is passed on.
+    #[must_use]
+    pub fn login_holds(&self, name: &str, token_set_at_ms: u64) -> bool {
+        let state = self.state();
+        state.agents.agents.get(name).is_some_and(|entry| {
+            entry.token_set_at_ms == token_set_at_ms && now_ms() < entry.expires_at_ms
+        })
     }
 
     /// The agent whose token this is.
@@ -397,8 +410,12 @@ mod tests {
             "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE2h2hmDUO3o+G5OiqVpMTVjIHwuEc0LIVFQmVqJMwZz";
         policy.add_agent_key("a", key).unwrap();
         assert!(policy.authenticate_key("a", key) && policy.is_current("a"));
+        let holds = |since| policy.login_holds("a", since);
+        let since = info().token_set_at_ms;
+        assert!(holds(since) && !holds(since - 1) && !policy.login_holds("b", since));
         let short = Rotation { overlap: None, lasts: Some(Duration::ZERO) };
         let fourth = policy.rotate_agent_with("a", short).unwrap();
+        assert!(!holds(info().token_set_at_ms), "its time is over");
         assert!(!works(&fourth) && !policy.authenticate_key("a", key) && !policy.is_current("a"));
         assert_eq!(policy.agent_by_token(fourth.expose_text().unwrap()), None);
         assert!(matches!(policy.add_session("a"), Err(Error::Expired(_))));

@@ -193,7 +193,7 @@ fn ssh(route: &SshRoute) -> Keys {
     put("known_hosts", grant.known_hosts.clone());
     put("intercept", (!grant.intercept).then(|| "false".to_owned()));
     put("env", grant.env.as_ref().map(|list| joined(list.iter().cloned())));
-    put("forward_to", grant.forward_to.as_ref().map(|list| joined(list.iter().cloned())));
+    put("forward_to", grant.forward_to.as_ref().map(|l| joined(l.iter().map(ToString::to_string))));
     put("kill_on_cancel", grant.kill_on_cancel.then(|| "true".to_owned()));
     put("completion", grant.completion.clone());
     put("credential", grant.credential.as_ref().map(credential));

@@ -3,7 +3,7 @@
 use crate::batch::BatchRule;
 use crate::command::{CommandQuery, CommandRetry, ReleaseRule};
 use crate::repeat::{JobRule, ReconcileRule, RetryRule};
-use crate::{Hashicorp, Inject, Parent, glob};
+use crate::{Hashicorp, Inject, Onward, Parent, glob};
 use journal::contract::{Code, KeepResult, RemoteContract, Retry, Verdict};
 use std::fmt;
 use std::path::PathBuf;
@@ -74,8 +74,8 @@ pub struct SshGrant {
     pub intercept: bool,
     /// Patterns of the variables that pass; none: language and terminal.
     pub env: Option<Vec<String>>,
-    /// Where forwardings may lead, `host:port` patterns; none: anywhere.
-    pub forward_to: Option<Vec<String>>,
+    /// Where forwardings may lead; none: anywhere.
+    pub forward_to: Option<Vec<Onward>>,
     /// Whether a command ends with its client.
     pub kill_on_cancel: bool,
     /// A pattern that the last line of stdout meets when the command is done, for targets that

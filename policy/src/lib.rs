@@ -27,6 +27,7 @@ mod host;
 mod inject;
 mod json;
 pub mod learn;
+mod onward;
 mod parent;
 mod path;
 pub mod preset;
@@ -51,6 +52,7 @@ pub use grant::{
 pub use handle::{Policy, VersionInfo, apply, open, rollback};
 pub use hashicorp::{Field, Hashicorp, Login, Server};
 pub use inject::Inject;
+pub use onward::Onward;
 pub use parent::Parent;
 pub use secret::Secret;
 pub use snapshot::Snapshot;

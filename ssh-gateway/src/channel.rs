@@ -45,9 +45,9 @@ pub(crate) async fn forward(
     };
     let _under_way = shared.under_way();
     let (read, write) = channel.split();
-    let (spool, gone) = spool(read, line);
+    let (spool, presence) = spool(read, line, shared.standing(&destination.agent));
     let stall = shared.options.client_stall;
-    let downstream = Downstream::new(write, handle, gone, stall, false).held(reply);
+    let downstream = Downstream::new(write, handle, presence, stall, false).held(reply);
     let (request, preparation) = (Request::Forward { host, port }, Preparation::default());
     invocation::run(Job { shared, destination, request, preparation }, downstream, spool).await;
 }
@@ -63,10 +63,10 @@ pub(crate) async fn serve(
     let (mut read, write) = channel.split();
     let Some((request, preparation)) = prepare(&mut read).await else { return };
     let _under_way = shared.under_way();
-    let (spool, gone) = spool(read, line);
+    let (spool, presence) = spool(read, line, shared.standing(&destination.agent));
     let has_terminal = preparation.terminal.is_some();
     let stall = shared.options.client_stall;
-    let downstream = Downstream::new(write, handle, gone, stall, has_terminal);
+    let downstream = Downstream::new(write, handle, presence, stall, has_terminal);
     invocation::run(Job { shared, destination, request, preparation }, downstream, spool).await;
 }
 

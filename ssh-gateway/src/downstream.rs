@@ -2,7 +2,7 @@
 //!
 //! Every wait here ends when the client goes away or leaves its output unread for too long.
 
-use crate::flag::raised;
+use crate::spool::Presence;
 use bytes::Bytes;
 use journal::contract::{Confirmation, SshEnd};
 use russh::server::{ChannelOpenHandle, Handle, Msg};
@@ -77,14 +77,25 @@ pub(crate) fn signal_name(signal: &Sig) -> &str {
     }
 }
 
+/// Why a client is not there any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Absence {
+    /// It left.
+    Left,
+    /// It counts as gone, because it takes no output.
+    Stalled,
+    /// Its login does not hold any more.
+    LoginOver,
+}
+
 /// Who takes the output.
 enum Client {
     /// A client on a channel of its own.
     Channel { write: ChannelWriteHalf<Msg>, handle: Handle },
     /// Nobody: the result is there to be fetched.
-    Nobody { _stays: watch::Sender<bool> },
+    Nobody { _stays: watch::Sender<Presence> },
     /// The broker itself, which reads stdout afterwards.
-    Broker { stdout: Kept, _stays: watch::Sender<bool> },
+    Broker { stdout: Kept, _stays: watch::Sender<Presence> },
 }
 
 /// The stdout of a command that the broker asked for.
@@ -93,7 +104,7 @@ pub(crate) type Kept = Arc<Mutex<Vec<u8>>>;
 /// The client's side of one session channel.
 pub(crate) struct Downstream {
     client: Client,
-    gone: watch::Receiver<bool>,
+    presence: watch::Receiver<Presence>,
     stall: Duration,
     has_terminal: bool,
     /// The answer to the opening of a forwarding, held back until it is decided.
@@ -101,6 +112,7 @@ pub(crate) struct Downstream {
     is_forwarding: bool,
     stalled: bool,
     eof_sent: bool,
+    closed: bool,
     sent_bytes: u64,
 }
 
@@ -108,40 +120,41 @@ impl Downstream {
     pub(crate) fn new(
         write: ChannelWriteHalf<Msg>,
         handle: Handle,
-        gone: watch::Receiver<bool>,
+        presence: watch::Receiver<Presence>,
         stall: Duration,
         has_terminal: bool,
     ) -> Self {
         let client = Client::Channel { write, handle };
-        Self { has_terminal, ..Self::of(client, gone, stall) }
+        Self { has_terminal, ..Self::of(client, presence, stall) }
     }
 
-    fn of(client: Client, gone: watch::Receiver<bool>, stall: Duration) -> Self {
+    fn of(client: Client, presence: watch::Receiver<Presence>, stall: Duration) -> Self {
         Self {
             client,
-            gone,
+            presence,
             stall,
             has_terminal: false,
             reply: None,
             is_forwarding: false,
             stalled: false,
             eof_sent: false,
+            closed: false,
             sent_bytes: 0,
         }
     }
 
     /// The side of a command that nobody waits for.
     pub(crate) fn nobody() -> Self {
-        let (stays, gone) = watch::channel(false);
-        Self::of(Client::Nobody { _stays: stays }, gone, Duration::ZERO)
+        let (stays, presence) = watch::channel(Presence::There);
+        Self::of(Client::Nobody { _stays: stays }, presence, Duration::ZERO)
     }
 
     /// The side of a command that the broker asks for. Its output is bounded by the route.
     pub(crate) fn kept() -> (Self, Kept) {
-        let (stays, gone) = watch::channel(false);
+        let (stays, presence) = watch::channel(Presence::There);
         let stdout = Kept::default();
         let client = Client::Broker { stdout: Arc::clone(&stdout), _stays: stays };
-        (Self::of(client, gone, Duration::ZERO), stdout)
+        (Self::of(client, presence, Duration::ZERO), stdout)
     }
 
     /// Makes it a forwarding, whose opening is answered by what comes of it.
@@ -160,12 +173,22 @@ impl Downstream {
 
     /// Whether the client has gone, or counts as gone.
     pub(crate) fn is_gone(&self) -> bool {
-        self.stalled || *self.gone.borrow()
+        self.stalled || *self.presence.borrow() != Presence::There
     }
 
-    /// Whether the client counts as gone because it takes nothing.
-    pub(crate) const fn is_stalled(&self) -> bool {
-        self.stalled
+    /// Why it has gone; for a client that has.
+    pub(crate) fn absence(&self) -> Absence {
+        if self.is_login_over() {
+            Absence::LoginOver
+        } else if self.stalled {
+            Absence::Stalled
+        } else {
+            Absence::Left
+        }
+    }
+
+    fn is_login_over(&self) -> bool {
+        *self.presence.borrow() == Presence::LoginOver
     }
 
     /// Content bytes that the client's window took.
@@ -176,7 +199,7 @@ impl Downstream {
     /// Waits until the client has gone.
     pub(crate) async fn gone(&mut self) {
         if !self.stalled {
-            raised(&mut self.gone).await;
+            left(&mut self.presence).await;
         }
     }
 
@@ -205,7 +228,7 @@ impl Downstream {
                     Some(code) => write.extended_data_bytes(code, data).await,
                 }
             } => sent.is_ok(),
-            () = raised(&mut self.gone) => false,
+            () = left(&mut self.presence) => false,
             () = tokio::time::sleep(self.stall) => false,
         };
         if sent {
@@ -230,6 +253,10 @@ impl Downstream {
     /// stays open. The streams end last: a client whose own input has ended closes the channel then,
     /// and the engine sends nothing on a channel that its peer has closed.
     pub(crate) async fn end(&mut self, end: &End) -> Option<Confirmation> {
+        // A status would make output that was cut off look whole.
+        if self.is_gone() {
+            return None;
+        }
         let Client::Channel { write, handle } = &self.client else { return None };
         match end {
             End::Status(status) => self.bounded(write.exit_status(*status)).await,
@@ -254,18 +281,43 @@ impl Downstream {
     }
 
     /// Closes the channel.
-    pub(crate) async fn close(self) {
-        if let Client::Channel { write, .. } = &self.client {
+    pub(crate) async fn close(mut self) {
+        self.shut().await;
+    }
+
+    async fn shut(&mut self) {
+        if let Client::Channel { write, .. } = &self.client
+            && !std::mem::replace(&mut self.closed, true)
+        {
             self.bounded(write.close()).await;
         }
     }
 
     /// Says something on stderr, if that is still open.
     pub(crate) async fn explain(&mut self, text: &str) {
-        if !self.eof_sent {
-            let text = if self.has_terminal { text.replace('\n', "\r\n") } else { text.to_owned() };
-            self.send(Some(1), Bytes::from(text)).await;
+        if self.eof_sent {
+            return;
         }
+        let text = if self.has_terminal { text.replace('\n', "\r\n") } else { text.to_owned() };
+        match &self.client {
+            // It gets nothing more but the reason for that.
+            Client::Channel { write, .. } if self.is_login_over() && !self.stalled => {
+                let told = write.extended_data_bytes(1, Bytes::from(text));
+                drop(tokio::time::timeout(CONFIRM, told).await);
+            }
+            Client::Channel { .. } | Client::Nobody { .. } | Client::Broker { .. } => {
+                self.send(Some(1), Bytes::from(text)).await;
+            }
+        }
+    }
+
+    /// Ends the channel of a client whose login is over, while what it began is still read on.
+    pub(crate) async fn turn_out(&mut self, text: &str) {
+        self.explain(text).await;
+        if let Client::Channel { write, .. } = &self.client {
+            self.bounded(write.exit_status(255)).await;
+        }
+        self.shut().await;
     }
 
     /// Explains on stderr why there is no committed result, and ends with exit status 255, which is
@@ -275,7 +327,7 @@ impl Downstream {
             let reason = text.lines().next().unwrap_or_default().to_owned();
             return reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await;
         }
-        if self.is_forwarding {
+        if self.is_forwarding || self.closed {
             return self.close().await;
         }
         self.explain(text).await;
@@ -298,7 +350,7 @@ impl Downstream {
         let question = handle.cancel_forward_tcpip(String::new(), 0);
         let answered = tokio::select! {
             biased;
-            () = raised(&mut self.gone) => false,
+            () = left(&mut self.presence) => false,
             // The content of the answer says nothing; that there is one does.
             answer = tokio::time::timeout(CONFIRM, question) => answer.is_ok(),
         };
@@ -309,4 +361,9 @@ impl Downstream {
         // A session that is gone takes nothing, which shows elsewhere.
         drop(tokio::time::timeout(self.stall, work).await);
     }
+}
+
+/// Waits until the client is not there any more. A sender that is gone without a word counts as well.
+async fn left(presence: &mut watch::Receiver<Presence>) {
+    drop(presence.wait_for(|presence| *presence != Presence::There).await);
 }

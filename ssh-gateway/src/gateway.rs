@@ -49,6 +49,19 @@ pub(crate) struct Shared {
     under_way: watch::Sender<usize>,
 }
 
+/// The login that an open channel rests on.
+pub(crate) struct Standing {
+    policy: Arc<Policy>,
+    agent: Agent,
+}
+
+impl Standing {
+    /// Whether it still holds.
+    pub(crate) fn holds(&self) -> bool {
+        self.policy.login_holds(&self.agent.name, self.agent.token_set_at_ms)
+    }
+}
+
 /// A command under way; its end lets a stopping gateway go on.
 pub(crate) struct UnderWay(watch::Sender<usize>);
 
@@ -96,9 +109,14 @@ impl Shared {
     }
 
     /// Whether a login still holds. It lasts as long as its connection; who was removed meanwhile,
-    /// or got a new token, gets nothing more over it.
+    /// or got a new token, or whose access ended, gets nothing more over it.
     pub(crate) fn is_current(&self, agent: &Agent) -> bool {
-        self.agents().contains(agent)
+        self.policy.login_holds(&agent.name, agent.token_set_at_ms)
+    }
+
+    /// What a channel's input rests on, to be asked again and again.
+    pub(crate) fn standing(&self, agent: &Agent) -> Standing {
+        Standing { policy: Arc::clone(&self.policy), agent: agent.clone() }
     }
 }
 

@@ -144,6 +144,13 @@ async fn go_on(
         Ok(prepared) => prepared,
         Err(refusal) => return end_refused(call, side.downstream, refusal).await,
     };
+    // The setup takes time, in which a login can end.
+    if leave.is_none() && !job.shared.is_current(&job.destination.agent) {
+        ready.abandon().await;
+        let verdict = Verdict::not_connected(Retry::AfterCorrection, Code::AgentUnauthenticated);
+        let refusal = Refusal::new(verdict, LOGIN_OVER, None);
+        return end_refused(call, side.downstream, refusal).await;
+    }
     if side.downstream.is_gone() {
         ready.abandon().await;
         let verdict = Verdict::not_connected(Retry::Backoff, Code::CallerGone);

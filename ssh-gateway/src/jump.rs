@@ -19,8 +19,8 @@ use std::time::SystemTime;
 use tokio::sync::oneshot;
 
 /// What somebody is told whose login is over.
-pub(crate) const LOGIN_OVER: &str =
-    "The login of this connection is over: the agent was removed, or has a new token.";
+pub(crate) const LOGIN_OVER: &str = "The login of this connection is over: the agent was removed, has a new token, or its access \
+     ended.";
 
 /// A jump: ended here, or relayed as it is where policy says so.
 pub(crate) async fn serve(

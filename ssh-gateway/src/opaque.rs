@@ -5,9 +5,10 @@
 //! outcome is `unknown` by nature (contract S-1, S-6).
 
 use crate::door::Jump;
-use crate::downstream::Downstream;
+use crate::downstream::{Absence, Downstream};
 use crate::gateway::Shared;
 use crate::invocation::{Refusal, end_refused, not_recorded, refuse, sentence};
+use crate::jump::LOGIN_OVER;
 use crate::line::Line;
 use crate::spool::{Input, Spool, spool};
 use crate::upstream;
@@ -41,9 +42,9 @@ pub(crate) async fn serve(shared: Arc<Shared>, jump: Jump, grant: SshGrant, entr
     let _under_way = shared.under_way();
     let Entrance { channel, handle, reply, line } = entrance;
     let (read, write) = channel.split();
-    let (spool, gone) = spool(read, line);
+    let (spool, presence) = spool(read, line, shared.standing(&jump.agent));
     let stall = shared.options.client_stall;
-    let mut downstream = Downstream::new(write, handle, gone, stall, false).held(reply);
+    let mut downstream = Downstream::new(write, handle, presence, stall, false).held(reply);
     let host = if jump.host.contains(':') { format!("[{}]", jump.host) } else { jump.host.clone() };
     let target = format!("ssh://{host}:{}", jump.port);
     let fingerprint =
@@ -160,7 +161,16 @@ async fn relay(
                 }
                 Err(_) => break "RESET",
             },
-            () = downstream.gone() => break "CALLER_GONE",
+            () = downstream.gone() => break match downstream.absence() {
+                Absence::Left => "CALLER_GONE",
+                Absence::Stalled => "CALLER_STALLED",
+                Absence::LoginOver => {
+                    // What waits for the target is not passed on any more.
+                    sending.abort();
+                    call.note("LOGIN_OVER", LOGIN_OVER);
+                    "LOGIN_OVER"
+                }
+            },
         }
     };
     // Nobody waits any more for what the target does not take.

@@ -69,12 +69,12 @@ pub(crate) async fn serve(
 ) {
     let (mut read, write) = channel.split();
     let Some((request, preparation)) = channel::prepare(&mut read).await else { return };
-    let (spool, gone) = spool(read, line);
+    let (spool, presence) = spool(read, line, shared.standing(&agent));
     // None of the commands reads anything.
     drop(spool);
     let has_terminal = preparation.terminal.is_some();
     let stall = shared.options.client_stall;
-    let mut downstream = Downstream::new(write, handle, gone, stall, has_terminal);
+    let mut downstream = Downstream::new(write, handle, presence, stall, has_terminal);
     let answer = if shared.is_current(&agent) {
         answer(shared.control.as_deref(), &agent.name, &request).await
     } else {

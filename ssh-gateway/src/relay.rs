@@ -9,8 +9,9 @@ mod feed;
 mod mark;
 
 use crate::Options;
-use crate::downstream::{Downstream, End};
+use crate::downstream::{Absence, Downstream, End};
 use crate::flag::raised;
+use crate::jump::LOGIN_OVER;
 use crate::keep::Keeper;
 use crate::redact::{Needles, Redactor};
 use crate::request::Lifetime;
@@ -138,7 +139,7 @@ impl<'a> Relay<'a> {
                     if self.grant.kill_on_cancel {
                         drop(running.write.signal(Sig::TERM).await);
                     }
-                    self.leave();
+                    self.leave().await;
                 }
                 () = sleep_until(wake) => self.expire().await,
             }
@@ -291,8 +292,11 @@ impl<'a> Relay<'a> {
                 }
             }
             Fed::Abandoned => {
-                if self.lifetime == Lifetime::Session && !self.grant.kill_on_cancel {
-                    self.seen.stop = Some(Stop::ClientGone);
+                // What ends with its login is ended, and noted, by `leave`.
+                let absence = self.downstream.absence();
+                let ends = absence != Absence::LoginOver && !self.grant.kill_on_cancel;
+                if self.lifetime == Lifetime::Session && ends {
+                    self.seen.stop = Some(Stop::ClientGone(absence));
                 }
             }
             Fed::Resized(size) => self.keeper.resized(self.call, size).await,
@@ -301,24 +305,40 @@ impl<'a> Relay<'a> {
     }
 
     /// The client has gone: read on for the record, or end what was for it alone (contract D-4).
-    fn leave(&mut self) {
-        self.call.note("CALLER_GONE", "the client left before the end of the command");
-        self.read_on_bytes = Some(self.options.read_on_bytes);
-        if self.grant.kill_on_cancel {
-            // It was told to end: what it says to that is the result.
-            self.read_on = Instant::now().checked_add(KILL_TIME);
-            return;
+    ///
+    /// A login that is over ends every session and forwarding. A command is read to its end all the
+    /// same: what it did is worth knowing.
+    async fn leave(&mut self) {
+        let why = self.downstream.absence();
+        match why {
+            Absence::Left => {
+                self.call.note("CALLER_GONE", "the client left before the end of the command");
+            }
+            Absence::Stalled => {
+                self.call.note("CALLER_STALLED", "the client took no output for too long");
+            }
+            Absence::LoginOver => {
+                self.call.note("LOGIN_OVER", LOGIN_OVER);
+                if self.lifetime == Lifetime::Command {
+                    self.downstream.turn_out(&format!("affiant: {LOGIN_OVER}\n")).await;
+                }
+            }
         }
-        let ends = match self.lifetime {
-            Lifetime::Command => false,
+        let ends = match (self.lifetime, why) {
+            (Lifetime::Command, _) => false,
+            (Lifetime::Session | Lifetime::Attached, Absence::LoginOver) => true,
+            (Lifetime::Session | Lifetime::Attached, _) if self.grant.kill_on_cancel => false,
             // A client that only counts as gone ends no input any more.
-            Lifetime::Session => self.downstream.is_stalled(),
-            Lifetime::Attached => true,
+            (Lifetime::Session, Absence::Stalled) | (Lifetime::Attached, _) => true,
+            (Lifetime::Session, Absence::Left) => false,
         };
         if ends {
-            self.seen.stop = Some(Stop::ClientGone);
+            self.seen.stop = Some(Stop::ClientGone(why));
         }
-        self.read_on = Instant::now().checked_add(self.options.read_on);
+        self.read_on_bytes = Some(self.options.read_on_bytes);
+        // One that was told to end: what it says to that is the result.
+        let patience = if self.grant.kill_on_cancel { KILL_TIME } else { self.options.read_on };
+        self.read_on = Instant::now().checked_add(patience);
     }
 
     async fn expire(&mut self) {

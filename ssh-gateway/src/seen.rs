@@ -1,6 +1,6 @@
 //! Everything that was seen of one command.
 
-use crate::downstream::End;
+use crate::downstream::{Absence, End};
 use crate::tally::{Sum, Tally};
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ pub(crate) enum Stop {
     /// The route's time for the command is over.
     Deadline,
     /// The client has gone, and with it what the session was for.
-    ClientGone,
+    ClientGone(Absence),
     /// The client has gone, and what is read on for it is used up: time, or output.
     ReadOnOver,
 }

@@ -4,12 +4,28 @@
 //! target would stop the whole connection, so everything goes through here: bounded by the
 //! connection's [`Line`], which slows the socket down long before the bound.
 
+use crate::gateway::Standing;
 use crate::line::Line;
 use bytes::Bytes;
 use russh::{ChannelMsg, ChannelReadHalf, Sig};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+
+/// How often a login is looked at whose client sends nothing. Input is never passed on without a look.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Whether a channel's client is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// It is.
+    There,
+    /// It has closed the channel, or its connection is gone.
+    Left,
+    /// Its login does not hold any more: nothing that it sends counts.
+    LoginOver,
+}
 
 /// One message of the client for a command under way.
 #[derive(Debug)]
@@ -86,29 +102,48 @@ impl Drop for Spool {
     }
 }
 
-/// Reads a channel from here on into a spool. The flag turns true when the client has closed the
-/// channel or its connection is gone.
-pub(crate) fn spool(mut read: ChannelReadHalf, line: Arc<Line>) -> (Spool, watch::Receiver<bool>) {
+/// Reads a channel from here on into a spool, until the client has closed it, its connection is gone,
+/// or its login is over.
+pub(crate) fn spool(
+    mut read: ChannelReadHalf,
+    line: Arc<Line>,
+    standing: Standing,
+) -> (Spool, watch::Receiver<Presence>) {
     let (sender, inputs) = mpsc::unbounded_channel();
-    let (gone, is_gone) = watch::channel(false);
+    let (presence, is_there) = watch::channel(Presence::There);
     let (overflow, is_full) = watch::channel(false);
     let returned = VecDeque::new();
     let spool = Spool { returned, inputs, overflow: is_full, line: Arc::clone(&line) };
     tokio::spawn(async move {
         let mut open = true;
-        while let Some(message) = read.wait().await {
-            if matches!(message, ChannelMsg::Close) {
-                break;
+        let end = loop {
+            match tokio::time::timeout(LOOK, read.wait()).await {
+                Ok(None | Some(ChannelMsg::Close)) => break Presence::Left,
+                Ok(Some(_)) | Err(_) if !standing.holds() => break Presence::LoginOver,
+                Ok(Some(message)) if open => {
+                    open = forward(message, &sender, &overflow, &line);
+                }
+                Ok(Some(_)) | Err(_) => {}
             }
-            if open {
-                open = forward(message, &sender, &overflow, &line);
-            }
-        }
+        };
+        // Told before the input ends: whoever sees that end can ask why.
+        presence.send_replace(end);
         drop(sender);
-        gone.send_replace(true);
+        if end == Presence::LoginOver {
+            drain(&mut read).await;
+        }
         stay_down(overflow).await;
     });
-    (spool, is_gone)
+    (spool, is_there)
+}
+
+/// Takes what still comes, so that nothing of the connection waits for it.
+async fn drain(read: &mut ChannelReadHalf) {
+    while let Some(message) = read.wait().await {
+        if matches!(message, ChannelMsg::Close) {
+            return;
+        }
+    }
 }
 
 /// The flag of an overflow that never was stays down until nobody looks any more.

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::process::Child;
 
 /// One client connection that everything shares; `forward` is open to the target's own host.
@@ -226,6 +226,43 @@ async fn agent_forwarding_is_refused() {
     let output = within(command.env("SSH_AUTH_SOCK", &socket).output()).await.unwrap();
     assert_eq!((out(&output).as_str(), output.status.code()), ("[]\n", Some(0)));
     agent.kill().await.unwrap();
+}
+
+/// A port or a socket at the target is not forwarded back, where forwarding onwards is allowed.
+#[tokio::test]
+async fn remote_forwarding_is_refused() {
+    let Some(shared) = Shared::start("", &[]).await else { return };
+    let near = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let socket = shared.bench.home.directory.path().join("far");
+    let far = format!("{}:{near}", socket.display());
+    for (way, told) in [
+        (format!("127.0.0.1:0:{near}"), "remote port forwarding failed for listen port 0"),
+        (far, "remote port forwarding failed for listen path"),
+    ] {
+        let strict = "ExitOnForwardFailure=yes";
+        let mut command = shared.bench.ssh(&["-o", strict, "-R", &way, "t", "echo ran"]);
+        let output = within(command.output()).await.unwrap();
+        assert_eq!((out(&output).as_str(), output.status.code()), ("", Some(255)), "{way}");
+        assert!(err(&output).contains(told), "{way}: {}", err(&output));
+        assert!(!socket.exists());
+    }
+}
+
+/// A socket at the target is not reached: what `forward` allows are places with a port.
+#[tokio::test]
+async fn forwarding_to_a_unix_socket_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let [near, far] = ["near", "far"].map(|name| folder.path().join(name));
+    let service = UnixListener::bind(&far).unwrap();
+    let way = format!("{}:{}", near.display(), far.display());
+    let Some(shared) = Shared::start("", &["-L", &way]).await else { return };
+    let mut stream = UnixStream::connect(&near).await.unwrap();
+    let mut nothing = Vec::new();
+    within(stream.read_to_end(&mut nothing)).await.unwrap();
+    assert_eq!(nothing, b"");
+    let reached = tokio::time::timeout(Duration::ZERO, service.accept()).await;
+    assert!(reached.is_err(), "the target's socket was reached");
+    assert_eq!(out(&shared.run("echo alive").await), "alive\n");
 }
 
 /// Known limit of the engine: a variable that is not text ends the inner connection, before anything

@@ -253,12 +253,17 @@ async fn c_1_setup_failures_are_not_attempted() {
     let good = common::policy_text(target.address(), &target.host_key(), "");
     let mismatch = common::policy_text(target.address(), &other.host_key(), "");
     let nothing_there = common::policy_text(closed, &target.host_key(), "");
+    // One that hangs up before it has said a word.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hangs_up = common::policy_text(silent.local_addr().unwrap(), &target.host_key(), "");
+    let hanging_up = tokio::spawn(async move { while silent.accept().await.is_ok() {} });
     let unpinned = good.replace(&format!("host_keys = [\"{}\"]", target.host_key()), "");
     let no_secret = good.replace("secret = \"target-key\"", "secret = \"nowhere\"");
     let setup = Phase::ConnectionSetup;
     let cases = [
         (mismatch, setup, Code::HostKeyMismatch, Some("ssh_host_key")),
         (nothing_there, setup, Code::ConnectionRefused, Some("tcp_connect")),
+        (hangs_up, setup, Code::ConnectionTerminated, Some("ssh_kex")),
         (unpinned, setup, Code::HostKeyUnknown, Some("ssh_host_key")),
         (no_secret, Phase::CredentialInjection, Code::SecretMissing, None),
     ];
@@ -274,11 +279,14 @@ async fn c_1_setup_failures_are_not_attempted() {
         let events = home.events(told.invocation_id);
         assert!(!events.contains(&"DISPATCH_STARTED"), "{code}: {events:?}");
     }
+    hanging_up.abort();
     home.policy.apply(&good, "policy.toml", "test").unwrap();
     home.policy.set_secret("target-key", &other.user_key()).unwrap();
     let output = within(client.exec("echo x", b"", None)).await.unwrap();
     let expected = (setup, Outcome::NotAttempted, Code::RemoteAuthFailed);
-    assert_eq!(facts(&envelope(&output.stderr)), expected);
+    let told = envelope(&output.stderr);
+    assert_eq!(facts(&told), expected);
+    assert_eq!(told.evidence.attempts.last().unwrap().stage.as_str(), "ssh_auth");
     home.policy.set_secret("target-key", &"not a key".into()).unwrap();
     let output = within(client.exec("echo x", b"", None)).await.unwrap();
     let unreadable = (Phase::CredentialInjection, Outcome::NotAttempted, Code::SecretUnreadable);

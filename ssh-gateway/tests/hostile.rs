@@ -6,6 +6,7 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::print_stderr,
+    clippy::wildcard_enum_match_arm,
     reason = "test code: a broken expectation ends the test"
 )]
 
@@ -14,7 +15,7 @@ mod common;
 use common::openssh::{Bench, Sshd, err, out};
 use common::{AGENT, demo_home, demo_home_with, envelope, facts, policy_text, within};
 use futures::stream::{self, StreamExt as _};
-use journal::contract::{Code, Envelope, Outcome, Phase};
+use journal::contract::{Body, Code, Envelope, Outcome, Phase};
 use ssh_gateway::Options;
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -216,6 +217,41 @@ async fn a_frozen_client_counts_as_gone() {
     child.kill().await.unwrap();
 }
 
+/// A client that answers keepalives and takes no output counts as gone after its time: the result is
+/// read to the end, the record says why it was not handed over, and the cut output has no status.
+#[tokio::test]
+async fn a_client_that_takes_no_output_counts_as_gone() {
+    let options = Options { client_stall: Duration::from_secs(1), ..Options::default() };
+    let extra = "result = { keep = \"digest\" }";
+    let Some(bench) = Bench::start_with(extra, "", options).await else { return };
+    let length_bytes = 30_000_000;
+    let line = format!("head -c {length_bytes} /dev/zero");
+    let mut child = bench.ssh(&["t", &line]).spawn().unwrap();
+    // Nobody reads on behind the first byte.
+    let mut first = [1];
+    within(child.stdout.as_mut().unwrap().read_exact(&mut first)).await.unwrap();
+    let id = bench.home.newest_now().id();
+    bench.home.has_event(id, "DELIVERY_FAILED").await;
+    let invocation = bench.home.settled(id).await;
+    assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
+    assert_eq!(invocation.evidence().response_bytes, Some(length_bytes));
+    let events = bench.home.journal.events(id).unwrap();
+    let notes: Vec<(String, String)> = events
+        .into_iter()
+        .filter_map(|(_, event)| match event.body {
+            Body::Noted(noted) if noted.name.starts_with("CALLER") => {
+                Some((noted.name, noted.detail))
+            }
+            _ => None,
+        })
+        .collect();
+    let expected = ("CALLER_STALLED", "the client took no output for too long");
+    assert_eq!(notes, [(expected.0.to_owned(), expected.1.to_owned())]);
+    let output = within(child.wait_with_output()).await.unwrap();
+    assert_eq!(output.status.code(), Some(255), "{}", err(&output));
+    assert!((output.stdout.len() as u64) < length_bytes - 1);
+}
+
 async fn signal(process: u32, name: &str) -> bool {
     let mut kill = tokio::process::Command::new("kill");
     let status = kill.args([&format!("-{name}"), &process.to_string()]).status();
@@ -250,6 +286,24 @@ async fn c_1_a_target_with_old_algorithms_only_is_not_attempted() {
     let Some(bench) = Bench::start_with("", old, Options::default()).await else { return };
     set_up_failed(&bench).await;
     assert!(!bench.sshd.log().contains("Accepted"));
+}
+
+/// C-1: a name that leads nowhere (RFC 6761 section 6.4) is a failed setup, by its stage.
+#[tokio::test]
+async fn c_1_a_name_that_leads_nowhere_is_not_attempted() {
+    let (home, target) = demo_home("").await;
+    let text = policy_text(target.address(), &target.host_key(), "");
+    let text = text.replace(&target.address().to_string(), "nowhere.invalid:22");
+    home.policy.apply(&text, "policy.toml", "test").unwrap();
+    let told =
+        envelope(&within(home.client().await.exec("echo x", b"", None)).await.unwrap().stderr);
+    let (phase, outcome, code) = facts(&told);
+    assert_eq!((phase, outcome), (Phase::ConnectionSetup, Outcome::NotAttempted));
+    // Without a network the resolver can't tell.
+    let codes = [Code::DestinationNotFound, Code::DnsError, Code::DnsTimeout];
+    assert!(codes.contains(&code), "{code}");
+    assert_eq!(told.evidence.attempts.last().unwrap().stage.as_str(), "resolve");
+    assert_eq!(target.effects(), 0);
 }
 
 /// C-2: a target that gives no session channel is a failed setup, by its stage.
@@ -300,4 +354,16 @@ async fn an_agent_with_ten_keys_gets_in() {
     let output = within(command.output()).await.unwrap();
     assert_eq!(out(&output), "in\n", "{}", err(&output));
     agent.kill().await.unwrap();
+}
+
+/// Strict key exchange holds on every leg: of the outer and the inner session, and towards the target.
+#[tokio::test]
+async fn the_key_exchange_is_strict_on_every_leg() {
+    let verbose = "LogLevel DEBUG3";
+    let Some(bench) = Bench::start_with("", verbose, Options::default()).await else { return };
+    let strict = "will use strict KEX ordering";
+    let output = within(bench.ssh(&["-vvv", "t", "echo in"]).output()).await.unwrap();
+    assert_eq!(out(&output), "in\n", "{}", err(&output));
+    assert_eq!(err(&output).matches(strict).count(), 2, "{}", err(&output));
+    assert_eq!(bench.sshd.log().matches(strict).count(), 1, "{}", bench.sshd.log());
 }

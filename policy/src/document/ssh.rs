@@ -5,7 +5,7 @@ use super::{
     Allow, Names, Shared, SshRoute, command, read_agents, read_approval, read_credential,
     read_host, read_name, terms, title, value,
 };
-use crate::{Credential, Inject, SshGrant, host};
+use crate::{Credential, Inject, Onward, SshGrant, host};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -59,6 +59,11 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let allow = read_allow(fields);
     let any_shell = fields.word("shell", &["plain", "any"]) == Some(1);
     let grant = read_grant(fields, name.as_deref(), shared);
+    if allow.forward && !fields.has("forward_to") {
+        let message = "\"forward\" without `forward_to` leads to wherever the target gets";
+        let hint = "write forward_to = [\"db.example:5432\"], or [\"*\"] if that is meant";
+        fields.doubtful("allow", message, Some(hint.to_owned()));
+    }
     if !fields.has("match") {
         let hint = "write match = { host = \"prod-1\", users = [\"deploy\"] }".to_owned();
         fields.wrong("match", "is missing", Some(hint));
@@ -96,7 +101,7 @@ fn read_grant(fields: &Fields<'_, '_>, name: Option<&str>, shared: &Shared) -> S
         known_hosts,
         intercept,
         env: read_patterns(fields, "env"),
-        forward_to: read_patterns(fields, "forward_to"),
+        forward_to: read_onward(fields),
         kill_on_cancel: fields.truth("kill_on_cancel").unwrap_or(false),
         completion: fields.text("completion").map(|text| text.value.to_owned()),
         credential,
@@ -211,6 +216,18 @@ fn read_sources(fields: &Fields<'_, '_>, credential: Option<&Credential>) -> Vec
         }
     }
     sources
+}
+
+/// The key `forward_to`.
+fn read_onward(fields: &Fields<'_, '_>) -> Option<Vec<Onward>> {
+    let mut patterns = Vec::new();
+    for pattern in fields.texts("forward_to")? {
+        match Onward::parse(pattern.value) {
+            Ok(pattern) => patterns.push(pattern),
+            Err(error) => fields.wrong_at(pattern.offset, "forward_to", error),
+        }
+    }
+    Some(patterns)
 }
 
 /// A list of patterns with `*`.

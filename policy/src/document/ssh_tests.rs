@@ -1,4 +1,4 @@
-use crate::{Diagnostic, Inject, SecretRef, Snapshot};
+use crate::{Diagnostic, Inject, SecretRef, Snapshot, SshAction, SshRequest};
 
 fn findings(text: &str) -> Vec<Diagnostic> {
     Snapshot::compile(text, "p.toml", 0).unwrap_err()
@@ -99,4 +99,41 @@ fn agents_and_sources_are_read() {
     for source in ["10.0.0.0/33", "::1/129", "host", "10.0.0.1/", "", "10.0.0.1,::1"] {
         wrong(&text("ca", ca, &format!("source_address = [\"{source}\"]")), "no address");
     }
+}
+
+/// `forward` without a word on where leads anywhere, which is told; a place that is none is an error.
+#[test]
+fn where_forwardings_lead_is_read() {
+    let route = |rest: &str| {
+        let key =
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE2h2hmDUO3o+G5OiqVpMTVjIHwuEc0LIVFQmVqJMwZz";
+        format!(
+            "[[ssh]]\nname = \"r\"\nmatch = {{ host = \"h\" }}\nhost_keys = [\"{key}\"]\n\
+             allow = [\"forward\"]\n{rest}\n"
+        )
+    };
+    let leads = |rest: &str, host: &str, port| {
+        let snapshot = Snapshot::compile(&route(rest), "p", 0).unwrap();
+        let request = SshRequest::Forward { host, port };
+        let action = SshAction { agent: "a", host: "h", port: 22, user: "u", request };
+        (snapshot.ssh(&action).is_ok(), snapshot.warnings().len())
+    };
+    assert_eq!(leads("", "db.evil.example", 1), (true, 1));
+    assert_eq!(leads("forward_to = [\"*\"]", "db.evil.example", 1), (true, 0));
+    let places = "forward_to = [\"127.0.*:*\", \"db*:5432\"]";
+    for (host, port, expected) in [
+        ("127.0.0.1", 80, true),
+        ("127.0.evil.example", 80, false),
+        ("db-1", 5432, true),
+        ("db.evil.com", 5432, false),
+        ("db-1", 5433, false),
+        ("db:x.y", 5432, false),
+    ] {
+        assert_eq!(leads(places, host, port), (expected, 0), "{host}:{port}");
+    }
+    let warned = Snapshot::compile(&route(""), "p", 0).unwrap().warnings()[0].to_string();
+    assert!(warned.contains("`forward_to`"), "{warned}");
+    let found = findings(&route("forward_to = [\"db\"]"));
+    let [Diagnostic { message, line: 6, .. }] = found.as_slice() else { panic!("{found:#?}") };
+    assert!(message.contains("HOST:PORT"), "{message}");
 }

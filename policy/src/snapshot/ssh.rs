@@ -175,11 +175,7 @@ pub(super) fn mismatch(route: &SshRoute, action: &SshAction<'_>) -> Option<Misma
 
 /// Whether the route lets a forwarding lead there.
 fn forwards_to(grant: &SshGrant, host: &str, port: u16) -> bool {
-    let place = format!("{}:{port}", host.to_ascii_lowercase());
-    grant.forward_to.as_ref().is_none_or(|list| {
-        list.iter()
-            .any(|p| glob::matches(p.to_ascii_lowercase().as_bytes(), place.as_bytes(), |_| true))
-    })
+    grant.forward_to.as_ref().is_none_or(|list| list.iter().any(|p| p.covers(host, port)))
 }
 
 /// How narrow the route's condition on the request is, if the request meets it.

@@ -2,7 +2,7 @@
 
 use super::now_ms;
 use crate::delivery::Deliveries;
-use crate::downstream::{Downstream, End};
+use crate::downstream::{Absence, Downstream, End};
 use crate::respond;
 use crate::seen::{Seen, Stop};
 use journal::Call;
@@ -92,7 +92,18 @@ fn stopped(stop: Stop) -> Conclusion {
             Code::ReadTimeout,
             "The command did not end in the time that the route gives it; it may still run.",
         ),
-        Stop::ClientGone => (Code::CallerCancelled, "The client left, and the session was ended."),
+        Stop::ClientGone(Absence::Left) => {
+            (Code::CallerCancelled, "The client left, and the session was ended.")
+        }
+        Stop::ClientGone(Absence::Stalled) => (
+            Code::CallerCancelled,
+            "The client took no output for too long, and the session was ended.",
+        ),
+        Stop::ClientGone(Absence::LoginOver) => (
+            Code::RemoteOutcomeUnknown,
+            "The agent was removed, has a new token, or its access ended, so the session was ended; \
+             what it began may still run.",
+        ),
         Stop::ReadOnOver => (
             Code::CallerCancelled,
             "The client left, and the command did not end within what is read on, in time or output.",

@@ -38,7 +38,10 @@ fn s_8_only_a_whole_end_is_complete() {
     assert_eq!(code(|s| s.accepted = Some(false)), None);
     assert_eq!(code(|s| s.violation = Some("x")), Some(Code::RemoteProtocolError));
     assert_eq!(code(|s| s.stop = Some(Stop::OutputLimit)), Some(Code::ResultLimit));
-    assert_eq!(code(|s| s.stop = Some(Stop::ClientGone)), Some(Code::CallerCancelled));
+    let gone = |why| code(|s| s.stop = Some(Stop::ClientGone(why)));
+    assert_eq!(gone(Absence::Left), Some(Code::CallerCancelled));
+    assert_eq!(gone(Absence::Stalled), Some(Code::CallerCancelled));
+    assert_eq!(gone(Absence::LoginOver), Some(Code::RemoteOutcomeUnknown));
 }
 
 /// A program that was killed is a committed result of the process (D-6).
