@@ -21,7 +21,7 @@ use crate::keep::Keeper;
 use crate::redact::Needles;
 use crate::relay::Relay;
 use crate::request::{Destination, Preparation, Request};
-use crate::seen::Seen;
+use crate::seen::{Seen, Stop};
 use crate::spool::Spool;
 use crate::stored;
 use crate::upstream::{self, Login, Plan, Ready, Running, Started};
@@ -226,7 +226,7 @@ async fn start(
     (ready, needles, dispatched): (Ready, Needles, Dispatched),
 ) {
     let deliveries = &job.shared.deliveries;
-    match ready.start(dispatched, &job.request).await {
+    match ready.start(dispatched, &job.request, grant.limits.connect_timeout).await {
         Started::Running(running) => relay(job, call, grant, *running, (side, needles)).await,
         Started::Refused => {
             let seen = Seen { accepted: Some(false), closed: true, ..Seen::default() };
@@ -234,6 +234,10 @@ async fn start(
         }
         Started::Lost(cause) => {
             settle::settle(deliveries, call, side.downstream, Seen::default(), cause).await;
+        }
+        Started::NotOpened => {
+            let seen = Seen { stop: Some(Stop::NotOpened), ..Seen::default() };
+            settle::settle(deliveries, call, side.downstream, seen, "NOT_OPENED").await;
         }
     }
 }

@@ -92,6 +92,10 @@ fn stopped(stop: Stop) -> Conclusion {
             Code::ReadTimeout,
             "The command did not end in the time that the route gives it; it may still run.",
         ),
+        Stop::NotOpened => (
+            Code::ReadTimeout,
+            "The target did not say in the route's time to connect whether it opened the forwarding.",
+        ),
         Stop::ClientGone => (Code::CallerCancelled, "The client left, and the session was ended."),
         Stop::ReadOnOver => (
             Code::CallerCancelled,
