@@ -16,7 +16,7 @@ use crate::queue::Item;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Guarding invocations looked at for one submission.
+/// Guarding invocations looked at for one submission, those known as others not counted.
 const GUARD_LIMIT: usize = 64;
 
 /// Takes a call on record; see [`crate::Journal::admit`].
@@ -146,7 +146,7 @@ fn earlier(
     // K-3: a key stands for one request of one agent.
     if let Some((scope, key)) = &guard.key {
         let hash = guard::key_hash(scope, key);
-        let bound = candidates(core, recent.keys.get(&hash), b'k', hash)?;
+        let bound = candidates(core, recent.keys.get(&hash), (b'k', hash), GUARD_LIMIT)?;
         let other = |known: &Invocation| !guard::is_same(known.accepted(), accepted);
         if bound
             .iter()
@@ -161,9 +161,14 @@ fn earlier(
     else {
         return Ok(None);
     };
-    let found = candidates(core, recent.requests.get(&hash), b'g', hash)?
+    let limit = GUARD_LIMIT.saturating_add(guard.others.len());
+    let found = candidates(core, recent.requests.get(&hash), (b'g', hash), limit)?
         .into_iter()
-        .find(|(live, _)| guard::may_guard(live) && guard::is_within(live, window, now_ms));
+        .find(|(live, _)| {
+            guard::may_guard(live)
+                && guard::is_within(live, window, now_ms)
+                && !guard.others.contains(&live.id())
+        });
     Ok(found.map(|(_, view)| match view.state() {
         State::Committed(_) => Admission::Settled(Box::new(view)),
         State::Accepted
@@ -179,8 +184,8 @@ fn earlier(
 fn candidates(
     core: &Core,
     entries: Option<&Vec<Arc<Entry>>>,
-    tag: u8,
-    hash: [u8; 16],
+    (tag, hash): (u8, [u8; 16]),
+    stored_max: usize,
 ) -> Result<Vec<(Invocation, Invocation)>, append::Error> {
     let limit = core.durable();
     let mut found = Vec::new();
@@ -191,7 +196,7 @@ fn candidates(
     }
     let index = core.index.read();
     let stored = match index.as_ref() {
-        Some(index) => index.guards(tag, hash, GUARD_LIMIT).map_err(|_| index_failed())?,
+        Some(index) => index.guards(tag, hash, stored_max).map_err(|_| index_failed())?,
         None => return Err(append::Error::Closed),
     };
     drop(index);

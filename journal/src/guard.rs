@@ -1,7 +1,7 @@
 //! What makes an earlier invocation answer instead of a new one (contract K-3, K-10, K-11).
 
 use crate::call::Call;
-use crate::contract::{Accepted, Budget, Code, Fingerprint, Gateway, Outcome, Spent};
+use crate::contract::{Accepted, Budget, Code, Fingerprint, Gateway, InvocationId, Outcome, Spent};
 use crate::entry::Entry;
 use crate::projection::{Delivery, Invocation, State};
 use sha2::{Digest as _, Sha256};
@@ -18,6 +18,9 @@ pub struct Guard {
     pub key: Option<(String, String)>,
     /// Whether an equal request that is held for a person is joined (V-6).
     pub join: bool,
+    /// Equal requests that do not guard (K-11), because the caller knows of a difference that their
+    /// fingerprints do not show.
+    pub others: Vec<InvocationId>,
     /// What bounds the agent. `None`: it is not counted.
     pub budget: Option<Budget>,
 }

@@ -416,6 +416,7 @@ impl Job<'_> {
                 .filter(|_| !prepared.operation.idempotent && !usable),
             key: key.map(|key| (key.scope.clone(), key.key.clone())),
             join: prepared.grant.approval.is_some(),
+            others: Vec::new(),
             budget: prepared.budget,
         };
         let id = self.known.caller_id.unwrap_or_else(|| self.shared.journal.new_id());
