@@ -1,12 +1,12 @@
 //! The background reconciler: asks about calls in doubt whose routes let it (contract K-7).
 //!
-//! It remembers nothing: what it asked about a call, and when, is on record as notes of that call. It
-//! asks one question at a time, and not more than [`PER_SECOND`] a second, whatever the number of
-//! calls.
+//! It remembers nothing: what it asked about a call, and when, is on record as notes of that call; so
+//! is that a call can't be asked about, which then waits for a person. It asks one question at a time,
+//! and not more than [`PER_SECOND`] a second, whatever the number of calls.
 
 use crate::control::{Engines, InDoubt, in_doubt};
-use journal::action::INCONCLUSIVE;
-use journal::contract::Body;
+use journal::action::{INCONCLUSIVE, NOT_ASKABLE};
+use journal::contract::{Body, Noted, Source};
 use journal::{Invocation, Journal};
 use policy::repeat::Pace;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -49,7 +49,7 @@ pub(crate) async fn run(journal: Journal, engines: Engines, mut shutdown: watch:
                 return;
             }
             if is_due(&journal, &engines, &first) {
-                ask(&engines, &first).await;
+                ask(&journal, &engines, &first).await;
                 tokio::time::sleep(Duration::from_secs(1) / PER_SECOND).await;
             }
         }
@@ -72,8 +72,11 @@ fn asked(journal: &Journal, engines: &Engines, first: &Invocation) -> Option<Ask
             return None;
         }
     };
-    let noted = |body: &Body| matches!(body, Body::Noted(n) if n.name == INCONCLUSIVE);
-    let at_ms = events.iter().filter(|(_, event)| noted(&event.body));
+    let noted = |body: &Body, name| matches!(body, Body::Noted(n) if n.name == name);
+    if events.iter().any(|(_, event)| noted(&event.body, NOT_ASKABLE)) {
+        return None;
+    }
+    let at_ms = events.iter().filter(|(_, event)| noted(&event.body, INCONCLUSIVE));
     Some(Asked { pace, at_ms: at_ms.map(|(_, event)| event.at_ms).collect() })
 }
 
@@ -93,13 +96,23 @@ fn is_due(journal: &Journal, engines: &Engines, first: &Invocation) -> bool {
     at_ms.len() < pace.max_queries as usize && last.saturating_add(every) <= now
 }
 
-async fn ask(engines: &Engines, first: &Invocation) {
+async fn ask(journal: &Journal, engines: &Engines, first: &Invocation) {
     let id = first.id();
     match engines.reconcile(first).await {
         Ok(asked) => tracing::info!(
             "asked about {id}: {}",
             asked.shows.map_or("nothing is shown", |outcome| outcome.as_str())
         ),
-        Err(error) => tracing::info!("{id} could not be asked about: {error}"),
+        Err(error) => {
+            tracing::info!("{id} could not be asked about: {error}");
+            if error.is_lasting() {
+                let note = Noted { name: NOT_ASKABLE.to_owned(), detail: error.to_string() };
+                let body = Body::Noted(note);
+                match journal.record(id, Source::TransportObserved, body) {
+                    Ok(ticket) => drop(ticket),
+                    Err(error) => tracing::warn!("that is not on record: {error}"),
+                }
+            }
+        }
     }
 }

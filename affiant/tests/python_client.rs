@@ -14,6 +14,7 @@ mod service;
 mod support;
 
 use service::{Done, Service};
+use std::collections::HashSet;
 use std::path::Path;
 use support::*;
 
@@ -157,6 +158,93 @@ print(affiant.outcome_of(response)['outcome'], response.read())
     assert_eq!(lines, ["rejected backoff", "True", "committed b'charged once'"]);
     assert_eq!(service.asked().len(), 6);
     assert_eq!(service.effects(), 1);
+}
+
+/// Calls by three libraries that raise for a status of failure.
+const RAISING: &str = r#"
+import httpx, requests
+base = os.environ['BASE']
+
+def plain(method, path):
+    request = urllib.request.Request(base + path, method=method)
+    def send(headers):
+        for name, value in headers.items():
+            request.add_header(name, value)
+        return urllib.request.urlopen(request)
+    return send
+
+def raising(library):
+    def make(method, path):
+        def send(headers):
+            response = library.request(method, base + path, headers=headers)
+            response.raise_for_status()
+            return response
+        return send
+    return make
+
+for name, make in [('urllib', plain), ('requests', raising(requests)), ('httpx', raising(httpx))]:
+    for path in ('refused', 'doubt'):
+        send = make('POST', f'/{path}/{name}')
+        try:
+            broker.call(send, repeat=True)
+        except affiant.Failed as failed:
+            found = failed.envelope
+            print(name, found.outcome, found.retry, found.code, type(failed.__cause__).__name__)
+    again = make('POST', f'/doubt/{name}')
+    try:
+        broker.call_again_although_it_may_happen_twice(again)
+    except affiant.Failed as failed:
+        print(name, failed.envelope.outcome, failed.envelope.code)
+    items = broker.call(make('GET', f'/items/{name}'), repeat=True)
+    print(name, items.read() if name == 'urllib' else items.content)
+
+def unreachable(headers):
+    raise requests.ConnectionError('the broker has no part in this')
+
+try:
+    broker.call(unreachable, repeat=True)
+except requests.ConnectionError as error:
+    print(error)
+"#;
+
+/// T-4: a library that raises by itself changes nothing: the envelope is on the error, a repeat is by
+/// the instruction, and what the broker has no part in is left alone.
+#[test]
+fn t_4_what_a_library_raises_carries_the_envelope() {
+    let mut busy = HashSet::new();
+    let service = Service::start(move |asked| match asked.target.as_str() {
+        path if path.starts_with("/refused") => Done::nothing_but(404, "", "no"),
+        path if path.starts_with("/items") && busy.insert(path.to_owned()) => {
+            Done::nothing_but(503, "Retry-After: 1\r\n", "later")
+        }
+        path if path.starts_with("/items") => Done::nothing_but(200, "", "items"),
+        _ => Done::and_closes(),
+    });
+    let home = Home::new();
+    home.secret("pay-token", SECRET);
+    home.policy(&service.policy(POLICY));
+    let server = home.serve();
+    let said = run(&home, &server, &service, RAISING);
+    let of = |name: &str, class: &str| {
+        [
+            format!("{name} rejected after_correction HTTP_404 {class}"),
+            format!("{name} unknown reconcile REMOTE_OUTCOME_UNKNOWN {class}"),
+            format!("{name} unknown REMOTE_OUTCOME_UNKNOWN"),
+            format!("{name} b'items'"),
+        ]
+    };
+    let mut expected =
+        [of("urllib", "HTTPError"), of("requests", "HTTPError"), of("httpx", "HTTPStatusError")]
+            .concat();
+    expected.push("the broker has no part in this".to_owned());
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    for name in ["urllib", "requests", "httpx"] {
+        let asked = service.asked();
+        let of = |path: &str| {
+            asked.iter().filter(|asked| asked.target == format!("/{path}/{name}")).count()
+        };
+        assert_eq!((of("refused"), of("doubt"), of("items")), (1, 2, 2), "{name}");
+    }
 }
 
 /// The client stays small.

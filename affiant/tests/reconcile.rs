@@ -164,6 +164,46 @@ fn k_7_what_cannot_be_asked_waits_for_a_person() {
     }
 }
 
+/// K-7: the broker does not go on by itself where no question can be asked: it says why, once, and the
+/// call waits for a person. What a route can ask about is asked as before.
+#[test]
+fn k_7_what_the_broker_cannot_ask_by_itself_waits_for_a_person_at_once() {
+    let service = Service::start(charges());
+    let automatic = format!("{BY_CONTENT}automatic = true\nevery = \"1s\"\n");
+    let home = home(&service.policy(&format!("{KEYED}\n{automatic}")));
+    let server = home.serve();
+    let nameless = server.curl(&["-d", "x", &service.url("/lost")]);
+    assert_eq!(nameless.outcome(), "unknown");
+    let id = nameless.invocation();
+    let waiting = |server: &Server| {
+        let waiting = server.control("waiting");
+        let ids = waiting["invocations"].as_array().unwrap().iter();
+        ids.map(|found| found["invocation_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    eventually("it waits for a person", || waiting(&server) == [id.as_str()]);
+    // A later call is asked about, so more than one look has passed.
+    let key = ["-H", "Idempotency-Key: k-1"];
+    let done = server.curl(&["-d", "x", key[0], key[1], &service.url("/charges")]).invocation();
+    eventually("the answer", || {
+        server.control(&format!("invocations/{done}"))["error"]["outcome"] == "committed"
+    });
+    let events = server.control(&format!("invocations/{id}/events"));
+    let notes: Vec<_> = events["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|event| event["data"]["name"] == "reconcile_not_askable")
+        .map(|event| event["data"]["detail"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(notes.len(), 1, "{events}");
+    assert!(notes[0].contains("no idempotency_key to ask by"), "{notes:?}");
+    assert_eq!(waiting(&server), [id.as_str()]);
+    // A restart keeps it so.
+    server.kill();
+    let server = home.serve();
+    assert_eq!(waiting(&server), [id]);
+}
+
 /// K-7: where the route opts in the broker asks by itself, not more often than the route says, also
 /// about calls from before a restart, and stops at its bound.
 #[test]

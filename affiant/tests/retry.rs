@@ -199,6 +199,16 @@ fn k_5_x_3_a_service_that_forgets_keys_is_not_asked_after_their_retention() {
     let (status, refused) = post(&server, &format!("invocations/{lost}/retry"));
     assert_eq!((status, refused["code"].as_str()), (409, Some("RETRY_NOT_ALLOWED")));
     assert_eq!((service.asked().len(), service.effects()), (1, 1));
+    // Nor by the client's own repeat: the key lifts the guard no more (K-11), and renews nothing.
+    for _ in 0..2 {
+        let stopped = pay(&server, &service, &key);
+        assert_eq!((stopped.status, stopped.outcome()), (424, "not_attempted"));
+        let envelope = stopped.json();
+        let error = &envelope["error"];
+        assert_eq!(error["code"], "IN_DOUBT_DUPLICATE");
+        assert_eq!((&error["retry"], &error["follow"]), (&json!("reconcile"), &json!(lost)));
+    }
+    assert_eq!((service.asked().len(), service.effects()), (1, 1));
 
     // What that is good for: asked past the broker, the service charges again.
     let url = service.url("/charges");
@@ -377,9 +387,7 @@ fn c_4_setup_is_tried_again_and_every_try_is_on_record() {
     // What was not attempted may be retried, and the service is there now.
     let id = refused.invocation();
     assert_eq!(decision(&server, &id)["decision"], "RETRY_NEW_ATTEMPT");
-    drop(held);
-    let listener = std::net::TcpListener::bind(closed).unwrap();
-    let service = Service::on(listener, |_| Done::and_answers(200, "", "here"));
+    let service = Service::on(listening(held), |_| Done::and_answers(200, "", "here"));
     let mut last = (0, Value::Null);
     eventually("the time to wait is over", || {
         last = post(&server, &format!("invocations/{id}/retry"));

@@ -14,7 +14,7 @@
 mod service;
 mod support;
 
-use conformance::http::Script;
+use conformance::http::{Script, Step};
 use rustix::process::Signal;
 use serde_json::Value;
 use service::{Done, Service};
@@ -99,16 +99,20 @@ fn decision(server: &Server, id: &str) -> Value {
     server.control(&format!("invocations/{id}/decision"))
 }
 
-/// A home whose only route leads over a relay to an origin, with a call that was not attempted.
+/// A home whose only route leads over a relay to an origin that answers.
 fn refused_call(lease: &str) -> (Home, TlsOrigin, Relay, String) {
-    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "done")]);
+    let retry = format!("retry = {{ max_attempts = 9, lease = \"{lease}\" }}");
+    behind_relay(Script::answer("*", 200, &[], "done"), &retry)
+}
+
+/// A home whose only route leads over a relay to an origin.
+fn behind_relay(script: Script, rules: &str) -> (Home, TlsOrigin, Relay, String) {
+    let origin = TlsOrigin::start(vec![script]);
     let relay = Relay::start(origin.origin.address());
     let home = Home::new();
     home.secret("pay-token", SECRET);
-    let retry = format!("retry = {{ max_attempts = 9, lease = \"{lease}\" }}");
     let port = |address: SocketAddr| format!("port = {}", address.port());
-    let policy =
-        origin.policy(&retry).replace(&port(origin.origin.address()), &port(relay.address));
+    let policy = origin.policy(rules).replace(&port(origin.origin.address()), &port(relay.address));
     home.policy(&policy);
     let url = format!("https://localhost:{}/pay", relay.address.port());
     (home, origin, relay, url)
@@ -165,6 +169,36 @@ fn x_5_a_worker_paused_past_its_lease_is_stopped_before_dispatch() {
     assert_eq!(leases(&server, &id), 2);
     assert_eq!((origin.origin.seen().len(), origin.origin.effects("/pay")), (1, 1));
     assert_eq!(decision(&server, &id)["decision"], "FETCH");
+}
+
+/// K-5: a worker whose set-up takes longer than the key lasts, under a lease that is longer still, is
+/// stopped before dispatch: the service has forgotten the key by then.
+#[test]
+fn k_5_a_worker_slow_in_setup_does_not_dispatch_under_an_expired_key() {
+    let lost = Script::new("*", vec![Step::ReadBody, Step::Apply, Step::Close]);
+    let rules = r#"idempotency = { header = "Idempotency-Key", retention = "8s", contract = "verified" }
+retry = { max_attempts = 9, lease = "10m" }
+limits = { connect_timeout = "60s" }"#;
+    let (home, origin, relay, url) = behind_relay(lost, rules);
+    let server = home.serve();
+    let first = server.curl(&["-d", "amount=1", "-H", "Idempotency-Key: k", &url]);
+    assert_eq!((first.status, first.outcome()), (502, "unknown"));
+    let id = first.invocation();
+    relay.next(Next::Hold);
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| post(&server, &format!("invocations/{id}/retry")));
+        eventually("the lease", || leases(&server, &id) == 1);
+        eventually("the key's end", || decision(&server, &id)["decision"] == "RECONCILE");
+        relay.release();
+        let (status, stopped) = slow.join().unwrap();
+        assert_eq!(status, 200, "{stopped}");
+        let attempt = &stopped["attempt"];
+        assert_eq!(attempt["error"]["outcome"], "not_attempted");
+        assert_eq!(attempt["error"]["code"], "IN_DOUBT_DUPLICATE");
+        assert_eq!(attempt["error"]["retry"], "reconcile");
+        assert_eq!(attempt["evidence"]["dispatch_started"], false);
+    });
+    assert_eq!((origin.origin.seen().len(), origin.origin.effects("/pay")), (1, 1));
 }
 
 /// K-6, T-3: two brokers: a second one on the same home is refused; when the first dies with a lease in

@@ -109,6 +109,16 @@ fn modes() -> Vec<(String, Vec<Step>, bool)> {
     modes
 }
 
+/// How many requests of one call arrive, each with its effect here, whatever it answers.
+///
+/// What is in doubt or failed is held back by the guard (K-11), and who knows `x-should-retry: false`
+/// does not repeat a refusal. botocore does not know it: it repeats a 429 until its three attempts are
+/// spent. They go out, because a complete 429 that was handed over says that nothing was done (S-3); of
+/// a service that does it all the same no proxy can know.
+fn arrivals(sdk: &str, mode: &str) -> usize {
+    if (sdk, mode) == ("boto3", "s429") { 3 } else { 1 }
+}
+
 fn check(sdk: &str, script: &str) {
     let modes = modes();
     let scripts =
@@ -133,11 +143,11 @@ fn check(sdk: &str, script: &str) {
     for ((name, _, in_doubt), line) in modes.iter().zip(lines) {
         let seen = origin.origin.seen();
         let here = |target: &str| target.starts_with(&format!("/{name}/"));
-        let dispatched = seen.iter().filter(|seen| here(seen.target())).count();
-        // A complete refusal claims no effect, and may be sent again; whoever did is counted here.
-        let refused = name.starts_with("s4") || name == "s503";
-        assert!(dispatched >= 1, "{sdk} {name}: nothing arrived; {line}");
-        assert!(dispatched == 1 || refused, "{sdk} {name}: {dispatched} arrived; {line}");
+        let arrived: Vec<&str> = seen.iter().map(|s| s.target()).filter(|t| here(t)).collect();
+        let path = arrived.first().and_then(|target| target.split('?').next()).unwrap_or_default();
+        let counts = (arrived.len(), origin.origin.effects(path));
+        let expected = arrivals(sdk, name);
+        assert_eq!(counts, (expected, expected), "{sdk} {name}: {line}");
         if *in_doubt {
             // The first answer says unknown; a client that repeats is told that of its repeat nothing was
             // sent, with the instruction of the first. boto3 keeps the header, and not the content.

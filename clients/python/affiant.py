@@ -123,6 +123,26 @@ def envelope_of(response):
     return Envelope({"invocation_id": facts.get("invocation"), "error": error})
 
 
+def _send(send, headers):
+    """The response, its envelope, and the exception that a library made of them, if it did.
+
+    urllib raises the response itself; requests and httpx put it on what `raise_for_status` raises.
+    An exception without an envelope is the caller's as it is.
+    """
+    try:
+        response = send(headers)
+        return response, envelope_of(response), None
+    except Exception as error:
+        carried = isinstance(error, urllib.error.HTTPError)
+        response = error if carried else getattr(error, "response", None)
+        if not hasattr(response, "headers") or _status(response) < 400:
+            raise
+        envelope = envelope_of(response)
+        if envelope is None:
+            raise
+        return response, envelope, error
+
+
 class Broker:
     """One broker, as one agent sees it."""
 
@@ -147,17 +167,17 @@ class Broker:
     def call(self, send, *, repeat=False, attempts=3, within=60.0):
         """Sends by `send(headers)` and returns the response, or raises `Failed`.
 
+        `Failed` also where the library raises by itself; its exception is the `__cause__`.
         With `repeat=True` it sends again where the instruction is `backoff` or
         `same_idempotency_key`, no sooner than the stated time, and for nothing else.
         """
         until = time.monotonic() + within
         for attempt in range(1, attempts + 1):
-            response = send({})
-            envelope = envelope_of(response)
+            response, envelope, cause = _send(send, {})
             if _status(response) < 400 or envelope is None:
                 return response
             if not repeat or envelope.retry not in REPEATABLE or attempt == attempts:
-                raise Failed(envelope, response)
+                raise Failed(envelope, response) from cause
             pause = min(10.0, 0.2 * 2**attempt) * random.uniform(0.5, 1.0)
             if envelope.not_before_ms is not None:
                 pause = max(pause, envelope.not_before_ms / 1000 - time.time())
@@ -165,7 +185,7 @@ class Broker:
             if after.isdigit():
                 pause = max(pause, float(after))
             if time.monotonic() + pause > until:
-                raise Failed(envelope, response)
+                raise Failed(envelope, response) from cause
             time.sleep(pause)
 
     def call_again_although_it_may_happen_twice(self, send):
@@ -173,11 +193,10 @@ class Broker:
 
         The effect can happen twice. Ask first: `reconcile`, or a person.
         """
-        response = send({"Affiant-Invocation": new_invocation_id()})
-        envelope = envelope_of(response)
+        response, envelope, cause = _send(send, {"Affiant-Invocation": new_invocation_id()})
         if _status(response) < 400 or envelope is None:
             return response
-        raise Failed(envelope, response)
+        raise Failed(envelope, response) from cause
 
     # --- records ---------------------------------------------------------------------------------
 

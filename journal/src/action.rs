@@ -24,6 +24,9 @@ use std::time::Duration;
 /// The name of the note that a question leaves when its answer decides nothing.
 pub const INCONCLUSIVE: &str = "reconcile_inconclusive";
 
+/// The name of the note that says that no question can be asked.
+pub const NOT_ASKABLE: &str = "reconcile_not_askable";
+
 /// Why no further attempt was made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -102,6 +105,26 @@ pub enum QueryError {
     /// Local: the journal can't be read.
     #[error(transparent)]
     Read(#[from] read::Error),
+}
+
+impl QueryError {
+    /// Whether it stays so: no later question about the call would get further.
+    #[must_use]
+    pub const fn is_lasting(&self) -> bool {
+        match self {
+            Self::NoRule | Self::Nameless(_) | Self::Malformed => true,
+            Self::Stored(error) => match error {
+                result::Error::NotFound
+                | result::Error::NotKept
+                | result::Error::Incomplete
+                | result::Error::Expired
+                | result::Error::Damaged => true,
+                // The vault is unlocked, and the log read, some other time.
+                result::Error::Locked | result::Error::Read(_) => false,
+            },
+            Self::NotInDoubt | Self::NotFound | Self::Journal(_) | Self::Read(_) => false,
+        }
+    }
 }
 
 impl From<Error> for QueryError {

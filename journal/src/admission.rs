@@ -9,6 +9,7 @@ use crate::entry::Entry;
 use crate::failpoint::{self, Stage};
 use crate::guard::{self, Admission, Guard};
 use crate::held;
+use crate::key;
 use crate::ledger::Counted;
 use crate::log::Draft;
 use crate::projection::{Invocation, State};
@@ -41,11 +42,12 @@ pub(crate) fn admit(
     };
     // Where the guard is off, equal requests are many and nobody asks for them.
     let request_hash = guard.window.and_then(|_| guard::request_hash(accepted));
-    let key_hash = guard.key.as_ref().map(|(scope, key)| guard::key_hash(scope, key));
+    let key_hash = guard.key.as_ref().map(|key| guard::key_hash(&key.scope, &key.key));
     let mut recent = core.recent.lock();
-    if let Some(earlier) = earlier(core, &recent, id, accepted, guard, event.at_ms)? {
-        return Ok(earlier);
-    }
+    let key_expires_ms = match earlier(core, &recent, id, accepted, guard, event.at_ms)? {
+        Earlier::Answers(admission) => return Ok(admission),
+        Earlier::Lets { key_expires_ms } => key_expires_ms,
+    };
     let agent = accepted.agent.as_deref().unwrap_or_default();
     let counted = guard.budget.map(|budget| core.ledger.begin(agent, &budget, event.at_ms));
     let counted = match counted.transpose() {
@@ -73,7 +75,8 @@ pub(crate) fn admit(
     }
     drop(recent);
     failpoint::event(Stage::Act, id, event.body.name());
-    Ok(Admission::New(Call::new(Arc::clone(core), entry, epoch, reserved, counted)))
+    let call = Call::new(Arc::clone(core), entry, epoch, reserved, counted);
+    Ok(Admission::New(call.with_key_expiry(key_expires_ms)))
 }
 
 fn give_back(counted: Option<Counted>) {
@@ -111,7 +114,16 @@ fn enqueue_first(
     Ok((entry, epoch))
 }
 
-/// The earlier invocation that answers instead, if any.
+/// What the past says of a submission.
+enum Earlier {
+    /// An earlier invocation answers instead.
+    Answers(Admission),
+    /// Nothing stands against it. `key_expires_ms`: when the remote may forget the earliest use of
+    /// its key.
+    Lets { key_expires_ms: Option<u64> },
+}
+
+/// Looks for an earlier invocation that answers instead.
 fn earlier(
     core: &Core,
     recent: &guard::Recent,
@@ -119,7 +131,7 @@ fn earlier(
     accepted: &Accepted,
     guard: &Guard,
     now_ms: u64,
-) -> Result<Option<Admission>, append::Error> {
+) -> Result<Earlier, append::Error> {
     let limit = core.durable();
     // K-10: an id of the broker's own is new; one of the caller's may be known.
     let held = core.overlay.get(&id).map(|entry| entry.state.lock().view(limit));
@@ -130,7 +142,7 @@ fn earlier(
     };
     if let Some(known) = known {
         let same = guard::is_same(known.accepted(), accepted);
-        return Ok(Some(match (same, known.is_held()) {
+        return Ok(Earlier::Answers(match (same, known.is_held()) {
             (true, true) => Admission::Held(Box::new(known)),
             (true, false) => Admission::SameRequest(Box::new(known)),
             (false, _) => Admission::Mismatch,
@@ -141,25 +153,24 @@ fn earlier(
         && !accepted.caller_id
         && let Some(held) = held::joined(core, accepted)
     {
-        return Ok(Some(Admission::Held(Box::new(held))));
+        return Ok(Earlier::Answers(Admission::Held(Box::new(held))));
     }
-    // K-3: a key stands for one request of one agent.
-    if let Some((scope, key)) = &guard.key {
-        let hash = guard::key_hash(scope, key);
-        let bound = candidates(core, recent.keys.get(&hash), (b'k', hash), GUARD_LIMIT)?;
-        let other = |known: &Invocation| !guard::is_same(known.accepted(), accepted);
-        if bound
-            .iter()
-            .any(|(live, _)| guard::may_bind(live) && !expired(live, now_ms) && other(live))
-        {
-            return Ok(Some(Admission::Mismatch));
-        }
+    let mut key_expires_ms = None;
+    let mut window = guard.window;
+    if let Some(carried) = &guard.key {
+        let Some(uses) = uses(core, recent, accepted, carried, now_ms)? else {
+            return Ok(Earlier::Answers(Admission::Mismatch));
+        };
+        // K-5: the remote counts from the first use of a key, and no later use renews it.
+        key_expires_ms = uses.iter().filter_map(key::expires_at_ms).min();
+        let is_kept = key_expires_ms.is_none_or(|at_ms| core.clock.latest_ms() < at_ms);
+        window = window.filter(|_| !(carried.is_verified && is_kept));
     }
     // K-11: an equal request that may have had its effect.
     let (Some(window), Some(hash), false) =
-        (guard.window, guard::request_hash(accepted), accepted.caller_id)
+        (window, guard::request_hash(accepted), accepted.caller_id)
     else {
-        return Ok(None);
+        return Ok(Earlier::Lets { key_expires_ms });
     };
     let limit = GUARD_LIMIT.saturating_add(guard.others.len());
     let found = candidates(core, recent.requests.get(&hash), (b'g', hash), limit)?
@@ -169,7 +180,8 @@ fn earlier(
                 && guard::is_within(live, window, now_ms)
                 && !guard.others.contains(&live.id())
         });
-    Ok(found.map(|(_, view)| match view.state() {
+    let Some((_, view)) = found else { return Ok(Earlier::Lets { key_expires_ms }) };
+    Ok(Earlier::Answers(match view.state() {
         State::Committed(_) => Admission::Settled(Box::new(view)),
         State::Accepted
         | State::Validated
@@ -177,6 +189,28 @@ fn earlier(
         | State::Dispatched
         | State::Ended(_) => Admission::InDoubt(Box::new(view)),
     }))
+}
+
+/// The invocations that bound the key with the same request; none if it stands for another request
+/// or agent (contract K-3).
+fn uses(
+    core: &Core,
+    recent: &guard::Recent,
+    accepted: &Accepted,
+    carried: &guard::Key,
+    now_ms: u64,
+) -> Result<Option<Vec<Invocation>>, append::Error> {
+    let hash = guard::key_hash(&carried.scope, &carried.key);
+    let mut uses = Vec::new();
+    for (live, _) in candidates(core, recent.keys.get(&hash), (b'k', hash), GUARD_LIMIT)? {
+        let is_same = guard::is_same(live.accepted(), accepted);
+        match guard::may_bind(&live) {
+            true if is_same => uses.push(live),
+            true if !key::expired(&live, now_ms) => return Ok(None),
+            true | false => {}
+        }
+    }
+    Ok(Some(uses))
 }
 
 /// Invocations that may guard, in memory and in the index: as they are, and as they may be
@@ -216,12 +250,6 @@ fn candidates(
         });
     }
     Ok(found)
-}
-
-/// Whether the remote may have forgotten the key that an invocation bound (contract K-5).
-fn expired(invocation: &Invocation, now_ms: u64) -> bool {
-    let bound = invocation.preflight().and_then(|bound| bound.idempotency.as_ref());
-    bound.is_some_and(|key| key.expires_at_ms <= now_ms)
 }
 
 /// The index could not be asked.

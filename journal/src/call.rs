@@ -10,6 +10,7 @@ use crate::core::{Core, now_ms};
 use crate::enqueue::{Part, Wait};
 use crate::entry::Entry;
 use crate::failpoint::{self, Stage};
+use crate::key;
 use crate::ledger::Counted;
 use crate::log::Draft;
 use crate::projection::{Delivery, Invocation, State};
@@ -102,6 +103,8 @@ pub struct Call {
     reserved_events: u64,
     reserved_result: u64,
     counted: Option<Counted>,
+    /// When the remote may forget the earliest use of its key (contract K-5).
+    key_expires_ms: Option<u64>,
 }
 
 impl std::fmt::Debug for Call {
@@ -128,7 +131,14 @@ impl Call {
             reserved_events,
             reserved_result: 0,
             counted,
+            key_expires_ms: None,
         }
+    }
+
+    /// Its key was used before: what it binds expires no later than that (contract K-5).
+    pub(crate) const fn with_key_expiry(mut self, at_ms: Option<u64>) -> Self {
+        self.key_expires_ms = at_ms;
+        self
     }
 
     /// The invocation's id.
@@ -198,11 +208,13 @@ impl Call {
         Ok(sequence)
     }
 
-    /// Appends `PREFLIGHT_VALIDATED`; does not wait.
+    /// Appends `PREFLIGHT_VALIDATED`; does not wait. The key does not expire later than with its
+    /// earliest use on record (contract K-5).
     ///
     /// # Errors
     /// [`append::Error`].
-    pub fn preflight(&mut self, preflight: Preflight) -> Result<(), append::Error> {
+    pub fn preflight(&mut self, mut preflight: Preflight) -> Result<(), append::Error> {
+        key::limit(&mut preflight, self.key_expires_ms);
         let body = Body::PreflightValidated(Box::new(preflight));
         self.append(Source::TransportObserved, body)
     }
@@ -235,17 +247,19 @@ impl Call {
     }
 
     /// [`Call::dispatch`] of a retry: under the lease of the invocation that it retries (contract
-    /// K-6). A worker whose lease is over is stopped here, before anything is sent.
+    /// K-6). A worker whose lease is over is stopped here, before anything is sent; so is one
+    /// that was slow until its permission ended, `not_after_ms` (contract K-5).
     ///
     /// # Errors
     /// [`crate::lease::Error`]; nothing may be sent then.
     pub async fn dispatch_under(
         &mut self,
         lease: &crate::Lease,
+        not_after_ms: Option<u64>,
         dispatch: Dispatch,
     ) -> Result<Dispatched, crate::lease::Error> {
         let body = Body::DispatchStarted(Box::new(dispatch));
-        let queued = lease.queue_dispatch(&self.entry, self.epoch, body)?;
+        let queued = lease.queue_dispatch(not_after_ms, (&self.entry, self.epoch), body)?;
         let sequence = durable(queued.receiver).await?;
         Ok(Dispatched { id: self.entry.id, sequence })
     }

@@ -1,7 +1,10 @@
 //! What makes an earlier invocation answer instead of a new one (contract K-3, K-10, K-11).
 
 use crate::call::Call;
-use crate::contract::{Accepted, Budget, Code, Fingerprint, Gateway, InvocationId, Outcome, Spent};
+use crate::contract::{
+    Accepted, Budget, Code, Fingerprint, Gateway, Idempotency, InvocationId, Outcome,
+    RemoteContract, Spent,
+};
 use crate::entry::Entry;
 use crate::projection::{Delivery, Invocation, State};
 use sha2::{Digest as _, Sha256};
@@ -14,8 +17,8 @@ use std::time::Duration;
 pub struct Guard {
     /// How far back an equal request counts (K-11), from its end. `None` switches the guard off.
     pub window: Option<Duration>,
-    /// Remote scope and idempotency key of the request (K-3).
-    pub key: Option<(String, String)>,
+    /// The idempotency key of the request (K-3).
+    pub key: Option<Key>,
     /// Whether an equal request that is held for a person is joined (V-6).
     pub join: bool,
     /// Equal requests that do not guard (K-11), because the caller knows of a difference that their
@@ -23,6 +26,28 @@ pub struct Guard {
     pub others: Vec<InvocationId>,
     /// What bounds the agent. `None`: it is not counted.
     pub budget: Option<Budget>,
+}
+
+/// An idempotency key that a request carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// The remote scope in which it stands for one request.
+    pub scope: String,
+    /// The key.
+    pub key: String,
+    /// Whether it makes a repeat safe for as long as the remote keeps it: the window is off then
+    /// (K-11), and on again once its earliest use may be forgotten (K-5).
+    pub is_verified: bool,
+}
+
+impl From<&Idempotency> for Key {
+    fn from(bound: &Idempotency) -> Self {
+        Self {
+            scope: bound.scope.clone(),
+            key: bound.key.clone(),
+            is_verified: bound.remote_contract == RemoteContract::Verified,
+        }
+    }
 }
 
 /// What became of a submission. Everything but `New` dispatches nothing and records nothing.

@@ -33,7 +33,7 @@ pub enum Error {
         /// Of its lease.
         generation: u64,
     },
-    /// Caller: its time is over, it was given back, or a newer one exists.
+    /// Caller: its time or that of the key is over, it was given back, or a newer one exists.
     #[error("the lease of generation {0} is over")]
     Over(u64),
     /// The append failed, or the projection refuses it.
@@ -197,15 +197,19 @@ impl Lease {
         Ok(())
     }
 
-    /// Checks the lease and queues the dispatch under it, with nothing in between.
+    /// Checks the lease, and the end of the permission that it was taken for (contract K-5), and
+    /// queues the dispatch under it, with nothing in between.
     pub(crate) fn queue_dispatch(
         &self,
-        call: &Arc<Entry>,
-        epoch: u64,
+        not_after_ms: Option<u64>,
+        (call, epoch): (&Arc<Entry>, u64),
         dispatch: Body,
     ) -> Result<Queued, Error> {
         let leases = self.core.leases.lock();
         leases.check_held(self.entry.id, self.generation, Instant::now())?;
+        if not_after_ms.is_some_and(|at_ms| at_ms <= self.core.clock.latest_ms()) {
+            return Err(Error::Over(self.generation));
+        }
         let used = LeaseUsed { generation: self.generation, retry: call.id };
         let used = Body::LeaseUsed(used);
         Ok(self.core.append_under(&self.entry, used, call, epoch, dispatch)?)

@@ -35,6 +35,7 @@ mod entry;
 mod guard;
 mod held;
 mod index;
+mod key;
 mod ledger;
 mod list;
 mod live;
@@ -58,7 +59,7 @@ extern crate self as journal;
 mod tests;
 
 pub use call::{Call, Dispatched, Settled};
-pub use guard::{Admission, Guard};
+pub use guard::{Admission, Guard, Key};
 pub use held::{DecideError, MAX_HELD, Question, Resumed};
 pub use lease::Lease;
 pub use live::{Journal, Ticket};

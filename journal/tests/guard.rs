@@ -12,10 +12,10 @@ mod common;
 
 use common::*;
 use journal::contract::{
-    Accepted, Code, Confirmation, Digest, Ended, Idempotency, InvocationId, Preflight,
+    Accepted, Code, Confirmation, Digest, Ended, Idempotency, InvocationId, Operation, Preflight,
     RemoteContract, Retry, Source, Verdict,
 };
-use journal::{Admission, Call, Guard, Journal};
+use journal::{Admission, Call, Guard, Journal, Key};
 use std::time::Duration;
 
 fn submit(journal: &Journal, agent: &str, fingerprint: &str) -> Admission {
@@ -221,17 +221,7 @@ async fn k_10_an_id_stands_for_one_request_of_one_agent() {
 async fn k_3_a_key_stands_for_one_request() {
     let home = tempfile::tempdir().unwrap();
     let (journal, _) = open(home.path());
-    let guard = || Guard { key: Some(("pay".to_owned(), "k1".to_owned())), ..Guard::default() };
-    let bound = |fingerprint: &str, expires_at_ms| Preflight {
-        idempotency: Some(Idempotency {
-            key: "k1".to_owned(),
-            scope: "pay".to_owned(),
-            fingerprint: Digest::of(fingerprint.as_bytes()),
-            expires_at_ms,
-            remote_contract: RemoteContract::Verified,
-        }),
-        ..preflight()
-    };
+    let guard = || Guard { key: Some(key()), ..Guard::default() };
     let submit = |journal: &Journal, agent: &str, fingerprint: &str| {
         journal.admit(journal.new_id(), accepted(agent, fingerprint), guard()).unwrap()
     };
@@ -266,6 +256,80 @@ async fn k_3_a_key_stands_for_one_request() {
     drop(call.dispatch(dispatch()).await.unwrap());
     drop(call);
     assert_eq!(name(&submit(&journal, "coder", "b")), "new", "the key has expired");
+    journal.close().await;
+}
+
+fn key() -> Key {
+    Key { scope: "pay".to_owned(), key: "k1".to_owned(), is_verified: true }
+}
+
+/// What a request with that key is bound to.
+fn bound(fingerprint: &str, expires_at_ms: u64) -> Preflight {
+    Preflight {
+        idempotency: Some(Idempotency {
+            key: "k1".to_owned(),
+            scope: "pay".to_owned(),
+            fingerprint: Digest::of(fingerprint.as_bytes()),
+            expires_at_ms,
+            remote_contract: RemoteContract::Verified,
+        }),
+        ..preflight()
+    }
+}
+
+/// K-5, K-11: the earliest use of a key counts. A resubmission under a key that is still kept is let
+/// through, and expires with that use; once it may be forgotten, the guard holds again. Both after a
+/// restart as well.
+#[tokio::test]
+async fn k_5_k_11_a_resubmission_does_not_renew_its_key() {
+    let submit = |journal: &Journal| {
+        let guard = Guard { key: Some(key()), ..guarded() };
+        journal.admit(journal.new_id(), accepted("coder", "a"), guard).unwrap()
+    };
+    // Loses a call whose key would expire then; gives when it does.
+    let lose = async |mut call: Call, expires_at_ms| {
+        let expiry = |operation: &Operation| operation.idempotency.as_ref().unwrap().expires_at_ms;
+        let idempotency = bound("a", expires_at_ms).idempotency;
+        let mut judged = Operation { idempotent: false, idempotency };
+        call.preflight(bound("a", expires_at_ms)).unwrap();
+        call.limit_key(&mut judged);
+        call.authorize(None).unwrap();
+        drop(call.dispatch(dispatch()).await.unwrap());
+        drop(call.end(unknown()).await.unwrap());
+        let recorded = expiry(&call.invocation().operation());
+        assert_eq!(expiry(&judged), recorded, "what judges it agrees with the record");
+        recorded
+    };
+    let far = u64::MAX - 9;
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    assert_eq!(lose(new(submit(&journal)), far).await, far);
+    assert_eq!(lose(new(submit(&journal)), u64::MAX).await, far);
+    journal.close().await;
+    let (journal, _) = open(home.path());
+    assert_eq!(lose(new(submit(&journal)), u64::MAX).await, far, "from the index");
+    // A use that ends sooner ends all, as when policy's retention is less now.
+    let call = new(submit(&journal));
+    let last = call.id();
+    assert_eq!(lose(call, 1).await, 1);
+    let check = |journal: &Journal| match submit(journal) {
+        Admission::InDoubt(earlier) => assert_eq!(earlier.id(), last),
+        other => panic!("{}", name(&other)),
+    };
+    check(&journal);
+    journal.close().await;
+    let (journal, _) = open(home.path());
+    check(&journal);
+    // A key that was not used with this request before is kept, and lifts the window.
+    let other = Key { key: "k2".to_owned(), ..key() };
+    let guard = |key| Guard { key: Some(key), ..guarded() };
+    let again = |key| {
+        let admission =
+            journal.admit(journal.new_id(), accepted("coder", "a"), guard(key)).unwrap();
+        name(&admission)
+    };
+    assert_eq!(again(Key { is_verified: false, ..other.clone() }), "in doubt");
+    assert_eq!(again(other), "new");
     journal.close().await;
 }
 

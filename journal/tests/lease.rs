@@ -48,15 +48,18 @@ async fn x_5_a_paused_worker_is_stopped_before_dispatch() {
     let second = journal.lease(id, "second", LONG).await.unwrap();
     assert_eq!((first.generation(), second.generation()), (1, 2));
     let (mut paused, mut active) = (retry(&journal, "first"), retry(&journal, "second"));
-    let stopped = paused.dispatch_under(&first, dispatch()).await.unwrap_err();
+    let stopped = paused.dispatch_under(&first, None, dispatch()).await.unwrap_err();
     assert_eq!(stopped, lease::Error::Over(1));
-    let proof = active.dispatch_under(&second, dispatch()).await.unwrap();
+    let proof = active.dispatch_under(&second, None, dispatch()).await.unwrap();
     assert_eq!(proof.id(), active.id());
-    assert_eq!(paused.dispatch_under(&first, dispatch()).await.unwrap_err(), lease::Error::Over(1));
+    assert_eq!(
+        paused.dispatch_under(&first, None, dispatch()).await.unwrap_err(),
+        lease::Error::Over(1)
+    );
     assert_eq!(first.renew(LONG).await.unwrap_err(), lease::Error::Over(1));
     assert_eq!(first.release().await.unwrap_err(), lease::Error::Over(1));
     // One retry per lease.
-    let again = retry(&journal, "again").dispatch_under(&second, dispatch()).await;
+    let again = retry(&journal, "again").dispatch_under(&second, None, dispatch()).await;
     assert!(matches!(again, Err(lease::Error::Append(append::Error::Illegal(_)))), "{again:?}");
     let held = journal.lease(id, "third", LONG).await.unwrap_err();
     assert_eq!(held, lease::Error::Held { holder: "second".to_owned(), generation: 2 });
@@ -77,6 +80,25 @@ async fn x_5_a_paused_worker_is_stopped_before_dispatch() {
     let third = journal.lease(id, "third", LONG).await.unwrap();
     assert_eq!(third.generation(), 3);
     drop(third);
+    journal.close().await;
+}
+
+/// K-5: a permission that rests on a key ends with it, however long the lease is.
+#[tokio::test]
+async fn k_5_a_slow_worker_is_stopped_when_its_permission_ends() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let id = failed(&journal).await;
+    let lease = journal.lease(id, "slow", LONG).await.unwrap();
+    let mut slow = retry(&journal, "slow");
+    let stopped = slow.dispatch_under(&lease, Some(1), dispatch()).await.unwrap_err();
+    assert_eq!(stopped, lease::Error::Over(1));
+    assert!(!slow.invocation().is_dispatched());
+    assert_eq!(journal.invocation(id).unwrap().unwrap().lease().unwrap().retry, None);
+    let proof = slow.dispatch_under(&lease, Some(u64::MAX), dispatch()).await.unwrap();
+    assert_eq!(proof.id(), slow.id());
+    drop(slow);
+    lease.release().await.unwrap();
     journal.close().await;
 }
 

@@ -106,7 +106,7 @@ async fn retried(
     let Admission::New(mut call) = admitted else { panic!("{}", name(&admitted)) };
     call.preflight(preflight()).unwrap();
     call.authorize(None).unwrap();
-    assert_eq!(call.dispatch_under(&lease, dispatch()).await.unwrap().id(), call.id());
+    assert_eq!(call.dispatch_under(&lease, None, dispatch()).await.unwrap().id(), call.id());
     end(&mut call).await;
     lease.release().await.unwrap();
     call.id()
@@ -238,7 +238,7 @@ async fn t_3_a_restart_between_any_two_steps_changes_nothing() {
     check(&journal, "the preflight").await;
     call.authorize(None).unwrap();
     check(&journal, "the credential").await;
-    assert_eq!(call.dispatch_under(&lease, dispatch()).await.unwrap().id(), call.id());
+    assert_eq!(call.dispatch_under(&lease, None, dispatch()).await.unwrap().id(), call.id());
     check(&journal, "the dispatch").await;
     lease.renew(LONG).await.unwrap();
     check(&journal, "the renewal").await;

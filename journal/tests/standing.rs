@@ -221,6 +221,13 @@ fn forbidden(history: &History, made: usize) -> Option<&'static str> {
     {
         return Some("the remote refused for good");
     }
+    if let (Some(End::Status(429 | 503, _)), false) =
+        (dispatched.last(), dispatched.contains(&End::Unknown))
+        && !history.idempotent
+        && !key
+    {
+        return Some("the remote refused for now, and nothing makes a repeat safe");
+    }
     None
 }
 

@@ -30,9 +30,9 @@ use crate::websocket::Opening;
 use bytes::Bytes;
 use journal::contract::{
     Accepted, Budget, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
-    Operation, RemoteContract,
+    Operation,
 };
-use journal::{Admission, Call, Delivery, Dispatched, Guard};
+use journal::{Admission, Call, Delivery, Dispatched, Guard, Key};
 use policy::recipe::ChunkSigner;
 use policy::{HttpGrant, Snapshot};
 use std::sync::Arc;
@@ -124,6 +124,7 @@ impl Job<'_> {
             // A person may have taken their time to approve it.
             return self.refuse(Some(call), &Refusal::Unauthenticated).await;
         }
+        call.limit_key(&mut prepared.operation);
         self.note_encoding(&mut call, &prepared.grant);
         let mut ready = match self.connect(&mut call, &prepared).await {
             Ok(ready) => ready,
@@ -407,14 +408,9 @@ impl Job<'_> {
 
     /// Takes the call on record, unless an earlier one answers (contract K-3, K-10, K-11).
     pub(crate) fn admit(&self, prepared: &Prepared) -> Result<Admission, Refusal> {
-        let key = prepared.operation.idempotency.as_ref();
-        let usable = key.is_some_and(|key| key.remote_contract == RemoteContract::Verified);
         let guard = Guard {
-            window: prepared
-                .grant
-                .repeat_window
-                .filter(|_| !prepared.operation.idempotent && !usable),
-            key: key.map(|key| (key.scope.clone(), key.key.clone())),
+            window: prepared.grant.repeat_window.filter(|_| !prepared.operation.idempotent),
+            key: prepared.operation.idempotency.as_ref().map(Key::from),
             join: prepared.grant.approval.is_some(),
             others: Vec::new(),
             budget: prepared.budget,

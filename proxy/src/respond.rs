@@ -1,12 +1,13 @@
 //! The one place that turns typed failures into answers: verdict, status, `Proxy-Status` error,
 //! message and field. Exhaustive; nothing is down-cast and no text of a library passes through.
 
+use crate::engine::now_ms;
 use crate::pump::BROKER_STOPPED;
 use crate::upstream::tls::Alert;
 use crate::upstream::{dial, exchange};
 use crate::{head, incoming, target};
 use journal::contract::{Code, Operation, Phase, Retry, Spent, Verdict, after_unknown};
-use journal::{Invocation, append};
+use journal::{Invocation, Standing, append};
 use policy::{Denial, credential};
 
 mod account;
@@ -118,7 +119,8 @@ impl Refusal {
             Self::ApprovalMismatch => correct(Code::ApprovalMismatch),
             Self::Mismatch => correct(Code::IdempotencyMismatch),
             Self::InDoubt(earlier) | Self::InDoubtBeginning(earlier) => Verdict::refused(
-                match earlier.verdict().retry() {
+                // K-5: what its key allowed is over with the key.
+                match Standing::of(earlier, &[], now_ms()).verdict.retry() {
                     // Never a permission to submit again: that is what the guard is for.
                     Retry::Backoff | Retry::AfterCorrection => Retry::Reconcile,
                     retry @ (Retry::Never

@@ -10,7 +10,7 @@ use crate::stored;
 use bytes::Bytes;
 use journal::action::{self, Error, Leave, Repeat};
 use journal::contract::{Body, DeliveryFailed, InvocationId, Source};
-use journal::{Admission, Call, Guard, Invocation, State, lease, result};
+use journal::{Admission, Call, Guard, Invocation, Key, State, lease, result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,8 +115,9 @@ impl Job<'_> {
         let ahead = std::mem::take(&mut prepared.ahead);
         let ahead = ready.content.take().map_or(ahead, |content| vec![content]);
         let record = dispatch_record(&ready.idle, prepared.fingerprint, leave.number());
-        // K-6, X-5: checked and queued in one step with the dispatch.
-        let proof = match call.dispatch_under(leave.lease, record).await {
+        // K-5, K-6, X-5: checked and queued in one step with the dispatch.
+        let not_after_ms = leave.standing.not_after_ms;
+        let proof = match call.dispatch_under(leave.lease, not_after_ms, record).await {
             Ok(proof) => proof,
             Err(lease::Error::Append(error)) => {
                 return self.ended_before_dispatch(Some(call), &Refusal::Journal(error)).await;
@@ -152,9 +153,8 @@ impl Job<'_> {
         }
         // K-5: a retry neither extends nor resets the expiry of its key.
         prepared.operation.idempotency = first.operation().idempotency;
-        let key = prepared.operation.idempotency.as_ref();
         let guard = Guard {
-            key: key.map(|k| (k.scope.clone(), k.key.clone())),
+            key: prepared.operation.idempotency.as_ref().map(Key::from),
             budget: prepared.budget,
             ..Guard::default()
         };

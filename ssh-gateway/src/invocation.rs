@@ -197,7 +197,9 @@ async fn dispatch_now(
 ) -> Result<Dispatched, Refusal> {
     let dispatched = match leave {
         None => call.dispatch(dispatch).await.map_err(lease::Error::Append),
-        Some(leave) => call.dispatch_under(leave.lease, dispatch).await,
+        Some(leave) => {
+            call.dispatch_under(leave.lease, leave.standing.not_after_ms, dispatch).await
+        }
     };
     dispatched.map_err(|error| match error {
         lease::Error::Append(append::Error::Illegal(_)) if call.invocation().is_held() => {

@@ -25,6 +25,15 @@ pub fn refusing() -> (tokio::net::TcpSocket, SocketAddr) {
     (socket, address)
 }
 
+/// The same port, from now on with a listener; in between nobody else can have it.
+pub fn listening(held: tokio::net::TcpSocket) -> std::net::TcpListener {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let _entered = runtime.enter();
+    let listener = held.listen(128).unwrap().into_std().unwrap();
+    listener.set_nonblocking(false).unwrap();
+    listener
+}
+
 /// All files below a directory.
 pub fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {

@@ -4,7 +4,7 @@
 //! narrowed in here, never widened (contract T-1).
 
 use super::Invocation;
-use crate::contract::{Decision, InvocationId, Outcome, Retry, Verdict, decide};
+use crate::contract::{Code, Decision, InvocationId, Outcome, Retry, Verdict, decide};
 
 /// What all attempts of an action prove together, and what may be done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,9 @@ pub struct Standing {
     pub decision: Decision,
     /// When a repeat may follow, in milliseconds since 1970.
     pub not_before_ms: Option<u64>,
+    /// When the permission ends, because it rests on a key that may be forgotten then, in milliseconds
+    /// since 1970.
+    pub not_after_ms: Option<u64>,
     /// Attempts that count against the budget: the first one, and each lease.
     pub attempts: u64,
     /// Attempts in all that policy gave the action; none: its request is not stored.
@@ -59,12 +62,21 @@ impl Standing {
         let max_attempts = first.request().map(|(_, stored)| stored.max_attempts);
         let spent = max_attempts.is_some_and(|most| attempts >= u64::from(most));
         let operation = first.operation();
-        let forgotten =
-            operation.idempotency.as_ref().is_some_and(|key| key.expires_at_ms <= now_ms);
         let given = by.verdict();
+        let rests_on_key = match given.retry() {
+            Retry::SameIdempotencyKey => true,
+            // S-3: where the key alone makes a refused operation repeatable, it does so no longer
+            // than it lasts. What was not attempted or not processed needs no key.
+            Retry::Backoff => {
+                given.outcome() == Outcome::Rejected && given.code() != Code::RemoteNotProcessed
+            }
+            Retry::Never | Retry::AfterCorrection | Retry::Reconcile | Retry::FetchResult => false,
+        };
+        let key = operation.idempotency.as_ref().filter(|_| rests_on_key && !operation.idempotent);
+        let not_after_ms = key.map(|key| key.expires_at_ms);
+        let forgotten = not_after_ms.is_some_and(|at_ms| at_ms <= now_ms);
         let narrowed = match given.retry() {
-            Retry::Backoff => spent,
-            Retry::SameIdempotencyKey => spent || forgotten,
+            Retry::Backoff | Retry::SameIdempotencyKey => spent || forgotten,
             Retry::Never | Retry::AfterCorrection | Retry::Reconcile | Retry::FetchResult => false,
         };
         let verdict = if narrowed { given.with_retry(Retry::Reconcile) } else { given };
@@ -75,6 +87,7 @@ impl Standing {
             verdict,
             decision,
             not_before_ms: newest.not_before_ms(),
+            not_after_ms,
             attempts,
             max_attempts,
         }

@@ -8,10 +8,8 @@ use crate::repeat::{self, Match};
 use crate::replay;
 use crate::request::Request;
 use crate::spool::Spool;
-use journal::contract::{
-    Accepted, Code, InvocationId, Operation, Outcome, RemoteContract, Retry, Verdict,
-};
-use journal::{Admission, Guard, Invocation, append};
+use journal::contract::{Accepted, Code, InvocationId, Operation, Outcome, Retry, Verdict};
+use journal::{Admission, Guard, Invocation, Key, Standing, append};
 use policy::{Denial, Snapshot, SshGrant};
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,7 +135,9 @@ async fn in_doubt(
     mut accepted: Accepted,
     earlier: &Invocation,
 ) {
-    let verdict = Verdict::refused(earlier.verdict().retry(), Code::InDoubtDuplicate);
+    // K-5: what its key allowed is over with the key.
+    let standing = Standing::of(earlier, &[], shared.journal.latest_ms());
+    let verdict = Verdict::refused(standing.verdict.retry(), Code::InDoubtDuplicate);
     let state = match (earlier.is_settled(), earlier.verdict().outcome()) {
         (false, _) => "is under way",
         (true, Outcome::Unknown) => "is in doubt",
@@ -160,7 +160,7 @@ fn guard(job: &Job, snapshot: &Snapshot, decision: &Result<SshGrant, Denial>) ->
     let operation = decision.as_ref().map(|grant| operation(job, grant)).unwrap_or_default();
     Guard {
         window: guard_window(&job.request, decision, &operation),
-        key: operation.idempotency.map(|key| (key.scope, key.key)),
+        key: operation.idempotency.as_ref().map(Key::from),
         join: decision.as_ref().is_ok_and(|grant| grant.approval.is_some()),
         others: Vec::new(),
         budget: decision.is_ok().then(|| snapshot.budget(&job.destination.agent.name)).flatten(),
@@ -174,10 +174,8 @@ fn guard_window(
     decision: &Result<SshGrant, Denial>,
     operation: &Operation,
 ) -> Option<Duration> {
-    let key = operation.idempotency.as_ref();
-    let is_keyed = key.is_some_and(|key| key.remote_contract == RemoteContract::Verified);
     match (request, decision) {
-        (Request::Exec(_), Ok(grant)) if !operation.idempotent && !is_keyed => grant.repeat_window,
+        (Request::Exec(_), Ok(grant)) if !operation.idempotent => grant.repeat_window,
         (
             Request::Exec(_) | Request::Shell | Request::Subsystem(_) | Request::Forward { .. },
             Ok(_) | Err(_),

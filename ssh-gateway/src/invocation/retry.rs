@@ -11,7 +11,7 @@ use crate::stored;
 use bytes::Bytes;
 use journal::action::{Error, Leave, Repeat};
 use journal::contract::{Code, InvocationId, Retry, Verdict};
-use journal::{Admission, Guard, Invocation, result};
+use journal::{Admission, Guard, Invocation, Key, result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,9 +51,8 @@ impl Repeat for Repeater<'_> {
         }
         // K-5: a retry neither extends nor resets the expiry of its key.
         operation.idempotency = first.operation().idempotency;
-        let key = operation.idempotency.clone();
         let guard = Guard {
-            key: key.map(|key| (key.scope, key.key)),
+            key: operation.idempotency.as_ref().map(Key::from),
             budget: snapshot.budget(&job.destination.agent.name),
             ..Guard::default()
         };

@@ -152,9 +152,8 @@ impl Home {
     /// How the invocation ended, where that is no result.
     pub(crate) fn ended(&self, id: InvocationId) -> Ended {
         let events = self.journal.events(id).unwrap();
-        let ended = events.into_iter().find_map(|(_, event)| match event.body {
-            Body::InvocationEnded(ended) => Some(*ended),
-            _ => None,
+        let ended = events.into_iter().find_map(|(_, event)| {
+            if let Body::InvocationEnded(ended) = event.body { Some(*ended) } else { None }
         });
         ended.expect("no INVOCATION_ENDED")
     }
