@@ -15,6 +15,7 @@ mod target;
 
 use conformance::http::Origin;
 use serde_json::Value;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use support::*;
 use target::{Bench, keygen};
@@ -58,12 +59,13 @@ fn e_5_the_gateway_answers_for_itself() {
     let bench = Bench::new();
     let ran = finish(bench.ssh(&[], "echo out; echo err >&2; exit 3"), b"");
     assert_eq!(ran.status.code(), Some(3));
-    let own = |line: &str| {
+    let ask = |config: &Path, line: &str| {
         let mut ssh = Command::new("ssh");
-        ssh.arg("-F").arg(&bench.config).args(["-o", "BatchMode=yes", "affiant-gateway", line]);
+        ssh.arg("-F").arg(config).args(["-o", "BatchMode=yes", "affiant-gateway", line]);
         clean(&mut ssh);
         finish(ssh, b"")
     };
+    let own = |line: &str| ask(&bench.config, line);
     let list: Value = serde_json::from_slice(&own("inv list --limit 1").stdout).unwrap();
     let id = list["invocations"][0]["invocation_id"].as_str().unwrap().to_owned();
     assert_eq!(id, bench.newest()["invocation_id"]);
@@ -76,6 +78,16 @@ fn e_5_the_gateway_answers_for_itself() {
     let missing = own("inv show act_00000000000000000000000000");
     assert_eq!(missing.status.code(), Some(1), "{}", text(&missing.stderr));
     assert!(text(&missing.stderr).contains("NO_SUCH_INVOCATION"), "{}", text(&missing.stderr));
+    // What another agent did is as unknown as what nobody did.
+    bench.home.ok(&["agent", "add", "other"]);
+    let config = bench.home.path().join("other_config");
+    std::fs::write(&config, bench.home.ok(&["ssh-config", "--agent", "other"])).unwrap();
+    for verb in ["show", "result", "events", "decide"] {
+        let others = ask(&config, &format!("inv {verb} {id}"));
+        assert_eq!((others.status.code(), text(&others.stdout)), (Some(1), String::new()));
+        assert!(text(&others.stderr).contains("NO_SUCH_INVOCATION"), "{}", text(&others.stderr));
+    }
+    assert_eq!(ask(&config, "inv list").status.code(), Some(0), "it is logged in");
 }
 
 /// C-1: a target with another host key than the pinned one gets nothing.

@@ -17,7 +17,7 @@ use crate::queue::Item;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Guarding invocations looked at for one submission.
+/// Guarding invocations looked at for one submission, those known as others not counted.
 const GUARD_LIMIT: usize = 64;
 
 /// Takes a call on record; see [`crate::Journal::admit`].
@@ -172,9 +172,14 @@ fn earlier(
     else {
         return Ok(Earlier::Lets { key_expires_ms });
     };
-    let found = candidates(core, recent.requests.get(&hash), b'g', hash)?
+    let limit = GUARD_LIMIT.saturating_add(guard.others.len());
+    let found = candidates(core, recent.requests.get(&hash), (b'g', hash), limit)?
         .into_iter()
-        .find(|(live, _)| guard::may_guard(live) && guard::is_within(live, window, now_ms));
+        .find(|(live, _)| {
+            guard::may_guard(live)
+                && guard::is_within(live, window, now_ms)
+                && !guard.others.contains(&live.id())
+        });
     let Some((_, view)) = found else { return Ok(Earlier::Lets { key_expires_ms }) };
     Ok(Earlier::Answers(match view.state() {
         State::Committed(_) => Admission::Settled(Box::new(view)),
@@ -197,7 +202,7 @@ fn uses(
 ) -> Result<Option<Vec<Invocation>>, append::Error> {
     let hash = guard::key_hash(&carried.scope, &carried.key);
     let mut uses = Vec::new();
-    for (live, _) in candidates(core, recent.keys.get(&hash), b'k', hash)? {
+    for (live, _) in candidates(core, recent.keys.get(&hash), (b'k', hash), GUARD_LIMIT)? {
         let is_same = guard::is_same(live.accepted(), accepted);
         match guard::may_bind(&live) {
             true if is_same => uses.push(live),
@@ -213,8 +218,8 @@ fn uses(
 fn candidates(
     core: &Core,
     entries: Option<&Vec<Arc<Entry>>>,
-    tag: u8,
-    hash: [u8; 16],
+    (tag, hash): (u8, [u8; 16]),
+    stored_max: usize,
 ) -> Result<Vec<(Invocation, Invocation)>, append::Error> {
     let limit = core.durable();
     let mut found = Vec::new();
@@ -225,7 +230,7 @@ fn candidates(
     }
     let index = core.index.read();
     let stored = match index.as_ref() {
-        Some(index) => index.guards(tag, hash, GUARD_LIMIT).map_err(|_| index_failed())?,
+        Some(index) => index.guards(tag, hash, stored_max).map_err(|_| index_failed())?,
         None => return Err(append::Error::Closed),
     };
     drop(index);

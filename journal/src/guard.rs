@@ -2,7 +2,8 @@
 
 use crate::call::Call;
 use crate::contract::{
-    Accepted, Budget, Code, Fingerprint, Gateway, Idempotency, Outcome, RemoteContract, Spent,
+    Accepted, Budget, Code, Fingerprint, Gateway, Idempotency, InvocationId, Outcome,
+    RemoteContract, Spent,
 };
 use crate::entry::Entry;
 use crate::projection::{Delivery, Invocation, State};
@@ -20,6 +21,9 @@ pub struct Guard {
     pub key: Option<Key>,
     /// Whether an equal request that is held for a person is joined (V-6).
     pub join: bool,
+    /// Equal requests that do not guard (K-11), because the caller knows of a difference that their
+    /// fingerprints do not show.
+    pub others: Vec<InvocationId>,
     /// What bounds the agent. `None`: it is not counted.
     pub budget: Option<Budget>,
 }

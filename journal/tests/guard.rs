@@ -366,3 +366,34 @@ async fn k_11_of_concurrent_equal_submissions_one_is_new() {
     assert_eq!(calls.len(), 1);
     journal.close().await;
 }
+
+/// K-11: those that the caller knows as others do not guard, the next one does.
+#[tokio::test]
+async fn k_11_an_equal_request_that_is_known_as_another_does_not_guard() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut ids = Vec::new();
+    let guard = |others: &[InvocationId]| Guard { others: others.to_vec(), ..guarded() };
+    for n in 0..70 {
+        let admit = |guard| journal.admit(journal.new_id(), accepted("coder", "a"), guard).unwrap();
+        if let Some(newest) = ids.last() {
+            // All but the newest are named: it guards, whatever the number of the others.
+            match admit(guard(&ids[..n - 1])) {
+                Admission::InDoubt(earlier) => assert_eq!(earlier.id(), *newest),
+                other => panic!("{}", name(&other)),
+            }
+        }
+        let mut call = new(admit(guard(&ids)));
+        advance(&mut call).await;
+        drop(call.end(unknown()).await.unwrap());
+        ids.push(call.id());
+    }
+    // The oldest guards as well, from the index alone.
+    journal.close().await;
+    let (journal, _) = open(home.path());
+    match journal.admit(journal.new_id(), accepted("coder", "a"), guard(&ids[1..])).unwrap() {
+        Admission::InDoubt(earlier) => assert_eq!(earlier.id(), ids[0]),
+        other => panic!("{}", name(&other)),
+    }
+    journal.close().await;
+}

@@ -437,6 +437,8 @@ fn v_1_stars_do_not_cross_commands() {
         b" /opt/deploy v1",
         b"/opt/deploy v1; rm -rf /",
         b"/opt/deploy v1 & id",
+        b"/opt/deploy v1 && id",
+        b"/opt/deploy v1&&id",
         b"/opt/deploy v1 | id",
         b"/opt/deploy v1\nid",
         b"/opt/deploy v1\rid",

@@ -120,6 +120,10 @@ impl Job<'_> {
             Ok(call) => call,
             Err(finished) => return finished,
         };
+        if self.identity().is_none() {
+            // A person may have taken their time to approve it.
+            return self.refuse(Some(call), &Refusal::Unauthenticated).await;
+        }
         call.limit_key(&mut prepared.operation);
         self.note_encoding(&mut call, &prepared.grant);
         let mut ready = match self.connect(&mut call, &prepared).await {
@@ -129,6 +133,9 @@ impl Job<'_> {
                 return self.refuse(Some(call), &refusal).await;
             }
         };
+        if self.identity().is_none() {
+            return self.refuse(Some(call), &Refusal::Unauthenticated).await;
+        }
         self.again = may_retry(&call, &prepared.grant);
         let ahead = std::mem::take(&mut prepared.ahead);
         let ahead = ready.content.take().map_or(ahead, |content| vec![content]);
@@ -265,16 +272,22 @@ impl Job<'_> {
 
     /// Validates the request and asks policy. No secret is touched and no name resolved.
     pub(crate) async fn prepare(&mut self) -> Result<Prepared, Refusal> {
-        let shared = Arc::clone(self.shared);
         self.known.target =
             self.tunnel.map(|tunnel| format!("{}://{}", tunnel.scheme, tunnel.authority));
         self.known.caller_id = request::invocation_id(&self.head)?;
-        let identity = match self.tunnel {
-            Some(tunnel) => Some(tunnel.identity.clone()).filter(|i| i.is_valid(&shared.policy)),
-            None => Identity::of(&self.head, &shared.policy),
-        };
-        let agent = identity.ok_or(Refusal::Unauthenticated)?.agent;
+        let agent = self.identity().ok_or(Refusal::Unauthenticated)?.agent;
         self.prepare_for(agent).await
+    }
+
+    /// Who calls, if policy still knows agent and token (contract V-1). A call can wait for long
+    /// between its request and its dispatch, so this is asked again after each wait.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        match self.tunnel {
+            Some(tunnel) => {
+                Some(&tunnel.identity).filter(|i| i.is_valid(&self.shared.policy)).cloned()
+            }
+            None => Identity::of(&self.head, &self.shared.policy),
+        }
     }
 
     /// [`Job::prepare`] for an agent that is known already.
@@ -399,6 +412,7 @@ impl Job<'_> {
             window: prepared.grant.repeat_window.filter(|_| !prepared.operation.idempotent),
             key: prepared.operation.idempotency.as_ref().map(Key::from),
             join: prepared.grant.approval.is_some(),
+            others: Vec::new(),
             budget: prepared.budget,
         };
         let id = self.known.caller_id.unwrap_or_else(|| self.shared.journal.new_id());

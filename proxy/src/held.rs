@@ -98,12 +98,19 @@ impl Job<'_> {
                 ..self.bound(prepared)
             };
             let budget = prepared.budget.as_ref();
-            let held = match self.shared.journal.resume(id, &now, budget).await {
-                Ok(Resumed::Go(call)) => return Ok(call),
-                Ok(Resumed::Spent(spent)) => {
+            let resumed = self.shared.journal.resume(id, &now, budget).await;
+            let held = match (resumed, self.identity()) {
+                // Approved: what is not sent any more ends the call itself.
+                (Ok(Resumed::Go(call)), _) => return Ok(call),
+                // V-1: who waits on with a token that is over is told nothing of the call.
+                (_, None) => {
+                    self.known.caller_id = None;
+                    return Err(self.refuse(None, &Refusal::Unauthenticated).await);
+                }
+                (Ok(Resumed::Spent(spent)), Some(_)) => {
                     return Err(self.refuse(None, &Refusal::Spent(spent)).await);
                 }
-                Ok(Resumed::Over(earlier)) => {
+                (Ok(Resumed::Over(earlier)), Some(_)) => {
                     if first && earlier.is_settled() && !earlier.is_dispatched() {
                         let account = Account::of(earlier.verdict().code());
                         let envelope = earlier.envelope();
@@ -111,8 +118,10 @@ impl Job<'_> {
                     }
                     return Err(self.repeat(prepared, earlier, true).await);
                 }
-                Ok(Resumed::Waits(held)) => held,
-                Err(error) => return Err(self.refuse(None, &Refusal::Journal(error)).await),
+                (Ok(Resumed::Waits(held)), Some(_)) => held,
+                (Err(error), Some(_)) => {
+                    return Err(self.refuse(None, &Refusal::Journal(error)).await);
+                }
             };
             let decided = self.shared.journal.decided(id);
             let in_time = tokio::select! {

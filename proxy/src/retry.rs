@@ -137,6 +137,10 @@ impl Job<'_> {
     async fn admit_attempt(&mut self, leave: &Leave<'_>) -> Result<(Call, Prepared), Stopped> {
         let first = &leave.action.first;
         let agent = first.accepted().agent.clone().ok_or(Error::PolicyChanged)?;
+        // V-1: nothing is sent again for an agent that was removed meanwhile.
+        if !self.shared.policy.is_current(&agent) {
+            return Err(Error::PolicyChanged.into());
+        }
         let mut prepared = self.prepare_for(agent).await?;
         // V-6: an approval is for one dispatch, and nobody is asked here.
         let lets = prepared.grant.retry.is_some() && prepared.grant.approval.is_none();

@@ -21,7 +21,7 @@ use crate::keep::Keeper;
 use crate::redact::Needles;
 use crate::relay::Relay;
 use crate::request::{Destination, Preparation, Request};
-use crate::seen::Seen;
+use crate::seen::{Seen, Stop};
 use crate::spool::Spool;
 use crate::stored;
 use crate::upstream::{self, Login, Plan, Ready, Running, Started};
@@ -58,6 +58,16 @@ impl Job {
             link,
         }
     }
+
+    /// Refuses who was removed, or got a new token, since the login. A command can wait for long
+    /// between its request and its dispatch, so this is asked again after each wait.
+    fn check_login(&self) -> Result<(), Refusal> {
+        if self.shared.is_current(&self.destination.agent) {
+            return Ok(());
+        }
+        let verdict = Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated);
+        Err(Refusal::new(verdict, LOGIN_OVER, None))
+    }
 }
 
 /// Milliseconds since 1970.
@@ -84,9 +94,7 @@ pub(crate) async fn run(job: Job, downstream: Downstream, spool: Spool) {
         let refusal = Refusal::new(verdict, "The gateway is going down; try later.", None);
         return refuse(&job.shared, downstream, accepted, refusal).await;
     }
-    if !job.shared.is_current(&job.destination.agent) {
-        let verdict = Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated);
-        let refusal = Refusal::new(verdict, LOGIN_OVER, None);
+    if let Err(refusal) = job.check_login() {
         return refuse(&job.shared, downstream, accepted, refusal).await;
     }
     admit::admit(job, downstream, spool, accepted, id).await;
@@ -133,6 +141,8 @@ async fn go_on(
 ) {
     let operation = leave.map_or(call.id(), |leave| leave.action.first.id());
     let prepared = async {
+        // A person may have taken their time to approve it.
+        job.check_login()?;
         let (login, needles) = credential::authorize(job, &mut call, grant).await?;
         if leave.is_none() {
             stored::keep(&mut call, &mut side.spool, job, grant).await;
@@ -144,17 +154,8 @@ async fn go_on(
         Ok(prepared) => prepared,
         Err(refusal) => return end_refused(call, side.downstream, refusal).await,
     };
-    // The setup takes time, in which a login can end.
-    if leave.is_none() && !job.shared.is_current(&job.destination.agent) {
+    if let Err(refusal) = check_caller(job, &side) {
         ready.abandon().await;
-        let verdict = Verdict::not_connected(Retry::AfterCorrection, Code::AgentUnauthenticated);
-        let refusal = Refusal::new(verdict, LOGIN_OVER, None);
-        return end_refused(call, side.downstream, refusal).await;
-    }
-    if side.downstream.is_gone() {
-        ready.abandon().await;
-        let verdict = Verdict::not_connected(Retry::Backoff, Code::CallerGone);
-        let refusal = Refusal::new(verdict, "The client left before the command was sent.", None);
         return end_refused(call, side.downstream, refusal).await;
     }
     if ready.terminal_refused() {
@@ -176,6 +177,16 @@ async fn go_on(
             end_refused(call, side.downstream, refusal).await;
         }
     }
+}
+
+/// Whether there is still somebody to send it for: the credential and the connection took time.
+fn check_caller(job: &Job, side: &Side) -> Result<(), Refusal> {
+    job.check_login()?;
+    if side.downstream.is_gone() {
+        let verdict = Verdict::not_connected(Retry::Backoff, Code::CallerGone);
+        return Err(Refusal::new(verdict, "The client left before the command was sent.", None));
+    }
+    Ok(())
 }
 
 /// Makes the dispatch durable, under its lease where it is a retry (contract K-6).
@@ -217,7 +228,7 @@ async fn start(
     (ready, needles, dispatched): (Ready, Needles, Dispatched),
 ) {
     let deliveries = &job.shared.deliveries;
-    match ready.start(dispatched, &job.request).await {
+    match ready.start(dispatched, &job.request, grant.limits.connect_timeout).await {
         Started::Running(running) => relay(job, call, grant, *running, (side, needles)).await,
         Started::Refused => {
             let seen = Seen { accepted: Some(false), closed: true, ..Seen::default() };
@@ -225,6 +236,10 @@ async fn start(
         }
         Started::Lost(cause) => {
             settle::settle(deliveries, call, side.downstream, Seen::default(), cause).await;
+        }
+        Started::NotOpened => {
+            let seen = Seen { stop: Some(Stop::NotOpened), ..Seen::default() };
+            settle::settle(deliveries, call, side.downstream, seen, "NOT_OPENED").await;
         }
     }
 }

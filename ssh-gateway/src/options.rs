@@ -32,7 +32,8 @@ pub struct Options {
     /// How much more output of it is read (contract D-4): a producer without an end goes on for no
     /// longer than that.
     pub read_on_bytes: u64,
-    /// How long a repeat of a call under way waits for its result (contract K-10).
+    /// How long a repeat of a call under way waits for its result (contract K-10); an equal command
+    /// waits as long, ten seconds at most, for the input of the one under way (contract K-11).
     pub repeat_wait: Duration,
     /// How long `serve` waits for commands under way after it was told to stop.
     pub drain: Duration,

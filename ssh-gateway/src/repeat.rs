@@ -4,13 +4,13 @@
 //! record answers in place of a dispatch, the client's input is read ahead and compared with what
 //! the target had then. Where that can't be told, the answer is neither a result nor a dispatch.
 
+use crate::downstream::Downstream;
+use crate::gateway::Shared;
 use crate::relay::STDIN_SO_FAR;
 use crate::spool::{Input, Spool};
-use journal::contract::{
-    Accepted, Body, Digest, Gateway, InvocationId, Noted, Outcome, RequestSent,
-};
-use journal::{Delivery, Filter, Invocation, Journal};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use journal::contract::{Body, Digest, InvocationId, Noted, Outcome, RequestSent};
+use journal::{Invocation, Journal};
+use std::time::Duration;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -20,28 +20,18 @@ const AHEAD_BYTES: usize = 8 << 20;
 const AHEAD_TIME: Duration = Duration::from_secs(10);
 /// How long a stdin that may have nothing to say is waited for.
 const SILENCE: Duration = Duration::from_millis(500);
-/// Pages of records that are looked at.
-const MAX_PAGES: usize = 10;
+/// The pause between two looks at a command whose input is not on record yet.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The outcome of one comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Match {
     /// The same input.
     Same,
-    /// Other input.
+    /// Other input, or nothing that a repeat could double.
     Other,
     /// It can't be told.
     Unclear,
-}
-
-/// What the earlier commands of equal fingerprint come to.
-pub(crate) enum Resolution {
-    /// This one had the same input.
-    Same(Box<Invocation>),
-    /// This one may have had it.
-    Unclear(Box<Invocation>),
-    /// All had other input.
-    Fresh,
 }
 
 /// The input that a target had.
@@ -58,68 +48,48 @@ pub(crate) async fn compare(journal: &Journal, spool: &mut Spool, earlier: &Invo
         // Nothing was sent then, so no claim depends on the input.
         return Match::Same;
     }
-    let stdin = stdin(journal, earlier.id());
-    let ahead = Ahead::read(spool, stdin.iter()).await;
-    stdin.as_ref().map_or(Match::Unclear, |stdin| ahead.compare(stdin))
+    match stdin(journal, earlier.id()) {
+        Some(stdin) => Ahead::read(spool, &stdin).await.compare(&stdin),
+        None => Match::Unclear,
+    }
 }
 
-/// Looks at every earlier command that guards against `accepted` (contract K-11).
-pub(crate) async fn resolve(
-    journal: &Journal,
+/// Whether an earlier command of equal fingerprint stands against the one that comes, with its newest
+/// state: it had the same input, or may have had (contract K-11).
+///
+/// What its input is shows only once it is sent. One that is under way without is waited for.
+pub(crate) async fn judge(
+    Shared { journal, options, .. }: &Shared,
+    downstream: &Downstream,
     spool: &mut Spool,
-    accepted: &Accepted,
-    window: Option<Duration>,
-) -> Resolution {
-    let guarding: Vec<_> = guarding(journal, accepted, window.unwrap_or_default())
-        .into_iter()
-        .map(|earlier| (stdin(journal, earlier.id()), earlier))
-        .collect();
-    let ahead = Ahead::read(spool, guarding.iter().filter_map(|(stdin, _)| stdin.as_ref())).await;
-    let mut unclear = None;
-    for (stdin, earlier) in guarding {
-        match stdin.as_ref().map_or(Match::Unclear, |stdin| ahead.compare(stdin)) {
-            Match::Same => return Resolution::Same(Box::new(earlier)),
-            Match::Unclear => unclear = unclear.or(Some(earlier)),
-            Match::Other => {}
+    earlier: Invocation,
+) -> (Invocation, Match) {
+    let deadline = Instant::now() + options.repeat_wait.min(AHEAD_TIME);
+    let mut earlier = earlier;
+    while !earlier.is_settled()
+        && stdin(journal, earlier.id()).is_none()
+        && Instant::now() < deadline
+        && !downstream.is_gone()
+    {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        match journal.invocation(earlier.id()) {
+            Ok(Some(now)) => earlier = now,
+            // It is not durable yet.
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(id = %earlier.id(), %error, "an invocation can't be read");
+                break;
+            }
         }
     }
-    unclear.map_or(Resolution::Fresh, |earlier| Resolution::Unclear(Box::new(earlier)))
-}
-
-/// The earlier commands of equal fingerprint that may have had their effect unheard.
-fn guarding(journal: &Journal, accepted: &Accepted, window: Duration) -> Vec<Invocation> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let since = now.saturating_sub(window);
-    let mut filter = Filter {
-        agent: accepted.agent.clone(),
-        gateway: Some(Gateway::Ssh),
-        limit: 200,
-        ..Filter::default()
+    let found = match (earlier.is_settled(), earlier.verdict().outcome()) {
+        // It had no effect, so an equal one is no second effect.
+        (true, Outcome::NotAttempted | Outcome::Rejected) => Match::Other,
+        (true, Outcome::Committed | Outcome::Unknown) => compare(journal, spool, &earlier).await,
+        (false, _) if earlier.is_dispatched() => compare(journal, spool, &earlier).await,
+        (false, _) => Match::Unclear,
     };
-    let mut found = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let Ok(page) = journal.list(&filter) else { break };
-        found.extend(page.invocations.into_iter().filter(|earlier| {
-            earlier.accepted().fingerprint == accepted.fingerprint
-                && earlier.evidence().dispatch_started
-                && is_open(earlier)
-                && earlier.ended_at_ms().is_none_or(|ended| Duration::from_millis(ended) >= since)
-        }));
-        match page.next {
-            Some(next) => filter.cursor = Some(next),
-            None => break,
-        }
-    }
-    found
-}
-
-/// Under way, in doubt, or never handed over.
-fn is_open(earlier: &Invocation) -> bool {
-    match earlier.verdict().outcome() {
-        Outcome::Unknown => true,
-        Outcome::Committed => !matches!(earlier.delivery(), Delivery::Delivered(_)),
-        Outcome::NotAttempted | Outcome::Rejected => false,
-    }
+    (earlier, found)
 }
 
 /// The input that the target had, as far as the record tells.
@@ -151,15 +121,12 @@ struct Ahead {
 
 impl Ahead {
     /// Reads as much as it takes to tell.
-    async fn read<'a>(spool: &mut Spool, earlier: impl Iterator<Item = &'a Stdin>) -> Self {
-        let lengths = earlier.map(|stdin| usize::try_from(stdin.sent.length_bytes));
-        let Some(longest) = lengths.map(|length| length.unwrap_or(usize::MAX)).max() else {
-            return Self::default();
-        };
-        let time = if longest == 0 { SILENCE } else { AHEAD_TIME };
+    async fn read(spool: &mut Spool, earlier: &Stdin) -> Self {
+        let length = usize::try_from(earlier.sent.length_bytes).unwrap_or(usize::MAX);
+        let time = if length == 0 { SILENCE } else { AHEAD_TIME };
         let deadline = Instant::now() + time;
         let (mut ahead, mut taken) = (Self::default(), Vec::new());
-        while ahead.bytes.len() <= longest.min(AHEAD_BYTES) {
+        while ahead.bytes.len() <= length.min(AHEAD_BYTES) {
             let Ok(Some(input)) = tokio::time::timeout_at(deadline, spool.next()).await else {
                 break;
             };
@@ -168,7 +135,7 @@ impl Ahead {
             }
             ahead.is_whole = matches!(input, Input::Eof);
             taken.push(input);
-            if ahead.is_whole {
+            if ahead.is_whole || ahead.compare(earlier) == Match::Other {
                 break;
             }
         }

@@ -15,6 +15,8 @@ pub(crate) enum Stop {
     InputStalled,
     /// The route's time for the command is over.
     Deadline,
+    /// The target opened no forwarding in the time that the route gives a connection.
+    NotOpened,
     /// The client has gone, and with it what the session was for.
     ClientGone(Absence),
     /// The client has gone, and what is read on for it is used up: time, or output.

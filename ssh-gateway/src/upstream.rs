@@ -96,6 +96,8 @@ pub(crate) enum Started {
     Refused,
     /// The connection ended first.
     Lost(&'static str),
+    /// The target said in time neither that it opened the channel nor that it refuses to.
+    NotOpened,
 }
 
 impl Ready {
@@ -116,20 +118,31 @@ impl Ready {
 
     /// Sends the request, want-reply. The proof says that the dispatch is on record.
     ///
-    /// An engine that is gone already shows as a channel without messages.
-    pub(crate) async fn start(self, dispatched: Dispatched, request: &Request) -> Started {
+    /// An engine that is gone already shows as a channel without messages. `patience` bounds the
+    /// wait for a forwarding: the target dials before it answers, and may never do.
+    pub(crate) async fn start(
+        self,
+        dispatched: Dispatched,
+        request: &Request,
+        patience: Duration,
+    ) -> Started {
         tracing::debug!(id = %dispatched.id(), sequence = %dispatched.sequence(), "dispatch");
         let (channel, is_forwarding) = match (self.channel, request) {
             (Some(channel), _) => (channel, false),
             (None, Request::Forward { host, port }) => {
                 let (host, port) = (host.as_str(), u32::from(*port));
-                match self.session.channel_open_direct_tcpip(host, port, "127.0.0.1", 0).await {
-                    Ok(channel) => (channel, true),
-                    Err(russh::Error::ChannelOpenFailure(_)) => {
+                let opening = self.session.channel_open_direct_tcpip(host, port, "127.0.0.1", 0);
+                match tokio::time::timeout(patience, opening).await {
+                    Ok(Ok(channel)) => (channel, true),
+                    Ok(Err(russh::Error::ChannelOpenFailure(_))) => {
                         disconnect(&self.session).await;
                         return Started::Refused;
                     }
-                    Err(_) => return Started::Lost(self.witness.cause()),
+                    Ok(Err(_)) => return Started::Lost(self.witness.cause()),
+                    Err(_) => {
+                        disconnect(&self.session).await;
+                        return Started::NotOpened;
+                    }
                 }
             }
             (None, Request::Exec(_) | Request::Shell | Request::Subsystem(_)) => {

@@ -13,7 +13,8 @@ mod common;
 
 use common::openssh::{Bench, err, free_port, out};
 use common::within;
-use journal::contract::Outcome;
+use journal::Filter;
+use journal::contract::{Code, InvocationId, Outcome};
 use ssh_gateway::Options;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -52,6 +53,23 @@ impl Shared {
 
     fn command(&self, line: &str) -> tokio::process::Command {
         self.bench.ssh(&["-S", self.socket.to_str().unwrap(), "t", line])
+    }
+
+    /// The newest forwarding on record.
+    async fn forwarded(&self) -> InvocationId {
+        let filter = Filter { limit: 100, ..Filter::default() };
+        let found = async {
+            loop {
+                let page = self.bench.home.journal.list(&filter).unwrap();
+                let mut all = page.invocations.iter();
+                let forwarding = all.find(|one| one.accepted().action.starts_with("forward:"));
+                if let Some(forwarding) = forwarding {
+                    return forwarding.id();
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        within(found).await
     }
 
     async fn run(&self, line: &str) -> Output {
@@ -96,7 +114,8 @@ async fn max_sessions_of_the_target_is_no_limit() {
     assert_eq!(texts, ["1\n", "2\n", "3\n"], "{outputs:?}");
 }
 
-/// A destination that never answers blocks its own forwarding only.
+/// A destination that never answers blocks its own forwarding only, which ends in the time that the
+/// route gives.
 #[tokio::test]
 async fn a_dead_destination_blocks_nothing_else() {
     // A listener whose queue is full: further connections get no answer.
@@ -114,9 +133,21 @@ async fn a_dead_destination_blocks_nothing_else() {
     let near = folder.path().join("near");
     let forward = format!("{}:{place}", near.display());
     let Some(shared) = Shared::start("", &["-L", &forward]).await else { return };
+    let home = &shared.bench.home;
     let mut waiting = UnixStream::connect(&near).await.unwrap();
     waiting.write_all(b"x").await.unwrap();
     assert_eq!(out(&shared.run("echo alive").await), "alive\n");
+    let first = shared.forwarded().await;
+    let record = home.settled(first).await;
+    let verdict = record.verdict();
+    assert_eq!((verdict.outcome(), verdict.code()), (Outcome::Unknown, Code::ReadTimeout));
+    let ended = home.ended(first);
+    assert!(ended.message.contains("time to connect"), "{}", ended.message);
+    assert_eq!(ended.observation.unwrap().cause, "NOT_OPENED");
+    // The client's own client is told by the end of its connection.
+    let mut rest = Vec::new();
+    drop(within(waiting.read_to_end(&mut rest)).await);
+    assert_eq!(rest, b"");
 }
 
 /// A forwarding whose service resets it ends alone.

@@ -139,6 +139,20 @@ async fn ten_megabytes_pass_each_way() {
     assert_eq!(digest(&both.stdout), expected);
 }
 
+/// New keys that the target asks for, again and again, both ways at once.
+#[tokio::test]
+async fn new_keys_from_the_target_both_ways() {
+    let extra = "result = { keep = \"digest\" }\nlimits = { request_bytes = \"64MiB\" }";
+    let lines = "RekeyLimit 1M\nLogLevel DEBUG1";
+    let Some(bench) = Bench::start_with(extra, lines, Options::default()).await else { return };
+    let bytes = pattern(30 << 20);
+    let expected = digest(&bytes);
+    let output = bench.run_with("cat", bytes).await;
+    assert_eq!((digest(&output.stdout), output.status.code()), (expected, Some(0)));
+    let asked = bench.sshd.log().matches("SSH2_MSG_KEXINIT sent").count();
+    assert!(asked > 10, "the target asked for new keys {asked} times");
+}
+
 /// Full duplex with a reader that starts late: the case on which a relay that waits deadlocks.
 #[tokio::test]
 async fn full_duplex_with_a_late_reader_does_not_deadlock() {

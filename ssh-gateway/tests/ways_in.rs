@@ -144,3 +144,16 @@ async fn keys_of_every_type_log_in() {
         assert_eq!(out(&output), format!("{kind}\n"), "{}", err(&output));
     }
 }
+
+/// V-2: a subsystem that the route does not list is refused, and none is started.
+#[tokio::test]
+async fn v_2_a_subsystem_that_is_not_listed_is_refused() {
+    let Some(bench) = Bench::start("").await else { return };
+    let output = within(bench.ssh(&["-s", "t", "netconf"]).output()).await.unwrap();
+    assert_eq!((output.status.code(), out(&output).as_str()), (Some(255), ""));
+    let told = envelope(&output.stderr);
+    let expected = (Phase::Validation, Outcome::NotAttempted, Code::TargetNotAllowed);
+    assert_eq!(facts(&told), expected);
+    assert!(!told.evidence.dispatch_started);
+    assert_eq!(bench.home.newest().await.accepted().action, "subsystem:netconf");
+}

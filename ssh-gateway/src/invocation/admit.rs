@@ -4,12 +4,12 @@ use super::refusal::{Refusal, refuse, unavailable};
 use super::{Job, carry_out, held, operation};
 use crate::downstream::Downstream;
 use crate::gateway::Shared;
-use crate::repeat::{self, Match, Resolution};
+use crate::repeat::{self, Match};
 use crate::replay;
 use crate::request::Request;
 use crate::spool::Spool;
 use journal::contract::{Accepted, Code, InvocationId, Operation, Outcome, Retry, Verdict};
-use journal::{Admission, Guard, Invocation, Key, Standing};
+use journal::{Admission, Guard, Invocation, Key, Standing, append};
 use policy::{Denial, Snapshot, SshGrant};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,15 +28,7 @@ pub(super) async fn admit(
     accepted.caller_id = caller_id.is_some();
     let id = caller_id.unwrap_or_else(|| shared.journal.new_id());
     let guard = guard(&job, &snapshot, &decision);
-    let unguarded = Guard { window: None, join: false, ..guard.clone() };
-    let admit = || shared.journal.admit(id, accepted.clone(), guard.clone());
-    let mut admitted = admit();
-    while let Ok(Admission::Settled(earlier)) = &admitted {
-        if !shared.deliveries.decided(earlier.id()).await {
-            break;
-        }
-        admitted = admit();
-    }
+    let admitted = admit_guarded(&shared, (&downstream, &mut spool), &accepted, id, guard).await;
     match admitted {
         Ok(Admission::New(call)) => {
             carry_out(job, downstream, spool, call, decision, snapshot.version()).await;
@@ -53,32 +45,54 @@ pub(super) async fn admit(
         Ok(Admission::SameRequest(earlier)) => {
             same_id(&shared, downstream, spool, accepted, *earlier).await;
         }
-        Ok(Admission::Settled(_) | Admission::InDoubt(_)) => {
-            match repeat::resolve(&shared.journal, &mut spool, &accepted, guard.window).await {
-                Resolution::Same(earlier) if earlier.verdict().outcome() == Outcome::Committed => {
-                    replay::answer(&shared, downstream, *earlier, false).await;
-                }
-                Resolution::Same(earlier) | Resolution::Unclear(earlier) => {
-                    in_doubt(&shared, downstream, accepted, &earlier).await;
-                }
-                // Every earlier one had other input.
-                Resolution::Fresh => match shared.journal.admit(id, accepted.clone(), unguarded) {
-                    Ok(Admission::New(call)) => {
-                        carry_out(job, downstream, spool, call, decision, snapshot.version()).await;
-                    }
-                    Ok(Admission::Spent(spent)) => {
-                        accepted.caller_id = false;
-                        refuse(&shared, downstream, accepted, spent.into()).await;
-                    }
-                    Ok(_) => tracing::error!(%id, "an admission without a guard was refused"),
-                    Err(error) => unavailable(downstream, id, &error).await,
-                },
-            }
+        Ok(Admission::Settled(earlier)) => {
+            replay::answer(&shared, downstream, *earlier, false).await;
         }
+        Ok(Admission::InDoubt(earlier)) => in_doubt(&shared, downstream, accepted, &earlier).await,
         Ok(Admission::Mismatch) => {
             mismatch(&shared, downstream, accepted, caller_id.is_some()).await;
         }
         Err(error) => unavailable(downstream, id, &error).await,
+    }
+}
+
+/// As [`journal::Journal::admit`], stdin included (contract K-11): `Settled` is an equal command with
+/// equal input that has the result, `InDoubt` one that had, or may have had, equal input, and may have
+/// had its effect.
+///
+/// Each that had other input is named to the journal, which looks for the next one: so of any number
+/// of equal commands that come at once, the one step of the admission lets one through.
+async fn admit_guarded(
+    shared: &Shared,
+    (downstream, spool): (&Downstream, &mut Spool),
+    accepted: &Accepted,
+    id: InvocationId,
+    mut guard: Guard,
+) -> Result<Admission, append::Error> {
+    loop {
+        let admitted = shared.journal.admit(id, accepted.clone(), guard.clone());
+        let earlier = match admitted {
+            Ok(Admission::Settled(earlier)) if shared.deliveries.decided(earlier.id()).await => {
+                continue;
+            }
+            Ok(Admission::Settled(earlier) | Admission::InDoubt(earlier)) => earlier,
+            Ok(
+                Admission::New(_)
+                | Admission::Held(_)
+                | Admission::Spent(_)
+                | Admission::SameRequest(_)
+                | Admission::Mismatch,
+            )
+            | Err(_) => return admitted,
+        };
+        let (earlier, found) = repeat::judge(shared, downstream, spool, *earlier).await;
+        match found {
+            Match::Same if earlier.verdict().outcome() == Outcome::Committed => {
+                return Ok(Admission::Settled(Box::new(earlier)));
+            }
+            Match::Same | Match::Unclear => return Ok(Admission::InDoubt(Box::new(earlier))),
+            Match::Other => guard.others.push(earlier.id()),
+        }
     }
 }
 
@@ -148,6 +162,7 @@ fn guard(job: &Job, snapshot: &Snapshot, decision: &Result<SshGrant, Denial>) ->
         window: guard_window(&job.request, decision, &operation),
         key: operation.idempotency.as_ref().map(Key::from),
         join: decision.as_ref().is_ok_and(|grant| grant.approval.is_some()),
+        others: Vec::new(),
         budget: decision.is_ok().then(|| snapshot.budget(&job.destination.agent.name)).flatten(),
     }
 }

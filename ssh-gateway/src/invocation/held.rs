@@ -105,22 +105,29 @@ async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Appro
         let snapshot = shared.policy.snapshot();
         let budget = snapshot.budget(&job.destination.agent.name);
         let now: Preflight = bound(&job, &grant, snapshot.version());
-        let held = match shared.journal.resume(id, &now, budget.as_ref()).await {
-            Ok(Resumed::Go(call)) => {
+        let resumed = shared.journal.resume(id, &now, budget.as_ref()).await;
+        let held = match (resumed, job.check_login()) {
+            // Approved: what is not sent any more ends the call itself.
+            (Ok(Resumed::Go(call)), _) => {
                 return go_on(&job, Side { downstream, spool }, call, &grant, None).await;
             }
-            Ok(Resumed::Spent(spent)) => {
+            // V-1: who waits on over an ended login is told nothing of the call.
+            (_, Err(refusal)) => {
+                (accepted.link, accepted.caller_id) = (Some(id), false);
+                return refuse(&shared, downstream, accepted, refusal).await;
+            }
+            (Ok(Resumed::Spent(spent)), Ok(())) => {
                 accepted.caller_id = false;
                 return refuse(&shared, downstream, accepted, spent.into()).await;
             }
-            Ok(Resumed::Over(earlier)) => {
+            (Ok(Resumed::Over(earlier)), Ok(())) => {
                 if first && earlier.is_settled() && !earlier.is_dispatched() {
                     return downstream.fail(&respond::lines(&earlier.envelope())).await;
                 }
                 return same_id(&shared, downstream, spool, accepted, *earlier).await;
             }
-            Ok(Resumed::Waits(held)) => held,
-            Err(error) => {
+            (Ok(Resumed::Waits(held)), Ok(())) => held,
+            (Err(error), Ok(())) => {
                 return refuse(&shared, downstream, accepted, not_recorded(&error)).await;
             }
         };

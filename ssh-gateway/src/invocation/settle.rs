@@ -104,6 +104,10 @@ fn stopped(stop: Stop) -> Conclusion {
             "The agent was removed, has a new token, or its access ended, so the session was ended; \
              what it began may still run.",
         ),
+        Stop::NotOpened => (
+            Code::ReadTimeout,
+            "The target did not say in the route's time to connect whether it opened the forwarding.",
+        ),
         Stop::ReadOnOver => (
             Code::CallerCancelled,
             "The client left, and the command did not end within what is read on, in time or output.",

@@ -5,7 +5,7 @@
 pub(crate) mod openssh;
 
 use bytes::Bytes;
-use journal::contract::{Code, Envelope, InvocationId, Outcome, Phase};
+use journal::contract::{Body, Code, Ended, Envelope, InvocationId, Outcome, Phase};
 use journal::{Filter, Invocation, Journal, ResultKey};
 use policy::{Policy, Secret};
 use ssh_gateway::demo::{Client, Login, Target};
@@ -147,6 +147,15 @@ impl Home {
     pub(crate) fn events(&self, id: InvocationId) -> Vec<&'static str> {
         let events = self.journal.events(id).unwrap();
         events.iter().map(|(_, event)| event.body.name()).collect()
+    }
+
+    /// How the invocation ended, where that is no result.
+    pub(crate) fn ended(&self, id: InvocationId) -> Ended {
+        let events = self.journal.events(id).unwrap();
+        let ended = events.into_iter().find_map(|(_, event)| {
+            if let Body::InvocationEnded(ended) = event.body { Some(*ended) } else { None }
+        });
+        ended.expect("no INVOCATION_ENDED")
     }
 
     /// Waits until the invocation has the event.

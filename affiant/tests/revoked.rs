@@ -1,0 +1,135 @@
+//! Calls that wait for a person when the access of their agent ends (contract V-6, D-1).
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
+mod support;
+#[allow(dead_code, reason = "each test file uses its part")]
+#[path = "support/ssh.rs"]
+mod target;
+
+use conformance::http::Script;
+use serde_json::Value;
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+use support::*;
+
+const ASK: &str = "approval = \"required\"\n";
+
+/// How an agent's access ends.
+const CHANGES: [&str; 2] = ["rm", "rotate"];
+
+/// The id of the one call that waits for a person.
+fn waiting(home: &Home) -> String {
+    let list = || home.json(&["approval", "list"])["approvals"].as_array().unwrap().clone();
+    eventually("a question", || !list().is_empty());
+    list()[0]["invocation_id"].as_str().unwrap().to_owned()
+}
+
+/// The call is over, and says that nothing was sent.
+fn not_sent(home: &Home, id: &str) {
+    let record = home.json(&["inv", "show", id]);
+    assert_eq!(
+        (&record["error"]["outcome"], &record["evidence"]["dispatch_started"]),
+        (&"not_attempted".into(), &false.into()),
+        "{record}"
+    );
+    home.ok(&["journal", "verify"]);
+}
+
+fn origin() -> (Home, TlsOrigin) {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 201, &[], "paid")]);
+    home.secret("pay-token", SECRET);
+    (home, origin)
+}
+
+/// V-6: an approval is no access: a call whose agent was removed or got a new token while it waited is
+/// not sent when it is approved, and its caller is told why.
+#[test]
+fn v_6_an_approved_call_of_an_agent_without_access_is_not_sent() {
+    for change in CHANGES {
+        let (home, origin) = origin();
+        home.policy(&origin.policy(ASK));
+        let server = home.serve();
+        let url = origin.url("/charge");
+        let (id, response) = std::thread::scope(|scope| {
+            let call = scope.spawn(|| server.curl(&["-d", "amount=10", &url]));
+            let id = waiting(&home);
+            home.ok(&["agent", change, "coder"]);
+            home.ok(&["approval", "approve", &id]);
+            (id, call.join().unwrap())
+        });
+        assert_eq!(response.status, 407, "{response:?}");
+        assert_eq!(response.json()["error"]["code"], "AGENT_UNAUTHENTICATED");
+        assert_eq!(home.json(&["inv", "show", &id])["error"]["code"], "AGENT_UNAUTHENTICATED");
+        not_sent(&home, &id);
+        assert_eq!(origin.origin.effects("/charge"), 0);
+    }
+}
+
+/// V-6: the same for a command.
+#[test]
+fn v_6_an_approved_command_of_an_agent_without_access_does_not_run() {
+    for change in CHANGES {
+        let bench = target::Bench::with("", ASK);
+        let marker = bench.home.path().join("ran");
+        let command = format!("touch {}", marker.display());
+        let (id, output) = std::thread::scope(|scope| {
+            let ssh = scope.spawn(|| finish(bench.ssh(&[], &command), b""));
+            let id = waiting(&bench.home);
+            bench.home.ok(&["agent", change, "coder"]);
+            bench.home.ok(&["approval", "approve", &id]);
+            (id, ssh.join().unwrap())
+        });
+        assert_eq!(output.status.code(), Some(255), "{output:?}");
+        not_sent(&bench.home, &id);
+        assert!(!marker.exists());
+    }
+}
+
+/// D-1: a call whose agent was removed while its connection was set up is not sent.
+#[test]
+fn d_1_an_access_that_ends_during_the_setup_dispatches_nothing() {
+    let (home, origin) = origin();
+    // The way to the origin waits to be opened.
+    let gate = TcpListener::bind("127.0.0.1:0").unwrap();
+    let behind = origin.origin.address();
+    let port = gate.local_addr().unwrap().port();
+    let policy = origin.policy("").replace(&behind.port().to_string(), &port.to_string());
+    home.policy(&policy);
+    let server = home.serve();
+    let (taken, is_taken) = mpsc::channel();
+    let (open, is_open) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        let (near, _) = gate.accept().unwrap();
+        taken.send(()).unwrap();
+        if is_open.recv().is_ok() {
+            let far = TcpStream::connect(behind).unwrap();
+            let ways = [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))];
+            for (from, to) in ways {
+                let (mut from, mut to) = (from.unwrap(), to.unwrap());
+                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            }
+        }
+    });
+    let url = format!("https://localhost:{port}/charge");
+    let response = std::thread::scope(|scope| {
+        let call = scope.spawn(|| server.curl(&["-d", "amount=10", &url]));
+        is_taken.recv_timeout(PATIENCE).unwrap();
+        home.ok(&["agent", "rm", "coder"]);
+        open.send(()).unwrap();
+        call.join().unwrap()
+    });
+    assert_eq!(response.status, 407, "{response:?}");
+    let told: Value = response.json();
+    assert_eq!(told["error"]["code"], "AGENT_UNAUTHENTICATED");
+    not_sent(&home, told["invocation_id"].as_str().unwrap());
+    assert_eq!(origin.origin.effects("/charge"), 0);
+}
