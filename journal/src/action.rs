@@ -274,6 +274,12 @@ impl Action {
         std::iter::once(&self.first).chain(&self.retries)
     }
 
+    /// Whether there is anything to ask about: an attempt of it is in doubt (contract K-7).
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.attempts().any(Invocation::is_in_doubt)
+    }
+
     /// Where the action stands.
     #[must_use]
     pub fn standing(&self) -> Standing {

@@ -46,7 +46,7 @@ pub(crate) fn rule_of(shared: &Shared, first: &Invocation) -> Option<(HttpGrant,
 /// Asks once about the action that the invocation belongs to.
 pub(crate) async fn once(shared: &Arc<Shared>, id: InvocationId) -> Result<Reconciled, Error> {
     let action = Action::load(&shared.journal, id)?;
-    if !action.attempts().any(Invocation::is_in_doubt) {
+    if !action.is_in_doubt() {
         return Err(Error::NotInDoubt);
     }
     let first = &action.first;

@@ -13,7 +13,6 @@ mod common;
 use common::openssh::{Bench, err, keygen, out};
 use common::{envelope, facts, within};
 use journal::contract::{Code, Outcome, Phase};
-use ssh_gateway::Options;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::process::{Child, Command};
@@ -132,13 +131,7 @@ async fn i_1_an_agent_signs_for_a_key_that_it_holds() {
 /// A minted certificate opens the target from where the route says, and from nowhere else.
 #[tokio::test]
 async fn a_minted_certificate_is_bound_to_addresses() {
-    let keys = tempfile::tempdir().unwrap();
-    let ca = keys.path().join("user_ca");
-    keygen(&ca).await;
-    let config = format!("TrustedUserCAKeys {}.pub\nLogLevel VERBOSE", ca.display());
-    let Some(bench) = Bench::start_with("", &config, Options::default()).await else { return };
-    std::fs::write(bench.sshd.directory.path().join("authorized_keys"), "").unwrap();
-    bench.home.policy.set_secret("target-key", &common::secret_file(&ca)).unwrap();
+    let Some((bench, _keys)) = Bench::start_with_user_ca().await else { return };
     let pinned = format!(
         "host_keys = [\"{}\"]\ncredential = \"c\"\nrepeat_guard = \"off\"\n",
         bench.sshd.host_key()

@@ -131,13 +131,7 @@ async fn c_1_a_host_authority_verifies_a_target() {
 /// A certificate of the session's own lets it in, and the target's log names the invocation.
 #[tokio::test]
 async fn a_user_certificate_is_minted_per_session() {
-    let keys = tempfile::tempdir().unwrap();
-    let ca = keys.path().join("user_ca");
-    keygen(&ca).await;
-    let config = format!("TrustedUserCAKeys {}.pub\nLogLevel VERBOSE", ca.display());
-    let Some(bench) = Bench::start_with("", &config, Options::default()).await else { return };
-    std::fs::write(bench.sshd.directory.path().join("authorized_keys"), "").unwrap();
-    bench.home.policy.set_secret("target-key", &common::secret_file(&ca)).unwrap();
+    let Some((bench, _keys)) = Bench::start_with_user_ca().await else { return };
     let pinned = format!("host_keys = [\"{}\"]\n{CREDENTIAL}", bench.sshd.host_key());
     bench.apply("ssh-certificate", &pinned);
     let output = bench.run("echo in").await;

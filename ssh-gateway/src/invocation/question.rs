@@ -42,7 +42,7 @@ pub(crate) fn rule_of(shared: &Shared, first: &Invocation) -> Option<(SshGrant, 
 /// Asks once about the action that the invocation belongs to.
 pub(crate) async fn ask(shared: &Arc<Shared>, id: InvocationId) -> Result<Reconciled, QueryError> {
     let action = Action::load(&shared.journal, id)?;
-    if !action.attempts().any(Invocation::is_in_doubt) {
+    if !action.is_in_doubt() {
         return Err(QueryError::NotInDoubt);
     }
     let first = &action.first;

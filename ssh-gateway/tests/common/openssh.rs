@@ -121,6 +121,19 @@ impl Bench {
         Self::start_with(extra, "", Options::default()).await
     }
 
+    /// With a target that lets nobody in but by a certificate of the CA whose key is `target-key`. The
+    /// directory holds that key, and has to stay.
+    pub(crate) async fn start_with_user_ca() -> Option<(Self, tempfile::TempDir)> {
+        let keys = tempfile::tempdir().unwrap();
+        let ca = keys.path().join("user_ca");
+        keygen(&ca).await;
+        let config = format!("TrustedUserCAKeys {}.pub\nLogLevel VERBOSE", ca.display());
+        let bench = Self::start_with("", &config, Options::default()).await?;
+        std::fs::write(bench.sshd.directory.path().join("authorized_keys"), "").unwrap();
+        bench.home.policy.set_secret("target-key", &secret_file(&ca)).unwrap();
+        Some((bench, keys))
+    }
+
     pub(crate) async fn start_with(extra: &str, sshd: &str, options: Options) -> Option<Self> {
         let sshd = Sshd::start_with(sshd).await?;
         let text = policy_text(sshd.address, &sshd.host_key(), extra);
