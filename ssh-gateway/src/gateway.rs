@@ -5,6 +5,7 @@ use crate::control::Control;
 use crate::delivery::Deliveries;
 use crate::door::Door;
 use crate::flag::raised;
+use crate::gauge::Pool;
 use crate::hop::Hop;
 use crate::invocation::{self, Repeater};
 use crate::jump;
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) control: Option<Arc<dyn Control>>,
     pub(crate) deliveries: Deliveries,
+    /// The waiting input of all channels.
+    pub(crate) pool: Arc<Pool>,
     stopping: watch::Sender<bool>,
     next_connection: AtomicU64,
     under_way: watch::Sender<usize>,
@@ -141,6 +144,7 @@ impl Gateway {
         options: Options,
         control: Option<Arc<dyn Control>>,
     ) -> Arc<Self> {
+        let pool = Pool::new(options.stdin_total_bytes);
         let shared = Shared {
             journal,
             policy,
@@ -148,6 +152,7 @@ impl Gateway {
             options,
             control,
             deliveries: Deliveries::default(),
+            pool,
             stopping: watch::Sender::new(false),
             next_connection: AtomicU64::new(1),
             under_way: watch::Sender::new(0),
@@ -278,7 +283,8 @@ async fn connect(
     let door = Door::Gateway { tries: 0, refused: Arc::clone(&refused) };
     let config = algorithms::server_config(&shared.options, host_key, certificate, door.methods());
     let (logged_in, login) = oneshot::channel();
-    let handler = Hop::new(Arc::clone(&shared), Arc::clone(&line), door, logged_in);
+    let handler =
+        Hop::new(Arc::clone(&shared), (Arc::clone(&line), Arc::clone(&line)), door, logged_in);
     let stream = Stream::new(stream, Arc::clone(&line));
     let deadline = tokio::time::Instant::now() + shared.options.login_grace;
     let starting = russh::server::run_stream(config, stream, handler);

@@ -71,11 +71,10 @@ async fn inside(shared: Arc<Shared>, line: Arc<Line>, jump: Jump, stream: Channe
     let config = algorithms::server_config(&shared.options, host_key, certificate, door.methods());
     let (grace, interval) = (shared.options.login_grace, shared.options.keepalive_interval);
     let questions_max = shared.options.keepalive_max;
-    // This hop is slowed down by the outer one.
     let own_line = Line::new(usize::MAX);
     let stream = Stream::new(stream, Arc::clone(&own_line));
     let (logged_in, login) = oneshot::channel();
-    let handler = Hop::new(shared, line, door, logged_in);
+    let handler = Hop::new(shared, (line, Arc::clone(&own_line)), door, logged_in);
     let starting = tokio::time::timeout(grace, russh::server::run_stream(config, stream, handler));
     let mut session = match starting.await {
         Ok(Ok(session)) => session,
