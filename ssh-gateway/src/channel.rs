@@ -37,7 +37,7 @@ pub(crate) async fn forward(
     (host, port): (String, u32),
     entrance: Entrance,
 ) {
-    let Entrance { channel, handle, reply, inlet, .. } = entrance;
+    let Entrance { channel, handle, reply, inlet } = entrance;
     let Ok(port) = u16::try_from(port) else {
         let reason = "affiant: the port is none".to_owned();
         return reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await;

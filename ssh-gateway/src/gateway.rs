@@ -278,13 +278,12 @@ async fn connect(
         .host_certificate(&names, SystemTime::now())
         .map_err(ConnectError::Certificate)?;
     let host_key = shared.identity.host_key();
-    let line = Line::new(shared.options.stdin_spool_bytes);
+    let line = Line::new();
     let refused = Arc::new(AtomicBool::new(false));
     let door = Door::Gateway { tries: 0, refused: Arc::clone(&refused) };
     let config = algorithms::server_config(&shared.options, host_key, certificate, door.methods());
     let (logged_in, login) = oneshot::channel();
-    let handler =
-        Hop::new(Arc::clone(&shared), (Arc::clone(&line), Arc::clone(&line)), door, logged_in);
+    let handler = Hop::new(Arc::clone(&shared), Arc::clone(&line), door, logged_in);
     let stream = Stream::new(stream, Arc::clone(&line));
     let deadline = tokio::time::Instant::now() + shared.options.login_grace;
     let starting = russh::server::run_stream(config, stream, handler);

@@ -32,10 +32,7 @@ const LONG_PACKET_BYTES: u32 = 128;
 /// The handler of one session.
 pub(crate) struct Hop {
     shared: Arc<Shared>,
-    /// The client's connection, which is slowed down at need.
     line: Arc<Line>,
-    /// What this session runs over: the same, or a jump inside it.
-    own_line: Arc<Line>,
     windows: Windows,
     door: Door,
     entry: Option<Entry>,
@@ -50,14 +47,13 @@ pub(crate) struct Hop {
 impl Hop {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        (line, own_line): (Arc<Line>, Arc<Line>),
+        line: Arc<Line>,
         door: Door,
         logged_in: oneshot::Sender<()>,
     ) -> Self {
         Self {
             shared,
             line,
-            own_line,
             windows: Windows::default(),
             door,
             entry: None,
@@ -92,7 +88,7 @@ impl Hop {
     /// The way in of a channel's input, whose gauge bounds its window from now on.
     fn inlet(&mut self, channel: ChannelId) -> Inlet {
         let limit_bytes = self.shared.options.stdin_spool_bytes;
-        let gauge = Gauge::new(limit_bytes, &self.shared.pool, &self.line);
+        let gauge = Gauge::new(limit_bytes, &self.shared.pool);
         self.windows.open(channel.into(), Some(Arc::clone(&gauge)));
         Inlet { gauge, session_over: self.over.subscribe() }
     }
@@ -100,7 +96,7 @@ impl Hop {
     /// Input came on a channel.
     fn received(&mut self, channel: ChannelId, session: &Session) {
         self.windows.received(channel.into(), session.window_size(&channel));
-        self.own_line.starve(self.windows.is_any_full());
+        self.line.starve(self.windows.is_any_full());
     }
 
     /// A place for one more channel, and who asks for it.
@@ -209,9 +205,9 @@ impl Handler for Hop {
             return Ok(());
         };
         let to = (host.to_owned(), port);
-        let (shared, line) = (Arc::clone(&self.shared), Arc::clone(&self.line));
+        let shared = Arc::clone(&self.shared);
         let inlet = self.inlet(channel.id());
-        let entrance = Entrance { channel, handle: session.handle(), reply, line, inlet };
+        let entrance = Entrance { channel, handle: session.handle(), reply, inlet };
         tokio::spawn(async move {
             match entry {
                 Entry::Agent(agent) => jump::serve(shared, agent, to, entrance).await,
@@ -225,7 +221,7 @@ impl Handler for Hop {
     }
 
     fn adjust_window(&mut self, channel: ChannelId, current: u32) -> u32 {
-        let next_is_long = self.own_line.next_packet_bytes() > LONG_PACKET_BYTES;
+        let next_is_long = self.line.next_packet_bytes() > LONG_PACKET_BYTES;
         self.windows.filled(channel.into(), current, next_is_long)
     }
 

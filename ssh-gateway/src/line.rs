@@ -1,15 +1,14 @@
 //! The client's connection as the engine sees it: it can be cut from outside, and it can be read
 //! more slowly.
 //!
-//! Flow control is by windows, channel by channel (see [`crate::windows`]). Slowing the socket is
-//! what is left where that leaks, and what keeps a starved channel's few bytes from coming as fast
-//! as they can. It leaves the engine free to write, so output, window and keepalives go on.
+//! Flow control is by windows, channel by channel (see [`crate::windows`]). Reading pauses only to keep
+//! the few bytes of starved channels from coming as fast as they can, where nothing else comes.
 
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -17,18 +16,12 @@ use futures::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// Bytes that a slowed reader takes per pause.
-const STEP_BYTES: usize = 32 << 10;
 /// Bytes that are read ahead while a channel is being starved.
 const AHEAD_BYTES: usize = 256 << 10;
 /// Reads up to here can be the few bytes of starved channels.
 const FEW_BYTES: usize = 4 << 10;
 /// The pause after these.
 const FEW_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause per step: 256 KiB a second still come in, so that a client that goes away,
-/// grants window or starts something else is heard.
-const PAUSE_MAX: Duration = Duration::from_millis(128);
-
 /// What everything on one client connection shares.
 #[derive(Debug)]
 pub(crate) struct Line {
@@ -36,22 +29,17 @@ pub(crate) struct Line {
     reader: AtomicWaker,
     writer: AtomicWaker,
     received_bytes: AtomicU64,
-    excess_bytes: AtomicUsize,
-    excess_limit_bytes: usize,
     is_starving: AtomicBool,
     next_packet_bytes: AtomicU32,
 }
 
 impl Line {
-    /// `excess_limit_bytes`: the excess of waiting input at which the connection is slowest.
-    pub(crate) fn new(excess_limit_bytes: usize) -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             cut: AtomicBool::new(false),
             reader: AtomicWaker::new(),
             writer: AtomicWaker::new(),
             received_bytes: AtomicU64::new(0),
-            excess_bytes: AtomicUsize::new(0),
-            excess_limit_bytes: excess_limit_bytes.max(1),
             is_starving: AtomicBool::new(false),
             next_packet_bytes: AtomicU32::new(0),
         })
@@ -73,20 +61,6 @@ impl Line {
         self.cut.load(Ordering::Acquire)
     }
 
-    /// What one channel holds beyond its bound changed.
-    pub(crate) fn exceed(&self, before_bytes: usize, now_bytes: usize) {
-        if now_bytes > before_bytes {
-            self.excess_bytes.fetch_add(now_bytes - before_bytes, Ordering::AcqRel);
-        } else {
-            self.excess_bytes.fetch_sub(before_bytes - now_bytes, Ordering::AcqRel);
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn excess_bytes(&self) -> usize {
-        self.excess_bytes.load(Ordering::Acquire)
-    }
-
     /// Says whether a channel is being starved.
     pub(crate) fn starve(&self, is_starving: bool) {
         self.is_starving.store(is_starving, Ordering::Release);
@@ -102,19 +76,10 @@ impl Line {
         self.next_packet_bytes.load(Ordering::Acquire)
     }
 
-    /// The pause after `read_bytes` were read: by the excess, doubling seven times up to
-    /// [`PAUSE_MAX`] per step.
+    /// The pause after `read_bytes` were read.
     fn pause(&self, read_bytes: usize) -> Option<Duration> {
-        if read_bytes == 0 {
-            return None;
-        }
-        let (excess, limit) = (self.excess_bytes.load(Ordering::Acquire), self.excess_limit_bytes);
-        if excess > 0 {
-            let doublings = excess.min(limit).saturating_mul(7) / limit;
-            let step = Duration::from_millis(1 << doublings).min(PAUSE_MAX);
-            return Some(step.mul_f64(read_bytes as f64 / STEP_BYTES as f64));
-        }
-        (self.is_starving() && read_bytes <= FEW_BYTES).then_some(FEW_PAUSE)
+        let are_few = (1..=FEW_BYTES).contains(&read_bytes);
+        (self.is_starving() && are_few).then_some(FEW_PAUSE)
     }
 }
 
@@ -258,28 +223,20 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     #[test]
-    fn reading_slows_down_by_the_excess_and_after_a_starved_channels_few_bytes() {
-        let line = Line::new(32 << 20);
-        assert_eq!(line.pause(STEP_BYTES), None);
-        line.exceed(0, 1);
-        assert_eq!(line.pause(STEP_BYTES), Some(Duration::from_millis(1)));
-        line.exceed(1, 16 << 20);
-        assert_eq!(line.pause(STEP_BYTES), Some(Duration::from_millis(8)));
-        line.exceed(16 << 20, 64 << 20);
-        assert_eq!(line.pause(STEP_BYTES), Some(PAUSE_MAX));
-        line.exceed(64 << 20, 0);
-        line.starve(true);
-        assert_eq!(line.pause(STEP_BYTES), None);
-        assert_eq!(line.pause(FEW_BYTES), Some(FEW_PAUSE));
-        line.starve(false);
+    fn reading_pauses_after_a_starved_channels_few_bytes() {
+        let line = Line::new();
         assert_eq!(line.pause(FEW_BYTES), None);
+        line.starve(true);
+        assert_eq!(line.pause(FEW_BYTES + 1), None);
+        assert_eq!(line.pause(FEW_BYTES), Some(FEW_PAUSE));
+        assert_eq!(line.pause(0), None);
     }
 
     /// What is read ahead is given byte for byte, and the next packet's length is known.
     #[tokio::test]
     async fn the_next_packets_length_is_known_while_a_channel_starves() {
         let (near, mut far) = tokio::io::duplex(1024);
-        let line = Line::new(1 << 20);
+        let line = Line::new();
         let mut stream = Stream::new(near, Arc::clone(&line));
         far.write_all(b"\0\0\0\x03abc\0\0\x01\0xy").await.unwrap();
         let mut byte = [0; 1];
@@ -299,7 +256,7 @@ mod tests {
     #[tokio::test]
     async fn a_cut_line_wakes_its_reader() {
         let (near, _far) = tokio::io::duplex(64);
-        let line = Line::new(1 << 20);
+        let line = Line::new();
         let mut stream = Stream::new(near, Arc::clone(&line));
         let reader = tokio::spawn(async move {
             let mut byte = [0; 1];

@@ -11,7 +11,6 @@ use crate::gateway::Shared;
 use crate::gauge::stalled;
 use crate::invocation::{Refusal, end_refused, not_recorded, refuse, sentence};
 use crate::jump::LOGIN_OVER;
-use crate::line::Line;
 use crate::spool::{Inlet, Input, Spool, spool};
 use crate::tally::Sum;
 use crate::upstream;
@@ -40,14 +39,13 @@ pub(crate) struct Entrance {
     pub(crate) channel: Channel<Msg>,
     pub(crate) handle: Handle,
     pub(crate) reply: ChannelOpenHandle,
-    pub(crate) line: Arc<Line>,
     pub(crate) inlet: Inlet,
 }
 
 /// Relays one jump to its end.
 pub(crate) async fn serve(shared: Arc<Shared>, jump: Jump, grant: SshGrant, entrance: Entrance) {
     let _under_way = shared.under_way();
-    let Entrance { channel, handle, reply, inlet, .. } = entrance;
+    let Entrance { channel, handle, reply, inlet } = entrance;
     let (read, write) = channel.split();
     let (spool, presence) = spool(read, inlet, shared.standing(&jump.agent));
     let stall = shared.options.client_stall;

@@ -7,17 +7,16 @@
 //!
 //! ```text
 //!  filled up   | and then
-//!  a full one  | the packet that comes next is longer than a starved channel can send, and the
-//!              | neighbour that sent last has used half of its window: raise the target
-//!  a neighbour | it has its window: back to STARVED. If the one before was a neighbour as well, no
-//!              | full channel is sending, and the target can stay high
+//!  any         | the packet that comes next is longer than a starved channel can send, and the
+//!              | neighbour that sent last has used half of its window: raise the target, as far as
+//!              | that fills no full channel up which still has window of before
+//!  a full one  | it came before a neighbour that has used its window up, the last time: raise the
+//!              | target a little, for that one sends no long packets any more
+//!  a neighbour | with STARVED, and no full channel has sent anything since the fill before: raise
 //! ```
 //!
-//! A neighbour that has used its window up sends no long packets any more. It is filled up a little
-//! when it is due: after the channel that came before it the last time.
-//!
 //! A raise goes to a full channel where the guess at the neighbour was wrong. What leaks so waits
-//! like the rest, and slows the connection down at last (see [`crate::line`]).
+//! like the rest, within the bounds of its [`Gauge`].
 
 use crate::algorithms::WINDOW_BYTES;
 use crate::gauge::Gauge;
@@ -27,8 +26,8 @@ use std::sync::Arc;
 /// The target that starves: the least that the engine still fills up, and so still asks about.
 const STARVED: u32 = 2;
 
-/// A channel with less left than this is filled up to its whole window.
-const HALF: u32 = WINDOW_BYTES / 2;
+/// The longest that a client sends in one go beside what it was seen to send: two packets.
+const AHEAD_BYTES: u32 = 64 << 10;
 
 /// The target for a neighbour that has used its window up: two of the largest packets.
 const LITTLE: u32 = 64 << 10;
@@ -50,8 +49,10 @@ impl Window {
 #[derive(Default)]
 pub(crate) struct Windows {
     channels: HashMap<u32, Window>,
-    /// The channel that was filled up last, and whether it was full.
-    last: Option<(u32, bool)>,
+    /// The full channel that was filled up last, if no neighbour was since.
+    last_full: Option<u32>,
+    /// Whether no full channel has sent anything since a channel was filled up.
+    is_quiet: bool,
     /// The full channel that was filled up before a neighbour that has used its window up.
     herald: Option<u32>,
     /// The neighbour of full channels that sent last.
@@ -73,7 +74,9 @@ impl Windows {
     pub(crate) fn received(&mut self, channel: u32, left_bytes: u32) {
         if let Some(window) = self.channels.get_mut(&channel) {
             window.left_bytes = left_bytes;
-            if !window.is_full() {
+            if window.is_full() {
+                self.is_quiet = false;
+            } else {
                 self.sender = Some(channel);
             }
         }
@@ -92,28 +95,42 @@ impl Windows {
             window.left_bytes = target;
             is_full = window.is_full();
         }
-        let last = self.last.replace((channel, is_full));
-        match last {
-            Some((herald, true)) if !is_full && target == STARVED => self.herald = Some(herald),
-            Some(_) | None => {}
+        let was_quiet = std::mem::replace(&mut self.is_quiet, true);
+        let last_full = std::mem::replace(&mut self.last_full, is_full.then_some(channel));
+        if !is_full && target == STARVED && last_full.is_some() {
+            self.herald = last_full;
         }
-        if !self.is_any_full() || !(is_full || last.is_some_and(|(_, was_full)| was_full)) {
+        if self.channels.len() > 1 {
+            let mut all: Vec<_> = self
+                .channels
+                .iter()
+                .map(|(n, w)| format!("{n}:{}{}", if w.is_full() { "F" } else { "" }, w.left_bytes))
+                .collect();
+            all.sort();
+            eprintln!(
+                "FILL {channel} target {target} full {is_full} long {next_is_long} sender {:?} herald {:?} {all:?}",
+                self.sender, self.herald
+            );
+        }
+        if !self.is_any_full() || (!is_full && target == STARVED && was_quiet) {
             return WINDOW_BYTES;
         }
-        let left_bytes = self.sender().map(|window| window.left_bytes);
-        match left_bytes {
-            Some(left_bytes) if next_is_long && left_bytes < HALF && self.is_nobody_else_long() => {
-                WINDOW_BYTES
-            }
-            Some(0..=STARVED) if self.herald == Some(channel) => LITTLE,
+        match self.sender().map(|window| window.left_bytes) {
+            Some(left_bytes) if next_is_long && left_bytes < self.harmless() / 2 => self.harmless(),
+            Some(0..=STARVED) if self.herald == Some(channel) => LITTLE.min(self.harmless()),
             Some(_) | None => STARVED,
         }
     }
 
-    /// Whether no full channel is both able to send a long packet and to be filled up after it.
-    fn is_nobody_else_long(&self) -> bool {
-        let long = |window: &Window| (STARVED + 1..HALF).contains(&window.left_bytes);
-        !self.channels.values().any(|window| window.is_full() && long(window))
+    fn full(&self) -> impl Iterator<Item = &Window> {
+        self.channels.values().filter(|window| window.is_full())
+    }
+
+    /// The highest target that fills no full channel up but those that have nothing left.
+    fn harmless(&self) -> u32 {
+        let open = self.full().map(|window| window.left_bytes).filter(|left| *left > STARVED);
+        let least = open.min().map(|left| left.saturating_sub(AHEAD_BYTES).saturating_mul(2));
+        least.map_or(WINDOW_BYTES, |target| target.clamp(STARVED, WINDOW_BYTES))
     }
 
     /// The neighbour that sent last.

@@ -1,6 +1,5 @@
 use super::*;
 use crate::gauge::Pool;
-use crate::line::Line;
 use std::collections::VecDeque;
 
 const LIMIT: usize = 1 << 20;
@@ -33,10 +32,10 @@ struct Connection {
 impl Connection {
     /// `round_trip`: in packets.
     fn new(takes: &[bool], round_trip: u32) -> Self {
-        let (pool, line) = (Pool::new(1 << 30), Line::new(LIMIT));
+        let pool = Pool::new(1 << 30);
         let mut windows = Windows::default();
         let sender = |(channel, takes): (usize, &bool)| {
-            let gauge = Gauge::new(LIMIT, &pool, &line);
+            let gauge = Gauge::new(LIMIT, &pool);
             windows.open(u32::try_from(channel).unwrap(), Some(Arc::clone(&gauge)));
             Sender {
                 gauge,
