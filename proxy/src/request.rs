@@ -53,6 +53,10 @@ pub(crate) struct Tunnel {
 
 /// The target of a request, the tunnel it came through agreeing (RFC 9112 section 3.2).
 pub(crate) fn target(head: &Request, tunnel: Option<&Tunnel>) -> Result<Target, Refusal> {
+    if head.method == "CONNECT" {
+        let field = "request.method";
+        return Err(Refusal::Unsupported { what: "CONNECT inside of a tunnel", field });
+    }
     let mut hosts = head.fields.all("host");
     let host = match (hosts.next(), hosts.next()) {
         (Some(host), None) => Some(host),
@@ -105,10 +109,6 @@ pub(crate) fn invocation_id(head: &Request) -> Result<Option<InvocationId>, Refu
 
 /// Refuses what this gateway can't carry, and loops; `pseudonym` is this proxy's name in `Via`.
 pub(crate) fn check(head: &Request, pseudonym: &str) -> Result<(), Refusal> {
-    if head.method == "CONNECT" {
-        let field = "request.method";
-        return Err(Refusal::Unsupported { what: "CONNECT inside of a tunnel", field });
-    }
     let seen = head
         .fields
         .members("via")

@@ -78,6 +78,11 @@ async fn refused_tunnels_keep_the_connection() {
         .await;
     assert_eq!(client.response("CONNECT").await.status, 200);
     let mut client = client.into_tls(world.ca.certificate_pem(), "localhost").await;
+    // Inside of a tunnel there is no second one.
+    let inner = format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n");
+    client.send(&inner).await;
+    let refused = client.response("GET").await;
+    assert_eq!((refused.status, refused.facts()[0].as_str()), (501, "UNSUPPORTED_ACTION"));
     client.send(&world.secure_request("GET", "/ok", "", "")).await;
     assert_eq!(client.response("GET").await.status, 200);
 }

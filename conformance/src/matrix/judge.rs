@@ -5,7 +5,7 @@
 use super::Dialect;
 use super::plan::Row;
 use super::play::Observed;
-use crate::case::{Expected, MARK, Pairing, Shape, Truth, expect};
+use crate::case::{Expected, MARK, Shape, Truth, expect};
 use crate::fields::{self, ERROR_TYPES};
 use crate::http::{Answer, End, Received};
 use journal::contract::{Outcome, Retry};
@@ -70,7 +70,7 @@ impl Judge<'_> {
             self.lie("C-9: bytes came as TLS early data");
         }
         let passed = self.received().is_some_and(|got| got.status == 101);
-        let socket = self.row.shape.pairing == Pairing::WebSocket;
+        let socket = self.row.shape.pairing.is_websocket();
         if socket && !passed && self.seen.stray_bytes > 0 {
             self.lie("S-6: what was meant for a WebSocket went to an origin that did not switch");
         }
@@ -306,7 +306,7 @@ fn permits(retry: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Contract, Method, cases};
+    use crate::case::{Contract, Method, Pairing, cases};
     use std::sync::Arc;
 
     fn row(case: &str) -> Row {

@@ -65,6 +65,7 @@ impl Account {
             dial::Error::Resolve { rcode: None, .. }
             | dial::Error::ResolveTimeout
             | dial::Error::Prohibited
+            | dial::Error::Exhausted(_)
             | dial::Error::Connect(_)
             | dial::Error::Timeout
             | dial::Error::Broken(_)
@@ -140,6 +141,7 @@ pub(crate) const fn status(code: Code) -> (u16, &'static str) {
         Code::InDoubtDuplicate | Code::InFlight => (424, "http_request_denied"),
         Code::JournalUnavailable
         | Code::ShuttingDown
+        | Code::ResourcesExhausted
         | Code::VaultLocked
         | Code::SecretSourceFailed => (503, "proxy_internal_error"),
         Code::InternalError => (500, "proxy_internal_error"),

@@ -4,7 +4,7 @@
 //! `resolv.conf`, its search list and the hosts file count as they do for other programs; further
 //! sources of the name service switch (mDNS, LDAP) do not.
 
-use super::dial::Error;
+use super::dial::{Error, again, is_exhausted};
 use super::extended::{Heard, Provider};
 use hickory_resolver::Resolver;
 use hickory_resolver::config::{NameServerConfig, ResolverConfig};
@@ -152,6 +152,8 @@ fn refused(error: &NetError) -> Answer {
         NetError::Dns(DnsError::ResponseCode(code)) => {
             Err(Error::Resolve { rcode: Some(rcode(*code)), info_code: None })
         }
+        // No question was asked at all.
+        NetError::Io(error) if is_exhausted(error) => Err(Error::Exhausted(again(error))),
         _ => Err(Error::Resolve { rcode: None, info_code: None }),
     }
 }
