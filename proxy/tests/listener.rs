@@ -4,6 +4,7 @@
 
 mod support;
 
+use journal::contract::Body;
 use proxy::{ListenerIdentity, Options, Proxy};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -323,13 +324,8 @@ async fn d_1_tunnels_on_streams_that_are_left_alone() {
     let facts = (invocation.verdict().outcome().as_str(), invocation.verdict().retry().as_str());
     assert_eq!(facts, ("unknown", "reconcile"));
     let events = world.events(invocation.id(), "INVOCATION_ENDED").await;
-    let notes: Vec<_> = events
-        .into_iter()
-        .filter_map(|event| match event.body {
-            journal::contract::Body::Noted(noted) => Some((noted.name, noted.detail)),
-            _ => None,
-        })
-        .collect();
+    let note = |body| if let Body::Noted(n) = body { Some((n.name, n.detail)) } else { None };
+    let notes: Vec<_> = events.into_iter().filter_map(|event| note(event.body)).collect();
     let passed = "3000000 bytes to the origin, 3000005 bytes to the caller";
     let hop = format!("127.0.0.1:{open}");
     assert_eq!(notes, [("tunnel_opened".into(), hop), ("passed".into(), passed.into())]);

@@ -458,7 +458,7 @@ async fn tls<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// The error once more: the library's own can't be copied.
-pub(super) fn again(error: &io::Error) -> io::Error {
+fn again(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
