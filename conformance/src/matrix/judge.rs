@@ -166,7 +166,7 @@ impl Judge<'_> {
             self.shrug("no record of the invocation");
             return;
         };
-        self.proxy_status(&got);
+        self.proxy_status(&got, &record);
         self.record(&record);
         let on_record = record["error"]["outcome"].as_str().unwrap_or_default().to_owned();
         let streams = self.row.shape.streamed && got.field(MARK).is_some();
@@ -229,16 +229,24 @@ impl Judge<'_> {
         }
     }
 
-    /// E-4: the hop's own member is there, well formed, with a registered error type.
-    fn proxy_status(&mut self, got: &Received) {
+    /// E-4: the hop's own member is there, well formed, with a registered error type, which says of an
+    /// answer of the broker's own what the code on record says.
+    fn proxy_status(&mut self, got: &Received, record: &Value) {
         let hops = got.field("proxy-status").map(fields::proxy_status);
         match hops {
             None => self.shrug("E-4: no Proxy-Status"),
             Some(Err(error)) => self.lie(format!("E-4: Proxy-Status: {error}")),
             Some(Ok(hops)) => {
+                let code = record["error"]["code"].as_str().unwrap_or_default();
+                let own = got.field(MARK).is_none();
+                if own && hops.last().is_none_or(|hop| hop.error.is_none()) {
+                    self.shrug("E-4: an answer of the broker's own without an error type");
+                }
                 for error in hops.into_iter().filter_map(|hop| hop.error) {
                     if !ERROR_TYPES.iter().any(|(name, _)| *name == error) {
                         self.lie(format!("RFC 9209: no such error type: {error}"));
+                    } else if own && !fields::error_types(code).contains(&error.as_str()) {
+                        self.lie(format!("RFC 9209: {error} beside the code {code}"));
                     }
                 }
             }
