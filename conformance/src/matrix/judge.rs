@@ -394,7 +394,9 @@ mod tests {
         assert_eq!(judged(&affiant("unknown", "reconcile", code, true)), []);
         assert_eq!(judged(&affiant("unknown", "backoff", code, true)), [Kind::Lie]);
         assert_eq!(judged(&affiant("unknown", "never", code, true)), [Kind::Shrug]);
-        assert_eq!(judged(&affiant("unknown", "reconcile", "OK", true)), [Kind::Shrug]);
+        // The wrong code, and the error type of another one.
+        let other = judged(&affiant("unknown", "reconcile", "OK", true));
+        assert_eq!(other, [Kind::Lie, Kind::Shrug]);
         assert!(judged(&affiant("committed", "never", "OK", true)).contains(&Kind::Lie));
         assert!(judged(&affiant("not_attempted", "backoff", code, false)).contains(&Kind::Lie));
         let mut differing = affiant("unknown", "reconcile", code, true);
