@@ -1,5 +1,5 @@
-//! Expectations, answers before the end of the content, and content that stops: one owner of each
-//! handshake, and connections that end where their framing is in doubt.
+//! Expectations, answers before the end of the content, and content that stops or is taken slowly: one owner
+//! of each handshake, and connections that end where their framing is in doubt.
 
 #![allow(clippy::indexing_slicing, clippy::expect_used, reason = "tests")]
 
@@ -95,6 +95,45 @@ async fn s_3_a_refusal_is_read_although_the_write_fails() {
     let evidence = world.invocation(answer.id()).await.evidence();
     assert!(evidence.response_complete && !evidence.request_complete);
     assert_eq!(world.origin.all_effects(), 0);
+}
+
+/// S-2: a long response that only the origin's close ends, and a caller that is slower than it: every byte
+/// arrives, with the outcome behind it, in clear text and over TLS on both sides.
+#[tokio::test]
+async fn s_2_a_slow_caller_gets_every_byte() {
+    const LENGTH: usize = 24_000_000;
+    let world = World::new().await;
+    let path = format!("/until-close?{LENGTH}");
+    for tunnel in [false, true] {
+        let mut client;
+        if tunnel {
+            client = world.tunnel().await;
+            client.send(&world.secure_request("GET", &path, "", "")).await;
+        } else {
+            client = Client::connect(world.address).await;
+            client.send(&world.plain_request("GET", &path, "", "")).await;
+        }
+        let head = client.head().await;
+        assert!(head.contains("Transfer-Encoding: chunked"), "{head}");
+        let (mut content, mut chunks) = (Vec::with_capacity(LENGTH), 0);
+        let trailers = loop {
+            let size =
+                usize::from_str_radix(&client.line().await.expect("a size"), 16).expect("hex");
+            if size == 0 {
+                break client.head().await;
+            }
+            chunks += 1;
+            // Buffers on the way fill up before it goes on.
+            if chunks < 50 {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            content.extend(client.take(size).await);
+            assert_eq!(client.line().await.as_deref(), Some(""));
+        };
+        assert_eq!(content.len(), LENGTH, "{tunnel}");
+        assert!(content.iter().enumerate().all(|(i, byte)| usize::from(*byte) == i % 251));
+        assert!(trailers.contains("Affiant-Outcome: committed;"), "{trailers}");
+    }
 }
 
 /// V-1, D-4: a caller that closes inside the head of a chunk: before dispatch nothing was attempted, after
