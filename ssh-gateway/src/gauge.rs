@@ -11,7 +11,7 @@ const SHARE_BYTES: usize = 64 << 10;
 
 /// What can still come to a channel that gets no new window: what it was granted before, and what
 /// its neighbours' grants leak.
-const RESERVE_BYTES: usize = 4 * WINDOW_BYTES as usize;
+const RESERVE_BYTES: usize = 8 * WINDOW_BYTES as usize;
 
 /// The waiting input of all channels of the gateway.
 #[derive(Debug)]
@@ -57,9 +57,6 @@ impl Gauge {
         let before = self.waiting_bytes.fetch_add(length_bytes, Ordering::AcqRel);
         let all = self.pool.waiting_bytes.fetch_add(length_bytes, Ordering::AcqRel);
         let now = before.saturating_add(length_bytes);
-        if now > 8 << 20 && now >> 20 != before >> 20 {
-            eprintln!("BIG {:p} {now}", self);
-        }
         let hard = self.limit_bytes.saturating_mul(2).saturating_add(RESERVE_BYTES);
         let stop = if now > hard {
             Stop::InputOverflow
@@ -69,7 +66,6 @@ impl Gauge {
             return Ok(());
         };
         self.take(length_bytes);
-        eprintln!("STOP {stop:?} {now}");
         Err(stop)
     }
 

@@ -23,7 +23,7 @@ pub struct Options {
     /// Unanswered questions after which a peer is gone.
     pub keepalive_max: usize,
     /// Bytes of stdin that wait for the target, per channel. From there on the channel gets no new
-    /// window; one that sends on all the same ends by a named error at twice as much and two windows.
+    /// window; one to which more comes all the same ends by a named error at twice as much and 16 MiB.
     pub stdin_spool_bytes: usize,
     /// The same of all channels of the gateway together: from there on, each keeps 64 KiB; at twice as
     /// much, a channel that sends more ends by a named error.

@@ -100,18 +100,6 @@ impl Windows {
         if !is_full && target == STARVED && last_full.is_some() {
             self.herald = last_full;
         }
-        if self.channels.len() > 1 {
-            let mut all: Vec<_> = self
-                .channels
-                .iter()
-                .map(|(n, w)| format!("{n}:{}{}", if w.is_full() { "F" } else { "" }, w.left_bytes))
-                .collect();
-            all.sort();
-            eprintln!(
-                "FILL {channel} target {target} full {is_full} long {next_is_long} sender {:?} herald {:?} {all:?}",
-                self.sender, self.herald
-            );
-        }
         if !self.is_any_full() || (!is_full && target == STARVED && was_quiet) {
             return WINDOW_BYTES;
         }

@@ -100,7 +100,7 @@ fn resident_bytes() -> u64 {
 }
 
 /// Ten commands whose endless input nobody takes, all over one connection, and a neighbour that moves 50 MB
-/// meanwhile: each holds its 4 MiB and what it had been granted.
+/// meanwhile: each holds its 4 MiB and what it had been granted, 24 MiB at the very most.
 #[tokio::test]
 async fn ten_stalled_inputs_take_little_memory() {
     let Some(shared) = Shared::start("", Options::default()).await else { return };
@@ -110,7 +110,7 @@ async fn ten_stalled_inputs_take_little_memory() {
     // Less the neighbour's own bytes, which are of this test.
     let grown = resident_bytes().saturating_sub(before + 50_000_000);
     eprintln!("ten stalled inputs: {} MiB", grown >> 20);
-    assert!(grown < 160 << 20, "{} MiB", grown >> 20);
+    assert!(grown < 300 << 20, "{} MiB", grown >> 20);
     for (mut child, feeding) in stalled {
         assert_eq!(child.try_wait().unwrap(), None, "a stalled command was ended");
         child.kill().await.unwrap();
