@@ -269,9 +269,8 @@ async fn a_relayed_jump_has_its_byte_counts() {
     let invocation = bench.home.newest().await;
     assert_eq!(bench.home.ended(invocation.id()).observation.unwrap().length_bytes, 300_003);
     let events = bench.home.journal.events(invocation.id()).unwrap();
-    let sent = events.into_iter().find_map(|(_, event)| match event.body {
-        journal::contract::Body::RequestSent(sent) => Some(sent),
-        _ => None,
+    let sent = events.into_iter().find_map(|(_, event)| {
+        if let journal::contract::Body::RequestSent(sent) = event.body { Some(sent) } else { None }
     });
     let sent = sent.expect("no REQUEST_SENT");
     assert_eq!(sent.length_bytes, 300_000);
