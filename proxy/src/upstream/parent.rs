@@ -3,6 +3,7 @@
 
 use super::dial::Error;
 use super::pool::Through;
+use super::tls::TrustFile;
 use crate::head::{self, MAX_BYTES};
 use crate::hops;
 use crate::target::{Authority, Scheme};
@@ -34,7 +35,7 @@ impl Parent {
         Through {
             scheme: self.scheme,
             authority: self.authority.clone(),
-            trust: self.trust.clone(),
+            trust: TrustFile::all(&self.trust),
             credential: self.credential.clone(),
         }
     }

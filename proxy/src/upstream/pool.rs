@@ -2,11 +2,11 @@
 
 use super::exchange::Idle;
 use super::http2;
+use super::tls::TrustFile;
 use super::versions::Offer;
 use crate::target::{Authority, Scheme};
 use dashmap::DashMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Connections kept for one key at most.
@@ -23,8 +23,10 @@ const IDLE_UNREPEATABLE: Duration = Duration::from_secs(3);
 pub(crate) struct Key {
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
-    /// Files of extra roots.
-    pub(crate) trust: Vec<PathBuf>,
+    /// Who calls: there are origins that log a connection in (NTLM, Negotiate), not a request.
+    pub(crate) agent: String,
+    /// Files of extra roots, as they were.
+    pub(crate) trust: Vec<TrustFile>,
     /// Id and version of the credential.
     pub(crate) credential: Option<(String, u64)>,
     /// The upstream proxy, and as whom.
@@ -38,7 +40,7 @@ pub(crate) struct Key {
 pub(crate) struct Through {
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
-    pub(crate) trust: Vec<PathBuf>,
+    pub(crate) trust: Vec<TrustFile>,
     /// Id and version of the credential.
     pub(crate) credential: Option<(String, u64)>,
 }
@@ -151,6 +153,7 @@ mod tests {
         Key {
             scheme: Scheme::Http,
             authority: Authority { host, port },
+            agent: "coder".to_owned(),
             trust: Vec::new(),
             credential: None,
             parent: None,
