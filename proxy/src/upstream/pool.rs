@@ -181,7 +181,8 @@ mod tests {
         assert_eq!((take(1), take(2), take(last)), (None, Some(2), Some(last.into())));
         // What identifies trust keeps connections apart (contract C-5).
         for other in [
-            Key { trust: vec!["/x".into()], ..key(3) },
+            Key { trust: TrustFile::all(&["/x".into()]), ..key(3) },
+            Key { agent: "other".to_owned(), ..key(3) },
             Key { credential: Some(("c".to_owned(), 1)), ..key(3) },
             Key { offer: Offer::Http2, ..key(3) },
             Key {
