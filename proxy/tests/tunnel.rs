@@ -122,6 +122,26 @@ async fn i_4_a_secret_split_over_chunks_is_redacted() {
     assert!(world.invocation(response.id()).await.evidence().redacted);
 }
 
+/// V-1, RFC 6066 section 3: a dot at the end of a name is the caller's way to write it: `Host` keeps it, the
+/// server name and the certificate have none, and policy sees one name.
+#[tokio::test]
+async fn v_1_a_dot_at_the_end_stays_in_host() {
+    let world = World::new().await;
+    let port = world.secure.address.port();
+    let mut client = Client::connect(world.address).await;
+    let credentials = world.credentials();
+    client
+        .send(&format!("CONNECT localhost.:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+        .await;
+    assert_eq!(client.response("CONNECT").await.status, 200);
+    let mut client = client.into_tls(world.ca.certificate_pem(), "localhost").await;
+    client.send(&format!("GET /ok HTTP/1.1\r\nHost: localhost.:{port}\r\n\r\n")).await;
+    let answer = client.response("GET").await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "{answer:?}");
+    assert!(world.secure.last_head().contains(&format!("\r\nHost: localhost.:{port}\r\n")));
+    assert_eq!(world.secure.seen.lock().expect("lock").names, ["localhost"]);
+}
+
 /// V-1: one identity, whichever way it is shown: in CONNECT or with a request in absolute form, as Basic
 /// or as Bearer; a wrong one is none either way.
 #[tokio::test]
