@@ -133,3 +133,37 @@ fn d_1_an_access_that_ends_during_the_setup_dispatches_nothing() {
     not_sent(&home, told["invocation_id"].as_str().unwrap());
     assert_eq!(origin.origin.effects("/charge"), 0);
 }
+
+/// V-6, V-1: an approval of a caller that went away is no good for another agent of that name, nor for the
+/// same one with another token.
+#[test]
+fn v_6_an_approval_is_of_the_agent_that_asked() {
+    for change in CHANGES {
+        let (home, origin) = origin();
+        home.policy(&origin.policy(ASK));
+        let server = home.serve();
+        let url = origin.url("/charge");
+        let ask = |proxy: &str, body: &str| {
+            server.curl(&["-x", proxy, "-H", "Affiant-Wait: 0", "-d", body, &url])
+        };
+        let first = ask(&server.proxy(), "a=1");
+        assert_eq!(first.json()["error"]["code"], "APPROVAL_PENDING");
+        home.ok(&["approval", "approve", &first.invocation()]);
+        let mut made = home.json(&["agent", change, "coder"]);
+        if change == "rm" {
+            made = home.json(&["agent", "add", "coder"]);
+        }
+        let token = made["token"].as_str().unwrap();
+        let proxy = format!("http://coder:{token}@{}", server.http);
+        let back = ask(&proxy, "a=1");
+        assert_eq!(back.json()["error"]["code"], "AGENT_UNAUTHENTICATED", "{change}");
+        assert_eq!(back.invocation(), first.invocation());
+        not_sent(&home, &first.invocation());
+        // Asked for anew, it is another question.
+        let anew = ask(&proxy, "a=1");
+        assert_eq!(anew.json()["error"]["code"], "APPROVAL_PENDING", "{change}");
+        home.ok(&["approval", "approve", &anew.invocation()]);
+        assert_eq!(ask(&proxy, "a=1").status, 201, "{change}");
+        assert_eq!(origin.origin.effects("/charge"), 1);
+    }
+}

@@ -191,6 +191,14 @@ impl Policy {
         })
     }
 
+    /// Whether the agent of that name has had its token since then: what was asked for before, another
+    /// one of that name asked for, or a login that is over.
+    #[must_use]
+    pub fn asked(&self, name: &str, at_ms: u64) -> bool {
+        let state = self.state();
+        state.agents.agents.get(name).is_some_and(|entry| entry.token_set_at_ms <= at_ms)
+    }
+
     /// The agent whose token this is.
     #[must_use]
     pub fn agent_by_token(&self, token: &str) -> Option<String> {

@@ -100,6 +100,10 @@ impl Job<'_> {
             let budget = prepared.budget.as_ref();
             let resumed = self.shared.journal.resume(id, &now, budget).await;
             let held = match (resumed, self.identity()) {
+                // V-1, V-6: an approval is of the agent, by the token, that asked.
+                (Ok(Resumed::Go(call)), _) if !self.is_of_today(&call.invocation()) => {
+                    return Err(self.refuse(Some(call), &Refusal::Unauthenticated).await);
+                }
                 // Approved: what is not sent any more ends the call itself.
                 (Ok(Resumed::Go(call)), _) => return Ok(call),
                 // V-1: who waits on with a token that is over is told nothing of the call.
@@ -133,6 +137,12 @@ impl Job<'_> {
                 return Err(self.problem(&held.envelope(), account, false, !first).await);
             }
         }
+    }
+
+    /// Whether the agent that asked is the one of that name today, by the same token.
+    fn is_of_today(&self, held: &Invocation) -> bool {
+        let agent = held.accepted().agent.as_deref();
+        agent.is_some_and(|agent| self.shared.policy.asked(agent, held.accepted_at_ms()))
     }
 
     /// How long the caller waits: as it says, else as policy says.

@@ -89,7 +89,7 @@ impl Hop {
     fn inlet(&mut self, channel: ChannelId) -> Inlet {
         let limit_bytes = self.shared.options.stdin_spool_bytes;
         let gauge = Gauge::new(limit_bytes, &self.shared.pool);
-        self.windows.open(channel.into(), Some(Arc::clone(&gauge)));
+        self.windows.open(channel.into(), Arc::clone(&gauge));
         Inlet { gauge, session_over: self.over.subscribe() }
     }
 

@@ -38,9 +38,10 @@ pub(crate) async fn serve(
     let jump = Jump { agent, host, port };
     match relayed {
         Ok(None) => {
-            let Entrance { channel, reply, .. } = to;
+            let Entrance { channel, reply, inlet, .. } = to;
             reply.accept().await;
             inside(shared, jump, channel.into_stream()).await;
+            drop(inlet);
         }
         Ok(Some(grant)) => opaque::serve(shared, jump, grant, to).await,
         Err(denial) => {

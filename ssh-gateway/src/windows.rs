@@ -34,14 +34,13 @@ const LITTLE: u32 = 64 << 10;
 
 /// One channel's input.
 struct Window {
-    /// Of its waiting input; none for a channel whose reader never waits.
-    gauge: Option<Arc<Gauge>>,
+    gauge: Arc<Gauge>,
     left_bytes: u32,
 }
 
 impl Window {
     fn is_full(&self) -> bool {
-        self.gauge.as_ref().is_some_and(|gauge| gauge.is_full())
+        self.gauge.is_full()
     }
 }
 
@@ -60,8 +59,10 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// A channel opens, with the engine's first window.
-    pub(crate) fn open(&mut self, channel: u32, gauge: Option<Arc<Gauge>>) {
+    /// A channel opens, with the engine's first window. One whose gauge nobody holds any more was
+    /// refused.
+    pub(crate) fn open(&mut self, channel: u32, gauge: Arc<Gauge>) {
+        self.channels.retain(|_, window| Arc::strong_count(&window.gauge) > 1);
         let window = Window { gauge, left_bytes: WINDOW_BYTES };
         self.channels.insert(channel, window);
     }

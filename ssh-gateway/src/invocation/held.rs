@@ -109,7 +109,8 @@ async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Appro
         let resumed = shared.journal.resume(id, &now, budget.as_ref()).await;
         let held = match (resumed, job.check_login()) {
             // Approved: what is not sent any more ends the call itself.
-            (Ok(Resumed::Go(call)), _) if is_earlier(&call, &job) => {
+            // V-1, V-6: an approval is of the agent, by the token, that asked.
+            (Ok(Resumed::Go(call)), _) if !is_of_today(&call, &job) => {
                 return end_refused(call, downstream, login_over()).await;
             }
             (Ok(Resumed::Go(call)), _) => {
@@ -149,9 +150,10 @@ async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Appro
     }
 }
 
-/// Whether the agent that asked was another one of that name, or had another token.
-fn is_earlier(call: &Call, job: &Job) -> bool {
-    call.invocation().accepted_at_ms() < job.destination.agent.token_set_at_ms
+/// Whether the agent that asked is the one of that name today, by the same token.
+fn is_of_today(call: &Call, job: &Job) -> bool {
+    let asked_at_ms = call.invocation().accepted_at_ms();
+    job.shared.policy.asked(&job.destination.agent.name, asked_at_ms)
 }
 
 /// Tells people at a terminal or in a log why nothing happens.

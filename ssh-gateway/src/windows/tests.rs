@@ -36,7 +36,7 @@ impl Connection {
         let mut windows = Windows::default();
         let sender = |(channel, takes): (usize, &bool)| {
             let gauge = Gauge::new(LIMIT, &pool);
-            windows.open(u32::try_from(channel).unwrap(), Some(Arc::clone(&gauge)));
+            windows.open(u32::try_from(channel).unwrap(), Arc::clone(&gauge));
             Sender {
                 gauge,
                 takes: *takes,
@@ -174,4 +174,18 @@ fn a_quiet_neighbour_leaks_nothing() {
     }
     let leak = connection.senders[0].came_bytes - before;
     assert!(leak < 64 << 10, "{leak}");
+}
+
+/// Channels that were refused leave nothing behind.
+#[test]
+fn refused_channels_are_forgotten() {
+    let pool = Pool::new(1 << 30);
+    let mut windows = Windows::default();
+    let open = Gauge::new(LIMIT, &pool);
+    windows.open(0, Arc::clone(&open));
+    for channel in 1..100 {
+        windows.open(channel, Gauge::new(LIMIT, &pool));
+    }
+    windows.received(0, 1);
+    assert_eq!((windows.channels.len(), windows.sender), (2, Some(0)));
 }
