@@ -149,10 +149,12 @@ fn v_6_an_approval_is_of_the_agent_that_asked() {
         let first = ask(&server.proxy(), "a=1");
         assert_eq!(first.json()["error"]["code"], "APPROVAL_PENDING");
         home.ok(&["approval", "approve", &first.invocation()]);
-        let mut made = home.json(&["agent", change, "coder"]);
-        if change == "rm" {
-            made = home.json(&["agent", "add", "coder"]);
-        }
+        let made = if change == "rm" {
+            home.ok(&["agent", "rm", "coder"]);
+            home.json(&["agent", "add", "coder"])
+        } else {
+            home.json(&["agent", "rotate", "coder"])
+        };
         let token = made["token"].as_str().unwrap();
         let proxy = format!("http://coder:{token}@{}", server.http);
         let back = ask(&proxy, "a=1");
