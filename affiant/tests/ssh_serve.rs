@@ -54,17 +54,20 @@ fn i_2_a_log_at_trace_level_holds_no_packet() {
 fn d_4_sigterm_records_the_commands_that_it_cuts() {
     let bench = served(Bench::new(), |home| Server::start_with(home, &["--drain", "1s"]));
     let id = "act_01ARZ3NDEKTSV4RRFFQ69G5FAV";
-    let mut ssh =
-        bench.ssh(&["-o", &format!("SetEnv=AFFIANT_INVOCATION={id}")], "echo on; sleep 60");
+    let mut ssh = bench.ssh(&["-o", &format!("SetEnv=AFFIANT_INVOCATION={id}")], "sleep 60");
     ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let client = ssh.spawn().unwrap();
     bench.server.await_event(id, "DISPATCH_STARTED");
     let Bench { home, sshd: _sshd, server, .. } = bench;
     assert_eq!(server.terminate(), Some(0));
-    assert_eq!(client.wait_with_output().unwrap().status.code(), Some(255));
+    let told = client.wait_with_output().unwrap();
+    assert_eq!(told.status.code(), Some(255));
+    assert!(text(&told.stderr).contains("The gateway was stopped"), "{}", text(&told.stderr));
     let shown = home.json(&["inv", "show", id]);
     assert_eq!(shown["error"]["outcome"], "unknown", "{shown}");
     assert_eq!(shown["error"]["code"], "BROKER_RESTARTED", "{shown}");
     assert_eq!(shown["error"]["retry"], "reconcile", "{shown}");
+    let events = home.json(&["inv", "events", id]).to_string();
+    assert!(events.contains("BROKER_STOPPED"), "{events}");
     home.ok(&["journal", "verify"]);
 }

@@ -48,6 +48,7 @@ pub(crate) struct Shared {
     /// The waiting input of all channels.
     pub(crate) pool: Arc<Pool>,
     stopping: watch::Sender<bool>,
+    cutting: watch::Sender<bool>,
     next_connection: AtomicU64,
     under_way: watch::Sender<usize>,
 }
@@ -83,6 +84,11 @@ impl Shared {
     /// Turns true when no new commands are taken.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.stopping.subscribe()
+    }
+
+    /// Turns true when the commands under way have had their time.
+    pub(crate) fn cutting(&self) -> watch::Receiver<bool> {
+        self.cutting.subscribe()
     }
 
     /// A number for an upstream connection, unique within the process.
@@ -154,6 +160,7 @@ impl Gateway {
             deliveries: Deliveries::default(),
             pool,
             stopping: watch::Sender::new(false),
+            cutting: watch::Sender::new(false),
             next_connection: AtomicU64::new(1),
             under_way: watch::Sender::new(0),
         };
@@ -216,9 +223,15 @@ impl Gateway {
         drop(listener);
         self.shared.stopping.send_replace(true);
         let mut under_way = self.shared.under_way.subscribe();
-        let settled = async { drop(under_way.wait_for(|count| *count == 0).await) };
-        if tokio::time::timeout(self.shared.options.drain, settled).await.is_err() {
-            tracing::warn!("commands are still under way; their outcome will be unknown");
+        let mut settled = async || drop(under_way.wait_for(|count| *count == 0).await);
+        if tokio::time::timeout(self.shared.options.drain, settled()).await.is_err() {
+            tracing::warn!(
+                "commands are still under way; they are cut, and their outcome is unknown"
+            );
+            self.shared.cutting.send_replace(true);
+            if tokio::time::timeout(FAREWELL, settled()).await.is_err() {
+                tracing::warn!("not every command could be cut in time");
+            }
         }
         end.send_replace(true);
         let gone = async {

@@ -285,9 +285,13 @@ async fn relay(
         lifetime,
         (keeper, &needles),
         spool.overflow(),
+        job.shared.cutting(),
     );
     let seen = relay.run(&mut running, spool).await;
-    let cause = running.cause();
+    let cause = match seen.stop {
+        Some(Stop::GatewayEnds) => "BROKER_STOPPED",
+        Some(_) | None => running.cause(),
+    };
     // The target's side is over whatever comes; its close needs nobody to wait for it.
     let closing = tokio::spawn(running.finish());
     settle::settle(&job.shared.deliveries, call, downstream, seen, cause).await;

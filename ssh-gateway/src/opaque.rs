@@ -6,7 +6,7 @@
 
 use crate::door::Jump;
 use crate::downstream::{Absence, Downstream};
-use crate::flag::said;
+use crate::flag::{raised, said};
 use crate::gateway::Shared;
 use crate::gauge::stalled;
 use crate::invocation::{Refusal, end_refused, not_recorded, refuse, sentence};
@@ -79,8 +79,8 @@ pub(crate) async fn serve(shared: Arc<Shared>, jump: Jump, grant: SshGrant, entr
     match begin(&shared, &mut call, &jump, &grant, fingerprint).await {
         Ok(stream) => {
             downstream.accept().await;
-            let ended =
-                relay(stream, spool, &mut downstream, &mut call, grant.limits.idle_timeout).await;
+            let bounds = (grant.limits.idle_timeout, shared.cutting());
+            let ended = relay(stream, spool, &mut downstream, &mut call, bounds).await;
             if let Err(error) = call.end(ended).await {
                 tracing::error!(%id, %error, "the end of a relayed jump is not on record");
             }
@@ -147,7 +147,7 @@ async fn relay(
     spool: Spool,
     downstream: &mut Downstream,
     call: &mut Call,
-    patience: Duration,
+    (patience, mut cutting): (Duration, watch::Receiver<bool>),
 ) -> Ended {
     let (mut from, to) = stream.into_split();
     let mut overflow = spool.overflow();
@@ -175,6 +175,7 @@ async fn relay(
                 Err(_) => break "RESET",
             },
             stop = said(&mut stopped) => break stop,
+            () = raised(&mut cutting) => break "BROKER_STOPPED",
             _ = said(&mut overflow) => break "INPUT_OVERFLOW",
             () = downstream.gone() => break match downstream.absence() {
                 Absence::Left => "CALLER_GONE",

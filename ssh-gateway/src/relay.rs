@@ -10,7 +10,7 @@ mod mark;
 
 use crate::Options;
 use crate::downstream::{Absence, Downstream, End};
-use crate::flag::said;
+use crate::flag::{raised, said};
 use crate::jump::LOGIN_OVER;
 use crate::keep::Keeper;
 use crate::redact::{Needles, Redactor};
@@ -63,6 +63,8 @@ pub(crate) struct Relay<'a> {
     last_line: LastLine,
     /// Says why, when more input came than may wait.
     overflow: watch::Receiver<Option<Stop>>,
+    /// Turns true when the gateway ends.
+    cutting: watch::Receiver<bool>,
     /// Whether output waits for the client: then it is not the target that takes no input.
     client_waits: Arc<AtomicBool>,
     /// Whether the client has ended its input.
@@ -79,6 +81,7 @@ impl<'a> Relay<'a> {
         lifetime: Lifetime,
         (keeper, needles): (Keeper, &Needles),
         overflow: watch::Receiver<Option<Stop>>,
+        cutting: watch::Receiver<bool>,
     ) -> Self {
         let filter = || {
             // Lengths stand in the stream of a subsystem, and the other side waits for all of it.
@@ -105,6 +108,7 @@ impl<'a> Relay<'a> {
             echo_hold: None,
             last_line: LastLine::default(),
             overflow,
+            cutting,
             client_waits: Arc::default(),
             has_whole_input: false,
             seen: Seen::default(),
@@ -148,6 +152,7 @@ impl<'a> Relay<'a> {
                     self.keeper.resized(self.call, size).await;
                 }
                 stop = said(&mut self.overflow) => self.seen.stop = Some(stop),
+                () = raised(&mut self.cutting) => self.seen.stop = Some(Stop::GatewayEnds),
                 () = self.downstream.gone(), if !left => {
                     left = true;
                     if self.grant.kill_on_cancel {
@@ -289,11 +294,12 @@ impl<'a> Relay<'a> {
         if self.seen.stop.is_some() {
             return self.downstream.send(extended, data).await;
         }
-        let (deadline, overflow) = (self.deadline, &mut self.overflow);
+        let (deadline, overflow, cutting) = (self.deadline, &mut self.overflow, &mut self.cutting);
         let stop = async {
             tokio::select! {
                 () = sleep_until(deadline) => Stop::Deadline,
                 stop = said(overflow) => stop,
+                () = raised(cutting) => Stop::GatewayEnds,
             }
         };
         self.client_waits.store(true, Ordering::Release);

@@ -23,6 +23,8 @@ pub(crate) enum Stop {
     NotOpened,
     /// The client has gone, and with it what the session was for.
     ClientGone(Absence),
+    /// The gateway is going down, and the time for what is under way is over.
+    GatewayEnds,
     /// The client has gone, and what is read on for it is used up: time, or output.
     ReadOnOver,
 }

@@ -118,6 +118,10 @@ fn stopped(stop: Stop) -> Conclusion {
             Code::ReadTimeout,
             "The target did not say in the route's time to connect whether it opened the forwarding.",
         ),
+        Stop::GatewayEnds => (
+            Code::BrokerRestarted,
+            "The gateway was stopped before the command ended; it may still run.",
+        ),
         Stop::ReadOnOver => (
             Code::CallerCancelled,
             "The client left, and the command did not end within what is read on, in time or output.",
