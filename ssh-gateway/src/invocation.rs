@@ -284,8 +284,7 @@ async fn relay(
         options,
         lifetime,
         (keeper, &needles),
-        spool.overflow(),
-        job.shared.cutting(),
+        (spool.overflow(), job.shared.cutting()),
     );
     let seen = relay.run(&mut running, spool).await;
     let cause = match seen.stop {

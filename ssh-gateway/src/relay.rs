@@ -80,8 +80,7 @@ impl<'a> Relay<'a> {
         options: &'a Options,
         lifetime: Lifetime,
         (keeper, needles): (Keeper, &Needles),
-        overflow: watch::Receiver<Option<Stop>>,
-        cutting: watch::Receiver<bool>,
+        (overflow, cutting): (watch::Receiver<Option<Stop>>, watch::Receiver<bool>),
     ) -> Self {
         let filter = || {
             // Lengths stand in the stream of a subsystem, and the other side waits for all of it.
