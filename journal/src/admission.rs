@@ -2,8 +2,8 @@
 
 use crate::append::{self, Reason};
 use crate::call::{Call, EVENT_RESERVE};
-use crate::contract::{Accepted, Body, Event, InvocationId, Source};
-use crate::core::{Core, now_ms};
+use crate::contract::{Accepted, Body, Event, InvocationId, Outcome, Retry, Source};
+use crate::core::Core;
 use crate::enqueue::event_draft;
 use crate::entry::Entry;
 use crate::failpoint::{self, Stage};
@@ -31,7 +31,7 @@ pub(crate) fn admit(
     accepted.counted = guard.budget.is_some();
     let event = Event {
         invocation: id,
-        at_ms: now_ms(),
+        at_ms: core.clock.now_ms(),
         source: Source::TransportObserved,
         body: Body::ActionAccepted(Box::new(accepted)),
     };
@@ -60,14 +60,14 @@ pub(crate) fn admit(
     // Later events repeat parts of the first at most.
     let reserved = EVENT_RESERVE + 2 * draft.length() as u64;
     if let Err(error) = core.reserve(reserved) {
-        give_back(counted);
+        give_back(core, counted);
         return Err(error);
     }
     let event = Arc::new(event);
     let admitted = enqueue_first(core, &event, draft, request_hash, key_hash);
     let Ok((entry, epoch)) = admitted else {
         core.release(reserved);
-        give_back(counted);
+        give_back(core, counted);
         return admitted.map(|_| Admission::Mismatch);
     };
     if let Some(hash) = request_hash {
@@ -82,9 +82,9 @@ pub(crate) fn admit(
     Ok(Admission::New(call.with_uses(uses)))
 }
 
-fn give_back(counted: Option<Counted>) {
+fn give_back(core: &Core, counted: Option<Counted>) {
     if let Some(counted) = counted {
-        counted.end(None, now_ms());
+        counted.end(None, core.clock.now_ms());
     }
 }
 
@@ -159,15 +159,28 @@ fn earlier(
     }
     let mut window = guard.window;
     let mut uses = Uses::default();
-    let fresh = guard.key.as_ref().filter(|key| key.choice != Choice::Given);
-    if let Some(carried) = guard.key.as_ref().filter(|key| key.choice == Choice::Given) {
-        let Some(found) = uses_of(core, recent, accepted, &carried.scope, &carried.key, now_ms)?
-        else {
-            return Ok(Earlier::Answers(Admission::Mismatch));
-        };
-        // K-5: the remote counts from the first use of a key, and no later use renews it.
-        uses = Uses::of(found.iter().map(|(live, _)| live));
-        window = window.filter(|_| !(carried.is_verified && uses.is_kept(&core.clock)));
+    let (mut fresh, mut recorded) = (None, None);
+    if let Some(carried) = &guard.key {
+        let found = || uses_of(core, recent, accepted, &carried.scope, &carried.key);
+        match carried.choice {
+            Choice::Fresh { .. } => fresh = Some(carried),
+            Choice::Recorded | Choice::Given { .. } => {
+                let Some(found) = found()? else {
+                    return Ok(Earlier::Answers(Admission::Mismatch));
+                };
+                // K-5: the remote counts from the first use of a key, and no later use renews it.
+                uses = Uses::of(found.iter().map(|(live, _)| live));
+                if carried.choice == Choice::Recorded {
+                    recorded = Some(carried.key.as_str());
+                } else if carried.choice == (Choice::Given { by_fingerprint: false })
+                    && let Some((_, view)) = found.into_iter().next()
+                {
+                    return Ok(Earlier::Answers(Admission::SameRequest(Box::new(view))));
+                } else {
+                    window = window.filter(|_| !(carried.is_verified && uses.is_kept(&core.clock)));
+                }
+            }
+        }
     }
     // K-11: an equal request that may have had its effect.
     let (Some(window), Some(hash), false) =
@@ -175,17 +188,23 @@ fn earlier(
     else {
         return Ok(Earlier::Lets(uses));
     };
+    if let Some(view) = outstanding(core, recent, &hash, guard)? {
+        return Ok(Earlier::Answers(Admission::InDoubt(Box::new(view))));
+    }
     let limit = GUARD_LIMIT.saturating_add(guard.others.len());
     let equal = candidates(core, recent.requests.get(&hash), (b'g', hash), limit)?
         .into_iter()
-        .filter(|(live, _)| {
-            guard::is_within(live, window, now_ms) && !guard.others.contains(&live.id())
-        });
+        .filter(|(live, _)| guard::is_within(live, window, now_ms) && !guard.passes_over(live));
     for (live, view) in equal {
+        let bound =
+            |key| guard.key.as_ref().is_some_and(|k| key::own(&live, &k.scope) == Some(key));
+        if recorded.is_some_and(bound) {
+            continue;
+        }
         if let Some(fresh) = fresh
             && let Some(key) = key::own(&live, &fresh.scope)
         {
-            let found = uses_of(core, recent, accepted, &fresh.scope, key, now_ms)?;
+            let found = uses_of(core, recent, accepted, &fresh.scope, key)?;
             match key::stands(&found.unwrap_or_default(), fresh, &core.clock) {
                 Own::Over => continue,
                 Own::Answers(view) => return Ok(Earlier::Answers(answered_by(*view))),
@@ -197,6 +216,27 @@ fn earlier(
         }
     }
     Ok(Earlier::Lets(uses))
+}
+
+/// An equal request that the broker goes on with by itself, though its last attempt came to nothing.
+fn outstanding(
+    core: &Core,
+    recent: &guard::Recent,
+    hash: &[u8; 16],
+    guard: &Guard,
+) -> Result<Option<Invocation>, append::Error> {
+    for id in recent.outstanding.get(hash).into_iter().flatten() {
+        let Some(view) = core.view(*id).map_err(|_| index_failed())? else { continue };
+        let verdict = view.verdict();
+        let goes_on = match verdict.retry() {
+            Retry::Backoff | Retry::SameIdempotencyKey => verdict.outcome() != Outcome::Committed,
+            Retry::Never | Retry::AfterCorrection | Retry::Reconcile | Retry::FetchResult => false,
+        };
+        if goes_on && !guard.passes_over(&view) {
+            return Ok(Some(view));
+        }
+    }
+    Ok(None)
 }
 
 /// How an equal request answers (contract K-11).
@@ -219,7 +259,6 @@ fn uses_of(
     accepted: &Accepted,
     scope: &str,
     key: &str,
-    now_ms: u64,
 ) -> Result<Option<Vec<(Invocation, Invocation)>>, append::Error> {
     let hash = guard::key_hash(scope, key);
     let mut uses = Vec::new();
@@ -227,7 +266,7 @@ fn uses_of(
         let is_same = guard::is_same(live.accepted(), accepted);
         match guard::may_bind(&live) {
             true if is_same => uses.push((live, view)),
-            true if !key::expired(&live, now_ms) => return Ok(None),
+            true if !key::expired(&live, core.clock.latest_ms()) => return Ok(None),
             true | false => {}
         }
     }

@@ -250,7 +250,7 @@ async fn t_3_a_restart_between_any_two_steps_changes_nothing() {
     let verdict = Verdict::committed(Retry::Never, Code::Ok);
     let late = ResultCommitted { observed_by: Some(call.id()), ..ResultCommitted::of(verdict) };
     let first = journal.invocation(id).unwrap().unwrap();
-    assert!(journal.settle_doubt(&first, Source::RemoteQuery, &late).await.unwrap());
+    assert!(journal.settle_doubt(&[&first], Source::RemoteQuery, &late).await.unwrap());
     assert_eq!(check(&journal, "the late evidence").await, settled);
     lease.release().await.unwrap();
     assert_eq!(check(&journal, "the release").await, settled);

@@ -2,7 +2,7 @@
 //! that are answered from the record.
 
 use crate::deliver::{self, Delivery, Ours};
-use crate::engine::{BACKOFF_MS, Job, Prepared, now_ms};
+use crate::engine::{BACKOFF_MS, Job, Prepared};
 use crate::head::{self, Response};
 use crate::record::restore_head;
 use crate::render::Status;
@@ -91,8 +91,8 @@ fn record(journal: &Journal, id: InvocationId, body: Body) {
 }
 
 /// The stated time of an instruction to try again later.
-pub(crate) fn not_before(verdict: Verdict) -> Option<u64> {
-    (verdict.retry() == Retry::Backoff).then(|| now_ms() + BACKOFF_MS)
+pub(crate) fn not_before(verdict: Verdict, now_ms: u64) -> Option<u64> {
+    (verdict.retry() == Retry::Backoff).then(|| now_ms.saturating_add(BACKOFF_MS))
 }
 
 /// Length and digest of the content that an invocation sent, if it sent all of it.
@@ -152,7 +152,7 @@ impl Job<'_> {
         call: Option<Call>,
         refusal: &Refusal,
     ) -> (InvocationId, Envelope) {
-        let verdict = refusal.verdict();
+        let verdict = refusal.verdict(self.shared.journal.latest_ms());
         if matches!(refusal, Refusal::Spent(_)) {
             // The caller's id is for the call that comes when there is room again.
             self.known.caller_id = None;
@@ -161,7 +161,9 @@ impl Job<'_> {
             verdict,
             message: refusal.to_string(),
             field: refusal.field(),
-            not_before_ms: refusal.not_before_ms().or_else(|| not_before(verdict)),
+            not_before_ms: refusal
+                .not_before_ms()
+                .or_else(|| not_before(verdict, self.shared.journal.now_ms())),
             observation: None,
         };
         let follow = refusal.follow().map(Invocation::id);
@@ -186,7 +188,7 @@ impl Job<'_> {
             verdict,
             message: error.to_string(),
             field: None,
-            not_before_ms: not_before(verdict),
+            not_before_ms: not_before(verdict, call.now_ms()),
             observation: Some(Observation { length_bytes, cause: error.cause(), recording: None }),
         };
         let account = Account { hop: Some(next_hop.to_owned()), ..error.account(verdict) };
@@ -318,8 +320,15 @@ impl Job<'_> {
             pseudonym: &self.shared.pseudonym,
         };
         let with_content = self.head.method != "HEAD";
-        let bytes =
-            deliver::problem(account.status, self.head.version, envelope, &ours, with_content);
+        let now_ms = self.shared.journal.now_ms();
+        let bytes = deliver::problem(
+            account.status,
+            self.head.version,
+            envelope,
+            &ours,
+            with_content,
+            now_ms,
+        );
         let sent = self.out.send(&bytes).await;
         Finished { keep: keep && sent.is_ok(), pending: None }
     }

@@ -1,7 +1,6 @@
 //! The one place that turns typed failures into answers: verdict, status, `Proxy-Status` error,
 //! message and field. Exhaustive; nothing is down-cast and no text of a library passes through.
 
-use crate::engine::now_ms;
 use crate::pump::BROKER_STOPPED;
 use crate::upstream::tls::Alert;
 use crate::upstream::{dial, exchange};
@@ -95,8 +94,8 @@ fn capitalised(error: &impl ToString) -> String {
 }
 
 impl Refusal {
-    /// Phase, retry and code; the outcome is `not_attempted`.
-    pub(crate) fn verdict(&self) -> Verdict {
+    /// Phase, retry and code; the outcome is `not_attempted`. `latest_ms`: what expiries are judged by.
+    pub(crate) fn verdict(&self, latest_ms: u64) -> Verdict {
         let correct = |code| Verdict::refused(Retry::AfterCorrection, code);
         match self {
             Self::Head(_) | Self::Expectation => correct(Code::InvalidRequest),
@@ -120,7 +119,7 @@ impl Refusal {
             Self::Mismatch => correct(Code::IdempotencyMismatch),
             Self::InDoubt(earlier) | Self::InDoubtBeginning(earlier) => Verdict::refused(
                 // K-5: what its key allowed is over with the key.
-                match Standing::of(earlier, &[], now_ms()).verdict.retry() {
+                match Standing::of(earlier, &[], latest_ms).verdict.retry() {
                     // Never a permission to submit again: that is what the guard is for.
                     Retry::Backoff | Retry::AfterCorrection => Retry::Reconcile,
                     retry @ (Retry::Never
@@ -200,7 +199,10 @@ impl Refusal {
             | Self::VaultLocked
             | Self::Credential(_)
             | Self::Internal
-            | Self::ShuttingDown => Account::of(self.verdict().code()),
+            | Self::ShuttingDown => {
+                // No code depends on the time.
+                Account::of(self.verdict(u64::MAX).code())
+            }
         }
     }
 

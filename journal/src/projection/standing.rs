@@ -30,7 +30,7 @@ impl Standing {
     /// Takes the first attempt and its dispatched retries together.
     ///
     /// One complete result decides. Else one attempt in doubt leaves the action in doubt, whatever a
-    /// later attempt was told. When the budget is spent, or the key may be forgotten, the
+    /// later attempt was told, and though a later one failed. When the budget is spent, or the key may be forgotten, the
     /// instruction is `reconcile` (contract K-5, T-3).
     #[must_use]
     pub fn of(first: &Invocation, retries: &[Invocation], now_ms: u64) -> Self {
@@ -51,13 +51,16 @@ impl Standing {
         let newest = retries.last().unwrap_or(first);
         // Where a retry brought the result, the retry holds it.
         let own = |attempt: &&Invocation| attempt.observed_by().is_none();
+        let decides =
+            |attempt: &&Invocation| has(Outcome::Committed)(attempt) && !attempt.has_failed();
         let by = all()
             .filter(own)
-            .find(has(Outcome::Committed))
-            .or_else(|| all().find(has(Outcome::Committed)))
+            .find(decides)
+            .or_else(|| all().find(decides))
             .or_else(|| all().find(|attempt| !attempt.is_settled()))
             .or_else(|| retries.iter().rev().find(has(Outcome::Unknown)))
             .or_else(|| Some(first).filter(has(Outcome::Unknown)))
+            .or_else(|| all().find(has(Outcome::Committed)))
             .unwrap_or(newest);
         let max_attempts = first.request().map(|(_, stored)| stored.max_attempts);
         let spent = max_attempts.is_some_and(|most| attempts >= u64::from(most));

@@ -163,6 +163,7 @@ fn guard(job: &Job, snapshot: &Snapshot, decision: &Result<SshGrant, Denial>) ->
         key: operation.idempotency.as_ref().map(Key::from),
         join: decision.as_ref().is_ok_and(|grant| grant.approval.is_some()),
         others: Vec::new(),
+        action: None,
         budget: decision.is_ok().then(|| snapshot.budget(&job.destination.agent.name)).flatten(),
     }
 }

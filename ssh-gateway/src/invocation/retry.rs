@@ -11,7 +11,7 @@ use crate::stored;
 use bytes::Bytes;
 use journal::action::{Error, Leave, Repeat};
 use journal::contract::{Code, InvocationId, Retry, Verdict};
-use journal::{Admission, Guard, Invocation, Key, result};
+use journal::{Admission, Guard, Invocation, result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,9 +52,8 @@ impl Repeat for Repeater<'_> {
         // K-5: a retry neither extends nor resets the expiry of its key.
         operation.idempotency = first.operation().idempotency;
         let guard = Guard {
-            key: operation.idempotency.as_ref().map(Key::from),
             budget: snapshot.budget(&job.destination.agent.name),
-            ..Guard::default()
+            ..leave.action.guard(grant.repeat_window, &operation)
         };
         let id = shared.journal.new_id();
         let mut call = match shared.journal.admit(id, accepted.clone(), guard)? {
@@ -64,7 +63,7 @@ impl Repeat for Repeater<'_> {
             Admission::SameRequest(earlier)
             | Admission::Held(earlier)
             | Admission::InDoubt(earlier)
-            | Admission::Settled(earlier) => return Err(Error::UnderWay(earlier.id())),
+            | Admission::Settled(earlier) => return Err(Error::Repeated(earlier.id())),
         };
         let mut now = bound(&job, &grant, snapshot.version());
         now.idempotency = operation.idempotency;

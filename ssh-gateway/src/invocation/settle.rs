@@ -1,6 +1,5 @@
 //! From what was seen to a durable outcome, and from there to the client (contract R-1, S-1, S-8).
 
-use super::now_ms;
 use crate::delivery::Deliveries;
 use crate::downstream::{Absence, Downstream, End};
 use crate::respond;
@@ -155,7 +154,7 @@ pub(super) async fn settle(
         Conclusion::Incomplete(code, message) => {
             let operation = call.invocation().operation();
             let ended = Ended {
-                verdict: Verdict::unknown(after_unknown(&operation, now_ms()), code),
+                verdict: Verdict::unknown(after_unknown(&operation, call.latest_ms()), code),
                 message,
                 field: None,
                 not_before_ms: None,
@@ -196,7 +195,7 @@ fn complete(seen: &Seen, end: Option<SshEnd>) -> ResponseComplete {
 fn not_stored(call: &Call, error: &journal::append::Error) -> Envelope {
     tracing::error!(id = %call.id(), %error, "ALERT: an outcome can't be recorded");
     let invocation = call.invocation();
-    let retry = after_unknown(&invocation.operation(), now_ms());
+    let retry = after_unknown(&invocation.operation(), call.latest_ms());
     let code = Code::ResultNotStored;
     let verdict = Verdict::new(Phase::ResultDelivery, Outcome::Unknown, retry, code)
         .unwrap_or(Verdict::unknown(retry, code));
