@@ -366,6 +366,9 @@ retry = { max_attempts = 9 }"#;
     assert!(expires_at_ms <= now_ms() + 6000, "a day was added");
     server.kill();
     let server = Server::start_by(&home, &by);
+    eventually("the older key's own time is over", || {
+        decision(&server, &older)["decision"] == "RECONCILE"
+    });
     eventually("the key's own time is over", || {
         decision(&server, &ahead)["decision"] == "RECONCILE"
     });

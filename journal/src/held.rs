@@ -15,8 +15,8 @@ mod shown;
 use crate::append::Error;
 use crate::call::{Call, EVENT_RESERVE, durable};
 use crate::contract::{
-    Accepted, ApprovalDecided, ApprovalRequested, ApprovalState, Body, Budget, Code, Digest, Ended,
-    InvocationId, Preflight, Retry, Ruling, Source, Spent, Verdict, is_bound_alike,
+    Accepted, ApprovalDecided, ApprovalRequested, ApprovalState, Body, Budget, Digest, Ended,
+    InvocationId, Preflight, Ruling, Source, Spent, Verdict, is_bound_alike,
 };
 use crate::core::Core;
 use crate::enqueue::{Part, Queued, Wait};
@@ -98,12 +98,12 @@ fn ended(verdict: Verdict, message: &str) -> Body {
 }
 
 fn expired() -> Body {
-    let verdict = Verdict::refused(Retry::AfterCorrection, Code::ApprovalExpired);
+    let verdict = Verdict::approval_expired();
     ended(verdict, "The approval was not given, or not used, in time; nothing was sent.")
 }
 
 fn mismatch() -> Body {
-    let verdict = Verdict::refused(Retry::AfterCorrection, Code::ApprovalMismatch);
+    let verdict = Verdict::approval_mismatch();
     ended(
         verdict,
         "Policy or credential changed since the person was asked, so this is not what was \
@@ -359,7 +359,7 @@ fn queue_decision(
     let decided = Body::ApprovalDecided(ApprovalDecided { by: by.to_owned(), ruling });
     let mut parts = vec![Part::Event(Source::OperatorAttested, decided)];
     if !approve {
-        let verdict = Verdict::not_injected(Retry::Never, Code::ApprovalDenied);
+        let verdict = Verdict::approval_denied();
         let body = ended(verdict, "A person refused the call; nothing was sent.");
         parts.push(Part::Event(Source::OperatorAttested, body));
     }

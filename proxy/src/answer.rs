@@ -9,8 +9,8 @@ use crate::render::Status;
 use crate::request;
 use crate::respond::{Account, Broken, Refusal};
 use journal::contract::{
-    Body, Confirmation, Delivered, Digest, Ended, Envelope, Evidence, InvocationId, Observation,
-    Outcome, Problem, RepeatAnswered, Retry, Source, Verdict,
+    Body, Confirmation, Delivered, DeliveryFailed, Digest, Ended, Envelope, Evidence, InvocationId,
+    Observation, Outcome, Problem, RepeatAnswered, Retry, Source, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation, Journal, State, result};
 use std::sync::Arc;
@@ -33,6 +33,8 @@ enum Record {
     Call(Box<Call>),
     /// The invocation that the caller knows, and the attempt that holds its result.
     Earlier([InvocationId; 2], Journal),
+    /// The same, of an attempt that the broker made for this caller.
+    Retried([InvocationId; 2], Journal),
     /// The embedder wants to know.
     Told(OnDelivered),
 }
@@ -62,7 +64,7 @@ impl Pending {
     pub(crate) fn confirm(self, confirmation: Confirmation) {
         match self.record {
             Record::Call(mut call) => call.delivered(confirmation),
-            Record::Earlier([asked, held], journal) => {
+            Record::Earlier([asked, held], journal) | Record::Retried([asked, held], journal) => {
                 let body = Body::ResultDelivered(Delivered { confirmation });
                 record(&journal, held, body.clone());
                 if asked != held {
@@ -79,6 +81,10 @@ impl Pending {
             Record::Call(mut call) => call.delivery_failed(self.sent),
             // The first delivery stands as it is; the repeat can be repeated.
             Record::Earlier(..) | Record::Told(_) => {}
+            Record::Retried([_, held], journal) => {
+                let body = Body::DeliveryFailed(DeliveryFailed { length_bytes: self.sent });
+                record(&journal, held, body);
+            }
         }
     }
 }
@@ -501,8 +507,14 @@ impl Job<'_> {
             bytes.extend_from_slice(content);
         }
         let sent = self.out.send(&bytes).await.is_ok();
-        let record = Record::Earlier(ids, self.shared.journal.clone());
-        let pending = sent.then(|| Pending { record, sent: self.out.sent });
-        Finished { keep: keep && sent, pending }
+        let journal = self.shared.journal.clone();
+        let record =
+            if replayed { Record::Earlier(ids, journal) } else { Record::Retried(ids, journal) };
+        let pending = Pending { record, sent: self.out.sent };
+        if !sent {
+            pending.fail();
+            return Finished { keep: false, pending: None };
+        }
+        Finished { keep, pending: Some(pending) }
     }
 }

@@ -111,24 +111,16 @@ impl Refusal {
             Self::Loop => correct(Code::LoopDetected),
             Self::Denied(denial) => denial.verdict(),
             Self::PayloadLimit { .. } | Self::TooLongToApprove => correct(Code::PayloadLimit),
-            Self::Spent(_) | Self::HoldsEnough => {
-                Verdict::refused(Retry::Backoff, Code::BudgetSpent)
-            }
+            Self::Spent(_) | Self::HoldsEnough => Verdict::budget_spent(),
             Self::Wait => correct(Code::InvalidRequest),
-            Self::ApprovalMismatch => correct(Code::ApprovalMismatch),
-            Self::Mismatch => correct(Code::IdempotencyMismatch),
-            Self::InDoubt(earlier) | Self::InDoubtBeginning(earlier) => Verdict::refused(
-                // K-5: what its key allowed is over with the key.
-                match Standing::of(earlier, &[], latest_ms).verdict.retry() {
-                    // Never a permission to submit again: that is what the guard is for.
-                    Retry::Backoff | Retry::AfterCorrection => Retry::Reconcile,
-                    retry @ (Retry::Never
-                    | Retry::SameIdempotencyKey
-                    | Retry::Reconcile
-                    | Retry::FetchResult) => retry,
-                },
-                Code::InDoubtDuplicate,
-            ),
+            Self::ApprovalMismatch => Verdict::approval_mismatch(),
+            Self::Mismatch => Verdict::key_mismatch(),
+            Self::InDoubt(earlier) | Self::InDoubtBeginning(earlier) => {
+                Verdict::in_doubt_duplicate(
+                    // K-5: what its key allowed is over with the key.
+                    Standing::of(earlier, &[], latest_ms).verdict.retry(),
+                )
+            }
             Self::Journal(_) => Verdict::refused(Retry::Backoff, Code::JournalUnavailable),
             Self::VaultLocked => Verdict::not_injected(Retry::AfterCorrection, Code::VaultLocked),
             Self::Credential(error) => error.verdict(),

@@ -205,7 +205,7 @@ async fn dispatch_now(
             Refusal::new(verdict, message, None)
         }
         lease::Error::Held { .. } | lease::Error::Over(_) => {
-            let verdict = Verdict::refused(Retry::Reconcile, Code::InDoubtDuplicate);
+            let verdict = Verdict::in_doubt_duplicate(Retry::Reconcile);
             let message = "Another worker took the right to this attempt; nothing was sent.";
             Refusal::new(verdict, message, None)
         }

@@ -10,7 +10,7 @@ use crate::spool::Spool;
 use crate::stored;
 use bytes::Bytes;
 use journal::action::{Error, Leave, Repeat};
-use journal::contract::{Code, InvocationId, Retry, Verdict};
+use journal::contract::{InvocationId, Verdict};
 use journal::{Admission, Guard, Invocation, result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,6 +99,6 @@ pub(super) fn destination_of(shared: &Shared, first: &Invocation) -> Option<Dest
 }
 
 fn other_request() -> Refusal {
-    let verdict = Verdict::refused(Retry::AfterCorrection, Code::IdempotencyMismatch);
+    let verdict = Verdict::key_mismatch();
     Refusal::new(verdict, "What would be sent is not what was sent first.", None)
 }

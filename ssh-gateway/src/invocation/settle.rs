@@ -7,7 +7,7 @@ use crate::seen::{Seen, Stop};
 use journal::Call;
 use journal::contract::{
     Code, Completion, Ended, Envelope, Observation, Outcome, Phase, ResponseComplete, Retry,
-    SshEnd, Verdict, after_unknown, settle_ssh,
+    SshEnd, Verdict, after_unknown, settle_ssh, settle_ssh_compare,
 };
 
 /// The note on both streams and on what ended them.
@@ -131,9 +131,7 @@ pub(super) async fn settle(
             let record = end.to_record();
             let verdict = match &record {
                 // The compare found another state: the whole answer says that nothing was changed.
-                Some(_) if seen.is_refusal => {
-                    Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected)
-                }
+                Some(_) if seen.is_refusal => settle_ssh_compare(),
                 Some(record) => settle_ssh(record),
                 None => Verdict::committed(Retry::Never, Code::Ok),
             };
