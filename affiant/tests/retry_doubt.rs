@@ -82,6 +82,40 @@ fn k_11_a_repeat_of_a_call_that_the_broker_goes_on_with_is_held_back() {
     assert_eq!((service.asked().len(), service.effects()), (1, 1));
 }
 
+/// T-1: the broker's own retries end with the process: the caller that they were for has lost its
+/// connection, and its repeat is not held back. Nothing is lost: the instruction stands, and an attempt is
+/// made on request.
+#[test]
+fn t_1_automatic_retries_are_not_resumed_after_a_restart() {
+    let (held, closed) = refusing();
+    let rules = r#"retry = { max_attempts = 50, automatic = true, within = "5m" }"#;
+    let home = home(&service::policy(closed, rules));
+    let server = home.serve();
+    let url = format!("http://{closed}/pay");
+    let call = ["-d", "amount=1", &url];
+    std::thread::scope(|scope| {
+        let cut = scope.spawn(|| server.curl(&[&["--max-time", "20"][..], &call].concat()).exit);
+        let attempts = || server.control("invocations?limit=200")["invocations"].clone();
+        eventually("a retry", || attempts().as_array().unwrap().len() > 1);
+        signal(&server.child, Signal::KILL);
+        assert_ne!(cut.join().unwrap(), Some(0));
+    });
+    drop(server);
+    let service = Service::on(listening(held), |_| Done::and_answers(200, "", "charged"));
+    let server = home.serve();
+    let all = server.control("invocations?limit=200")["invocations"].clone();
+    let first = all.as_array().unwrap().last().unwrap()["invocation_id"].as_str().unwrap();
+    let attempts = decision(&server, first)["attempts"].clone();
+    let repeat = server.curl(&call);
+    assert_eq!((repeat.status, text(&repeat.body).as_str()), (200, "charged"));
+    let standing = decision(&server, first);
+    assert_eq!(standing["decision"], "RETRY_NEW_ATTEMPT");
+    assert_eq!(standing["attempts"], attempts, "nothing was tried meanwhile");
+    assert_eq!(service.asked().len(), 1);
+    let (status, retried) = retry(&server, first);
+    assert_eq!((status, &retried["attempt"]["evidence"]["status"]), (200, &json!(200)));
+}
+
 /// K-11: a retry on request is not dispatched beside an equal call in flight, nor an equal call beside
 /// a retry in flight.
 #[test]

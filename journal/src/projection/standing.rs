@@ -4,7 +4,7 @@
 //! narrowed in here, never widened (contract T-1).
 
 use super::Invocation;
-use crate::contract::{Code, Decision, InvocationId, Outcome, Retry, Verdict, decide};
+use crate::contract::{Decision, InvocationId, Outcome, Retry, Verdict, decide};
 
 /// What all attempts of an action prove together, and what may be done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,9 +70,7 @@ impl Standing {
             Retry::SameIdempotencyKey => true,
             // S-3: where the key alone makes a refused operation repeatable, it does so no longer
             // than it lasts. What was not attempted or not processed needs no key.
-            Retry::Backoff => {
-                given.outcome() == Outcome::Rejected && given.code() != Code::RemoteNotProcessed
-            }
+            Retry::Backoff => given.outcome() == Outcome::Rejected && !by.was_not_processed(),
             Retry::Never | Retry::AfterCorrection | Retry::Reconcile | Retry::FetchResult => false,
         };
         let key = operation.idempotency.as_ref().filter(|_| rests_on_key && !operation.idempotent);
