@@ -15,7 +15,7 @@ use crate::log::Draft;
 use crate::projection::{Invocation, State};
 use crate::queue::Item;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Guarding invocations looked at for one submission, those known as others not counted.
 const GUARD_LIMIT: usize = 64;
@@ -157,65 +157,108 @@ fn earlier(
     {
         return Ok(Earlier::Answers(Admission::Held(Box::new(held))));
     }
-    let mut window = guard.window;
-    let mut uses = Uses::default();
-    let (mut fresh, mut recorded) = (None, None);
-    if let Some(carried) = &guard.key {
-        let found = || uses_of(core, recent, accepted, &carried.scope, &carried.key);
-        match carried.choice {
-            Choice::Fresh { .. } => fresh = Some(carried),
-            Choice::Recorded | Choice::Given { .. } => {
-                let Some(found) = found()? else {
-                    return Ok(Earlier::Answers(Admission::Mismatch));
-                };
-                // K-5: the remote counts from the first use of a key, and no later use renews it.
-                uses = Uses::of(found.iter().map(|(live, _)| live));
-                if carried.choice == Choice::Recorded {
-                    recorded = Some(carried.key.as_str());
-                } else if carried.choice == (Choice::Given { by_fingerprint: false })
-                    && let Some((_, view)) = found.into_iter().next()
-                {
-                    return Ok(Earlier::Answers(Admission::SameRequest(Box::new(view))));
-                } else {
-                    window = window.filter(|_| !(carried.is_verified && uses.is_kept(&core.clock)));
-                }
-            }
-        }
-    }
-    // K-11: an equal request that may have had its effect.
-    let (Some(window), Some(hash), false) =
-        (window, guard::request_hash(accepted), accepted.caller_id)
-    else {
-        return Ok(Earlier::Lets(uses));
+    let (window, uses) = match by_key(core, recent, accepted, guard)? {
+        ByKey::Answers(admission) => return Ok(Earlier::Answers(admission)),
+        ByKey::Lets { window, uses } => (window, uses),
     };
-    if let Some(view) = outstanding(core, recent, &hash, guard)? {
+    // K-11: an equal request that may have had its effect.
+    match (window, guard::request_hash(accepted), accepted.caller_id) {
+        (Some(window), Some(hash), false) => {
+            let is_within = |live: &Invocation| guard::is_within(live, window, now_ms);
+            equal(core, recent, accepted, guard, &hash, is_within, uses)
+        }
+        (..) => Ok(Earlier::Lets(uses)),
+    }
+}
+
+/// What the key of a request says of it.
+enum ByKey {
+    Answers(Admission),
+    /// `window`: of the guard that is left.
+    Lets {
+        window: Option<Duration>,
+        uses: Uses,
+    },
+}
+
+/// Looks at the earlier uses of the key that a request carries (contract K-3, K-5).
+fn by_key(
+    core: &Core,
+    recent: &guard::Recent,
+    accepted: &Accepted,
+    guard: &Guard,
+) -> Result<ByKey, append::Error> {
+    let window = guard.window;
+    let Some(carried) = &guard.key else {
+        return Ok(ByKey::Lets { window, uses: Uses::default() });
+    };
+    if matches!(carried.choice, Choice::Fresh { .. }) {
+        return Ok(ByKey::Lets { window, uses: Uses::default() });
+    }
+    let Some(found) = uses_of(core, recent, accepted, &carried.scope, &carried.key)? else {
+        return Ok(ByKey::Answers(Admission::Mismatch));
+    };
+    // K-5: the remote counts from the first use of a key, and no later use renews it.
+    let uses = Uses::of(found.iter().map(|(live, _)| live));
+    let is_off = carried.is_verified && uses.is_kept(&core.clock);
+    Ok(match (carried.choice, found.into_iter().next()) {
+        (Choice::Given { by_fingerprint: false }, Some((_, view))) => {
+            ByKey::Answers(Admission::SameRequest(Box::new(view)))
+        }
+        (Choice::Given { .. }, _) => ByKey::Lets { window: window.filter(|_| !is_off), uses },
+        (Choice::Recorded | Choice::Fresh { .. }, _) => ByKey::Lets { window, uses },
+    })
+}
+
+/// Looks for an equal request that answers (contract K-11).
+fn equal(
+    core: &Core,
+    recent: &guard::Recent,
+    accepted: &Accepted,
+    guard: &Guard,
+    hash: &[u8; 16],
+    is_within: impl Fn(&Invocation) -> bool,
+    uses: Uses,
+) -> Result<Earlier, append::Error> {
+    if let Some(view) = outstanding(core, recent, hash, guard)? {
         return Ok(Earlier::Answers(Admission::InDoubt(Box::new(view))));
     }
     let limit = GUARD_LIMIT.saturating_add(guard.others.len());
-    let equal = candidates(core, recent.requests.get(&hash), (b'g', hash), limit)?
-        .into_iter()
-        .filter(|(live, _)| guard::is_within(live, window, now_ms) && !guard.passes_over(live));
-    for (live, view) in equal {
-        let bound =
-            |key| guard.key.as_ref().is_some_and(|k| key::own(&live, &k.scope) == Some(key));
-        if recorded.is_some_and(bound) {
+    for (live, view) in candidates(core, recent.requests.get(hash), (b'g', *hash), limit)? {
+        if !is_within(&live) || guard.passes_over(&live) {
             continue;
         }
-        if let Some(fresh) = fresh
-            && let Some(key) = key::own(&live, &fresh.scope)
-        {
-            let found = uses_of(core, recent, accepted, &fresh.scope, key)?;
-            match key::stands(&found.unwrap_or_default(), fresh, &core.clock) {
-                Own::Over => continue,
-                Own::Answers(view) => return Ok(Earlier::Answers(answered_by(*view))),
-                Own::Repeated(uses) => return Ok(Earlier::Lets(uses)),
+        let own = guard.key.as_ref().and_then(|key| Some((key, key::own(&live, &key.scope)?)));
+        match own.map(|(key, own)| (key.choice, key, own)) {
+            // The same key: no second effect.
+            Some((Choice::Recorded, key, own)) if key.key == own => continue,
+            Some((Choice::Fresh { .. }, key, own)) => {
+                let found = uses_of(core, recent, accepted, &key.scope, own)?;
+                match key::stands(&found.unwrap_or_default(), key, &core.clock) {
+                    Own::Over => continue,
+                    Own::Answers(view) => return Ok(Earlier::Answers(answered_by(*view))),
+                    Own::Repeated(uses) => return Ok(Earlier::Lets(uses)),
+                }
             }
+            Some((Choice::Recorded | Choice::Given { .. }, ..)) | None => {}
         }
         if guard::may_guard(&live) {
             return Ok(Earlier::Answers(answered_by(view)));
         }
     }
     Ok(Earlier::Lets(uses))
+}
+
+/// How an equal request answers (contract K-11).
+fn answered_by(view: Invocation) -> Admission {
+    match view.state() {
+        State::Committed(_) => Admission::Settled(Box::new(view)),
+        State::Accepted
+        | State::Validated
+        | State::Authorized
+        | State::Dispatched
+        | State::Ended(_) => Admission::InDoubt(Box::new(view)),
+    }
 }
 
 /// An equal request that the broker goes on with by itself, though its last attempt came to nothing.
@@ -237,18 +280,6 @@ fn outstanding(
         }
     }
     Ok(None)
-}
-
-/// How an equal request answers (contract K-11).
-fn answered_by(view: Invocation) -> Admission {
-    match view.state() {
-        State::Committed(_) => Admission::Settled(Box::new(view)),
-        State::Accepted
-        | State::Validated
-        | State::Authorized
-        | State::Dispatched
-        | State::Ended(_) => Admission::InDoubt(Box::new(view)),
-    }
 }
 
 /// The invocations that bound the key with the same request; none if it stands for another request

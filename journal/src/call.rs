@@ -141,18 +141,6 @@ impl Call {
         self
     }
 
-    /// The time of the journal; see [`crate::Journal::now_ms`].
-    #[must_use]
-    pub fn now_ms(&self) -> u64 {
-        self.core.clock.now_ms()
-    }
-
-    /// The time to judge the expiry of a key by; see [`crate::Journal::latest_ms`].
-    #[must_use]
-    pub fn latest_ms(&self) -> u64 {
-        self.core.clock.latest_ms()
-    }
-
     /// The invocation's id.
     #[must_use]
     pub fn id(&self) -> InvocationId {

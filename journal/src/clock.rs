@@ -112,6 +112,20 @@ impl Clock {
     }
 }
 
+impl crate::Call {
+    /// The time of the journal; see [`crate::Journal::now_ms`].
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.core.clock.now_ms()
+    }
+
+    /// The time to judge the expiry of a key by; see [`crate::Journal::latest_ms`].
+    #[must_use]
+    pub fn latest_ms(&self) -> u64 {
+        self.core.clock.latest_ms()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

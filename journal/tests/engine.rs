@@ -5,6 +5,7 @@
 //! history of what the remote did, at the moment of each dispatch.
 
 #![allow(
+    clippy::indexing_slicing,
     clippy::unwrap_used,
     clippy::panic,
     clippy::wildcard_enum_match_arm,
@@ -148,12 +149,12 @@ impl Seen {
             return Some("the budget is spent");
         }
         // A retry that was not sent has its own record, and says nothing of the action.
-        match sent().last().or(self.begun.first()) {
+        match sent().next_back().or(self.begun.first()) {
             Some(End::NotSent(false)) => Some("something has to be corrected first"),
             Some(End::Status(400..=420 | 422..=428, _)) if !in_doubt => {
                 Some("the remote refused for good")
             }
-            Some(End::Status(429 | 503, after)) if !in_doubt && !(safe && *after) => {
+            Some(End::Status(429 | 503, after)) if !(in_doubt || safe && *after) => {
                 Some("the remote refused for now, and nothing makes a repeat safe")
             }
             _ => None,
