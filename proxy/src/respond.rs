@@ -191,10 +191,8 @@ impl Refusal {
             | Self::VaultLocked
             | Self::Credential(_)
             | Self::Internal
-            | Self::ShuttingDown => {
-                // No code depends on the time.
-                Account::of(self.verdict(u64::MAX).code())
-            }
+            // Neither code nor outcome depends on the time.
+            | Self::ShuttingDown => Account::of(self.verdict(u64::MAX)),
         }
     }
 
@@ -298,7 +296,7 @@ impl Broken {
 
     /// Status and `Proxy-Status` of the answer, where one is still possible.
     pub(crate) fn account(&self, verdict: Verdict) -> Account {
-        let account = Account::of(verdict.code());
+        let account = Account::of(verdict);
         match self {
             Self::Send(error) => match Alert::behind(error) {
                 Some(alert) => Account { error: "tls_alert_received", ..account }.alert(alert),
