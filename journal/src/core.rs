@@ -76,7 +76,7 @@ pub(crate) struct Core {
     /// The oldest segment that is there.
     pub(crate) first_segment: AtomicU64,
     pub(crate) retention: Retention,
-    pub(crate) guard_horizon_ms: u64,
+    pub(crate) guard_horizon_ms: AtomicU64,
     pub(crate) leases: Mutex<lease::Table>,
     /// Calls that wait for a person.
     pub(crate) parked: Parked,

@@ -14,6 +14,8 @@ use crate::read;
 use crate::result::{self, Sealer, Stream};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// A request as it was stored. It can hold what a caller took for a secret: zeroed when dropped.
@@ -202,6 +204,12 @@ impl Journal {
             retries.extend(self.invocation(*id)?);
         }
         Ok(retries)
+    }
+
+    /// Has earlier invocations guard for at least that long (contract K-11): the longest window of policy.
+    pub fn guard_for(&self, window: Duration) {
+        let window = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
+        self.core().guard_horizon_ms.fetch_max(window, Ordering::Relaxed);
     }
 
     /// The time now, in milliseconds since 1970: the wall clock when the journal was opened, and what

@@ -90,7 +90,7 @@ pub(crate) fn open_on(
         files: Mutex::new(()),
         first_segment: AtomicU64::new(survey.headers.first().map_or(1, |first| first.segment)),
         retention: options.retention,
-        guard_horizon_ms: horizon,
+        guard_horizon_ms: AtomicU64::new(horizon),
         leases: Mutex::new(crate::lease::Table::default()),
         parked: crate::held::Parked::default(),
         ledger: Arc::new(Ledger::restored(counted)),
