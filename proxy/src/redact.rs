@@ -4,6 +4,8 @@
 //! bytes are found, not encodings of them. Compressed content is unpacked for it in `packed`.
 
 use crate::head::{Fields, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use policy::Secret;
 use zeroize::Zeroizing;
@@ -54,9 +56,14 @@ impl Redactor {
         redactor
     }
 
-    /// Looks for what was shown to an upstream proxy, as well.
+    /// Looks for what was shown to an upstream proxy, as well, and for what that encodes.
     pub(crate) fn also(&mut self, shown: &Secret) {
-        let more = Self::new(shown, shown);
+        let encoded = shown.expose_text().and_then(|text| text.split_once(' '));
+        let decoded = encoded
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"))
+            .and_then(|(_, text)| STANDARD.decode(text).ok())
+            .map(Secret::new);
+        let more = Self::new(decoded.as_ref().unwrap_or(shown), shown);
         self.patterns.extend(more.patterns);
         self.patterns.sort_by_key(|pattern| std::cmp::Reverse(pattern.len()));
     }

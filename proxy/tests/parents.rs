@@ -238,6 +238,29 @@ async fn c_8_a_407_inside_of_tls_is_the_origins() {
     assert_eq!(parent.heads().len(), 1);
 }
 
+/// I-4: what the parent was shown does not reach the agent by what the parent says of itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn i_4_a_parent_that_echoes_its_credential() {
+    let shown = basic();
+    let script = format!(
+        "HTTP/1.1 403 No\r\nProxy-Status: corp; details=\"Basic {shown} of {PASSWORD}\"\r\n\
+         Content-Length: 0\r\n\r\n"
+    );
+    let parent = Parent::plain(Some(script.leak())).await;
+    let world = world(&format!("http://{}", parent.address), 1, "").await;
+    let answer = secure(&world, "POST", "/echo", "x").await;
+    assert_eq!(answer.status, 502, "{answer:?}");
+    let said = answer.field("proxy-status");
+    assert!(said.starts_with("corp; details=\"*****"), "{said}");
+    for secret in [&shown, PASSWORD, "canary-9b2-parent"] {
+        assert!(
+            !answer.head.contains(secret) && !answer.text().contains(secret),
+            "{secret} {said}"
+        );
+    }
+    assert_eq!(world.files_with(&shown), Vec::<std::path::PathBuf>::new());
+}
+
 /// I-1: a credential for the parent that can't be had stops the call before anything is dialled.
 #[tokio::test(flavor = "multi_thread")]
 async fn i_1_a_credential_for_the_parent_that_is_missing() {

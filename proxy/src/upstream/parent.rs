@@ -2,9 +2,10 @@
 //! evidence of that hop alone (contract C-8).
 
 use super::dial::Error;
-use super::pool::Through;
+use super::pool::{Shown, Through};
 use crate::head::{self, MAX_BYTES};
 use crate::hops;
+use crate::redact::Redactor;
 use crate::target::{Authority, Scheme};
 use bytes::Bytes;
 use policy::Secret;
@@ -22,8 +23,8 @@ pub(crate) struct Parent {
     pub(crate) trust: Vec<PathBuf>,
     /// The value of `Proxy-Authorization`.
     pub(crate) authorization: Option<Secret>,
-    /// Id and version of that credential.
-    pub(crate) credential: Option<(String, u64)>,
+    /// What of that credential identifies its connections.
+    pub(crate) shown: Option<Shown>,
     /// This proxy's name, by which it knows itself again if the way leads back.
     pub(crate) pseudonym: String,
 }
@@ -35,7 +36,7 @@ impl Parent {
             scheme: self.scheme,
             authority: self.authority.clone(),
             trust: self.trust.clone(),
-            credential: self.credential.clone(),
+            shown: self.shown.clone(),
         }
     }
 }
@@ -63,7 +64,12 @@ pub(crate) async fn tunnel(
     if (200..=299).contains(&answer.status) {
         return Ok(());
     }
-    let said = hops::read(&answer.fields);
+    // Its word goes to the caller, and what it was shown must not go along (contract I-4).
+    let mut redactor = Redactor::default();
+    if let Some(authorization) = &parent.authorization {
+        redactor.also(authorization);
+    }
+    let said = hops::read(&redactor.fields(answer.fields));
     Err(Error::Refused { status: answer.status, said })
 }
 

@@ -5,8 +5,10 @@ use super::http2;
 use super::versions::Offer;
 use crate::target::{Authority, Scheme};
 use dashmap::DashMap;
+use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// Connections kept for one key at most.
@@ -25,8 +27,8 @@ pub(crate) struct Key {
     pub(crate) authority: Authority,
     /// Files of extra roots.
     pub(crate) trust: Vec<PathBuf>,
-    /// Id and version of the credential.
-    pub(crate) credential: Option<(String, u64)>,
+    /// The credential of the call.
+    pub(crate) shown: Option<Shown>,
     /// The upstream proxy, and as whom.
     pub(crate) parent: Option<Through>,
     /// The versions of HTTP that were offered.
@@ -39,8 +41,28 @@ pub(crate) struct Through {
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
     pub(crate) trust: Vec<PathBuf>,
-    /// Id and version of the credential.
-    pub(crate) credential: Option<(String, u64)>,
+    pub(crate) shown: Option<Shown>,
+}
+
+/// A credential, as far as connections are kept apart by it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Shown {
+    pub(crate) id: String,
+    pub(crate) version: u64,
+    /// What the connection itself was opened with. The versions of a source outside of the vault are
+    /// not counted, and policy may point the id at another secret.
+    pub(crate) opened_with: Option<Mark>,
+}
+
+/// Stands for a value that a connection was opened with; of use in this process only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Mark(u64);
+
+impl Mark {
+    pub(crate) fn of(value: &impl Hash) -> Self {
+        static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self(KEYS.hash_one(value))
+    }
 }
 
 /// A connection that carries many exchanges, and when the last of them began.
@@ -152,7 +174,7 @@ mod tests {
             scheme: Scheme::Http,
             authority: Authority { host, port },
             trust: Vec::new(),
-            credential: None,
+            shown: None,
             parent: None,
             offer: Offer::Http11,
         }
@@ -177,16 +199,20 @@ mod tests {
         assert_eq!(pool.idle.len(), KEYS);
         assert_eq!((take(1), take(2), take(last)), (None, Some(2), Some(last.into())));
         // What identifies trust keeps connections apart (contract C-5).
+        let shown = Shown { id: "c".to_owned(), version: 0, opened_with: Some(Mark::of(&"old")) };
+        let renewed = Shown { opened_with: Some(Mark::of(&"new")), ..shown.clone() };
+        assert_ne!(shown, renewed);
+        assert_eq!(Mark::of(&"old"), Mark::of(&"old"));
         for other in [
             Key { trust: vec!["/x".into()], ..key(3) },
-            Key { credential: Some(("c".to_owned(), 1)), ..key(3) },
+            Key { shown: Some(shown), ..key(3) },
             Key { offer: Offer::Http2, ..key(3) },
             Key {
                 parent: Some(Through {
                     scheme: Scheme::Http,
                     authority: key(4).authority,
                     trust: Vec::new(),
-                    credential: None,
+                    shown: None,
                 }),
                 ..key(3)
             },
