@@ -209,3 +209,32 @@ fn m_7_a_job_that_does_not_end_waits_for_a_person() {
     assert_eq!(waiting(), [] as [String; 0]);
     assert_eq!(service.asked().iter().filter(|asked| asked.method == "GET").count(), 5);
 }
+
+/// M-7: a job whose address can't be stored, because the vault is locked, is not followed, and the record of
+/// the submission says so; the submission itself is settled as it is.
+#[test]
+fn m_7_a_job_that_cannot_be_stored_is_said_to_be_lost() {
+    let service = jobs(&Arc::new(Mutex::new("done")));
+    let home = Home::new();
+    let policy = service.policy(BY_FIELD).replace("credential = \"pay\"\n", "");
+    home.policy(&policy.replace("[route.job]", "result = { keep = \"digest\" }\n[route.job]"));
+    // A server that nobody told the passphrase.
+    let locked = finish(home.command(&["vault", "rotate", "--passphrase"]), b"right horse\n");
+    assert_eq!(locked.status.code(), Some(0), "{}", text(&locked.stderr));
+    let server = home.serve();
+    let submitted = server.curl(&["-d", "x", &service.url("/submit")]);
+    assert_eq!((submitted.status, submitted.outcome()), (202, "committed"));
+    let id = submitted.invocation();
+    let state = server.control(&format!("invocations/{id}"));
+    assert_eq!(
+        (&state["error"]["outcome"], &state["links"]["job"]),
+        (&json!("committed"), &json!(null))
+    );
+    let events = server.control(&format!("invocations/{id}/events"));
+    let why = |event: &serde_json::Value| {
+        (event["data"]["name"] == "job_not_tracked").then(|| event["data"]["detail"].clone())
+    };
+    let said: Vec<_> = events["events"].as_array().unwrap().iter().filter_map(why).collect();
+    assert_eq!(said, ["the vault is locked, so its address can't be stored"]);
+    assert_eq!(service.asked().len(), 1);
+}
