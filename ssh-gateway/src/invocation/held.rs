@@ -1,11 +1,12 @@
 //! Commands that a person has to approve: asked, waited for, and taken up again (contract V-6).
 //!
-//! What is approved is agent, user, host, and the exact command or kind of session. Input comes after,
-//! so it is not covered, and the person is told so.
+//! What is approved is agent, user, host, the exact command or kind of session, the variables that go
+//! along, and whether there is a terminal. Input comes after, so it is not covered, and the person is
+//! told so.
 
 use super::admit::same_id;
 use super::refusal::{Refusal, end_refused, not_recorded, refuse};
-use super::{Job, Side, bound, go_on};
+use super::{Job, Side, bound, go_on, login_over};
 use crate::downstream::Downstream;
 use crate::request::Request;
 use crate::respond;
@@ -47,9 +48,9 @@ pub(super) async fn ask(caller: Caller, call: Call, grant: SshGrant) {
         return end_refused(call, downstream, refusal).await;
     }
     let id = call.id();
-    let shown = shown(&job.request, &grant).to_string();
+    let shown = shown(&job, &grant).to_string();
     let question = Question {
-        fingerprint: job.request.fingerprint(&job.destination),
+        fingerprint: job.fingerprint(),
         lasts: approval.expire,
         shown: shown.as_bytes(),
     };
@@ -108,6 +109,9 @@ async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Appro
         let resumed = shared.journal.resume(id, &now, budget.as_ref()).await;
         let held = match (resumed, job.check_login()) {
             // Approved: what is not sent any more ends the call itself.
+            (Ok(Resumed::Go(call)), _) if is_earlier(&call, &job) => {
+                return end_refused(call, downstream, login_over()).await;
+            }
             (Ok(Resumed::Go(call)), _) => {
                 return go_on(&job, Side { downstream, spool }, call, &grant, None).await;
             }
@@ -145,6 +149,11 @@ async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Appro
     }
 }
 
+/// Whether the agent that asked was another one of that name, or had another token.
+fn is_earlier(call: &Call, job: &Job) -> bool {
+    call.invocation().accepted_at_ms() < job.destination.agent.token_set_at_ms
+}
+
 /// Tells people at a terminal or in a log why nothing happens.
 async fn tell(job: &Job, downstream: &mut Downstream, id: InvocationId) {
     match job.request {
@@ -159,7 +168,8 @@ async fn tell(job: &Job, downstream: &mut Downstream, id: InvocationId) {
 }
 
 /// The command as a person is shown it; the injected credential is not part of it.
-fn shown(request: &Request, grant: &SshGrant) -> serde_json::Value {
+fn shown(job: &Job, grant: &SshGrant) -> serde_json::Value {
+    let Job { request, preparation, .. } = job;
     let command = match request {
         Request::Exec(command) => Some(command),
         Request::Shell | Request::Subsystem(_) | Request::Forward { .. } => None,
@@ -171,6 +181,8 @@ fn shown(request: &Request, grant: &SshGrant) -> serde_json::Value {
     json!({
         "command": text,
         "is_cut": command.is_some_and(|command| command.len() > SHOWN_COMMAND),
+        "variables": preparation.variables,
+        "terminal": preparation.terminal.is_some(),
         "not_covered": "input",
         "inject": grant.credential.as_ref().map(|credential| credential.inject.mode()),
     })
