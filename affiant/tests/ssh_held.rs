@@ -73,3 +73,41 @@ fn v_6_a_command_runs_with_the_variables_that_were_approved() {
     let committed = bench.home.json(&["inv", "list", "--outcome", "committed"]);
     assert_eq!(committed["invocations"][0]["invocation_id"], first["invocation_id"]);
 }
+
+/// V-6, V-1: an approval is of the agent that asked. One that is added again under its name, or has another
+/// token since, asks anew.
+#[test]
+fn v_6_an_approval_does_not_outlive_its_agent() {
+    let mut bench = Bench::with("[approvals]\nwait = \"1s\"\n", "approval = \"required\"\n");
+    let marker = bench.home.path().join("ran");
+    let command = format!("echo x >> {}", marker.display());
+    let renew = |bench: &Bench| {
+        let config = bench.home.ok(&["ssh-config", "--agent", "coder"]);
+        std::fs::write(&bench.config, config).unwrap();
+    };
+    let rotate: &[&[&str]] = &[&["agent", "rotate", "coder"]];
+    let replace: &[&[&str]] = &[&["agent", "rm", "coder"], &["agent", "add", "coder"]];
+    for change in [rotate, replace] {
+        let first = envelope(&finish(bench.ssh(&[], &command), b"").stderr);
+        assert_eq!(first["error"]["code"], "APPROVAL_PENDING");
+        let id = first["invocation_id"].as_str().unwrap();
+        bench.home.ok(&["approval", "approve", id]);
+        for arguments in change {
+            bench.home.ok(arguments);
+        }
+        renew(&bench);
+        let back = envelope(&finish(bench.ssh(&[], &command), b"").stderr);
+        assert_eq!(
+            (&back["error"]["code"], &back["invocation_id"]),
+            (&"AGENT_UNAUTHENTICATED".into(), &first["invocation_id"])
+        );
+        assert!(!marker.exists());
+    }
+    let id = envelope(&finish(bench.ssh(&[], &command), b"").stderr)["invocation_id"].clone();
+    bench.home.ok(&["approval", "approve", id.as_str().unwrap()]);
+    bench.server.kill();
+    bench.server = bench.home.serve();
+    renew(&bench);
+    assert_eq!(finish(bench.ssh(&[], &command), b"").status.code(), Some(0));
+    assert_eq!(std::fs::read_to_string(&marker).unwrap(), "x\n");
+}
