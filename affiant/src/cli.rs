@@ -1,6 +1,8 @@
 //! The command line.
 
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,6 +23,37 @@ pub(crate) struct Cli {
     pub(crate) log: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Reads the arguments, or says what is wrong with them and ends.
+pub(crate) fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|error| {
+        let Some(words) = instead_of(error.kind(), std::env::args_os()) else { error.exit() };
+        crate::output::note(words);
+        std::process::exit(2)
+    })
+}
+
+/// What is said instead of clap's words, which repeat the argument that is wrong: where secrets are
+/// given, that may be a secret.
+fn instead_of(
+    kind: ErrorKind,
+    mut arguments: impl Iterator<Item = impl AsRef<OsStr>>,
+) -> Option<&'static str> {
+    let harmless = matches!(
+        kind,
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            | ErrorKind::DisplayVersion
+            | ErrorKind::MissingRequiredArgument
+            | ErrorKind::MissingSubcommand
+    );
+    let takes_secrets = |word: &OsStr| ["init", "secret", "vault"].iter().any(|name| word == *name);
+    (!harmless && arguments.any(|word| takes_secrets(word.as_ref()))).then_some(
+        "affiant: an argument too many, or one that is not known. Secrets and passphrases never stand \
+         among the arguments: give them on stdin or at the prompt (a value that was typed here is in \
+         the shell's history now). `--help` behind the command lists its arguments",
+    )
 }
 
 #[derive(Debug, Subcommand)]

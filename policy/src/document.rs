@@ -48,6 +48,8 @@ pub(crate) struct Document {
     pub approvals: Approvals,
     /// What agents may use.
     pub budgets: Vec<budget::Named>,
+    /// All credentials, by id.
+    pub credentials: Vec<Credential>,
 }
 
 /// What becomes of HTTP that no route matches.
@@ -206,6 +208,7 @@ pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
         ssh: ssh::read(reader, &root, &shared),
         trust: read_trust(reader, &root),
         budgets: budget::read(reader, &root),
+        credentials: shared.credentials.values().flatten().cloned().collect(),
         approvals,
         defaults,
     };

@@ -187,7 +187,7 @@ fn i_1_unreplaced_placeholders_never_leave() {
     let broken = all.edits(&Secret::from("a\r\nb"), &view("/", &[(b"x", b"affiant_ph_c")], b""));
     assert_eq!(broken.unwrap_err().code(), Code::SecretUnreadable);
     refused(&format!("{PH}\nplaceholder = \"secret\""), "begin with affiant_ph_");
-    refused(&format!("{PH}\nin = [\"cookie\"]"), "header, path, query or body");
+    refused(&format!("{PH}\nin = [\"cookie\"]"), "header, path, query, body");
 }
 
 fn sigv4(keys: &str, request: View<'_>, secret: &str) -> Result<Edits, Error> {

@@ -153,6 +153,24 @@ impl Policy {
         Ok(Store::commit(txn)?)
     }
 
+    /// What the vault holds, each kept version of it; nothing while it is locked, and without what
+    /// can't be read.
+    pub(crate) fn known_secrets(&self) -> Vec<Secret> {
+        let records = self.store.read().and_then(|txn| {
+            self.store.records::<Sealed>(&self.store.sealed, &txn, "a sealed secret")
+        });
+        let records = records.unwrap_or_else(|error| {
+            tracing::error!(%error, "the secrets to look for can't be read");
+            Vec::new()
+        });
+        let vault = self.vault();
+        let open = |(key, sealed): (String, Sealed)| {
+            let (name, version) = sealed_parts(&key)?;
+            vault.open_sealed(name, version, &sealed).ok().flatten()
+        };
+        records.into_iter().filter_map(open).collect()
+    }
+
     /// The sealed record of a version.
     pub(crate) fn sealed(&self, name: &str, version: u64) -> Result<Option<Sealed>, store::Error> {
         let (store, key) = (&self.store, sealed_key(name, version));

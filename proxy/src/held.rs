@@ -11,10 +11,11 @@ use crate::engine::{Job, Prepared};
 use crate::respond::{Account, Refusal};
 use journal::contract::{Digest, InvocationId, Preflight};
 use journal::{Call, Invocation, Question, Resumed};
-use policy::Approval;
+use policy::{Approval, Screened};
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
+use zeroize::Zeroizing;
 
 /// The field by which a caller says how long it waits, in seconds.
 const WAIT_FIELD: &str = "affiant-wait";
@@ -27,9 +28,6 @@ const SHOWN_TARGET: usize = 2048;
 const SHOWN_NAME: usize = 64;
 const SHOWN_VALUE: usize = 256;
 const SHOWN_FIELDS: usize = 40;
-/// Fields whose values are not shown.
-const SECRET_FIELDS: &[&str] =
-    &["api-key", "authorization", "cookie", "proxy-authorization", "x-api-key", "x-goog-api-key"];
 
 impl Job<'_> {
     /// Asks a person about a call that was just taken on record, and waits.
@@ -147,40 +145,44 @@ impl Job<'_> {
     }
 
     /// The request as a person is shown it: all that its fingerprint covers, cut where it is long,
-    /// without the values of fields that carry secrets. The injected credential is not part of it.
+    /// without the secrets that the agent put in. The injected credential is not part of it.
     fn shown(&self, prepared: &Prepared) -> serde_json::Value {
         let credential = prepared.grant.credential.as_ref();
         let sent = || {
             let all = &self.head.fields;
             all.iter().filter(move |(name, _)| !crate::outgoing::stays(name, all))
         };
-        let fields: Vec<_> = sent()
-            .take(SHOWN_FIELDS)
-            .map(|(name, value)| (cut(name, SHOWN_NAME), value))
-            .map(|(name, value)| {
-                let secret = SECRET_FIELDS.iter().any(|known| name.eq_ignore_ascii_case(known));
-                let value = if secret { "(not shown)".to_owned() } else { cut(value, SHOWN_VALUE) };
-                json!([name, value])
-            })
-            .collect();
-        let content = prepared.ahead.concat();
-        let text = std::str::from_utf8(&content).is_ok().then(|| cut(&content, SHOWN_CONTENT));
+        let screen = self.shared.policy.screen();
+        let mut hidden = 0;
+        let mut clean = |screened: Screened, at_most: usize| {
+            hidden += screened.hidden;
+            cut(screened.text.as_bytes(), at_most)
+        };
+        let mut fields = Vec::new();
+        for (name, value) in sent().take(SHOWN_FIELDS) {
+            let value = clean(screen.header(name, value), SHOWN_VALUE);
+            fields.push(json!([cut(name, SHOWN_NAME), value]));
+        }
         let target = &prepared.target;
+        let target = format!("{}://{}{}", target.scheme, target.authority, target.path_and_query);
+        let target = clean(screen.target(target.as_bytes()), SHOWN_TARGET);
+        let content = Zeroizing::new(prepared.ahead.concat());
+        let text = std::str::from_utf8(&content).ok().map(|text| screen.content(text));
+        // The digest of content that can be guessed but for a secret would give the secret away.
+        let is_whole = text.as_ref().is_none_or(|text| text.hidden == 0);
+        let text = text.map(|text| clean(text, SHOWN_CONTENT));
         json!({
             "method": self.head.method,
-            "target": cut(
-                format!("{}://{}{}", target.scheme, target.authority, target.path_and_query)
-                    .as_bytes(),
-                SHOWN_TARGET,
-            ),
+            "target": target,
             "headers": fields,
             "headers_not_shown": sent().count().saturating_sub(SHOWN_FIELDS),
             "content": {
                 "length_bytes": content.len(),
-                "digest": Digest::of(&content),
+                "digest": is_whole.then(|| Digest::of(&content)),
                 "text": text,
                 "is_cut": content.len() > SHOWN_CONTENT,
             },
+            "hidden": hidden,
             "inject": credential.map(|credential| credential.inject.mode()),
         })
     }

@@ -4,6 +4,8 @@
 //! bytes are found, not encodings of them. Compressed content is unpacked for it in `packed`.
 
 use crate::head::{Fields, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use policy::Secret;
 use zeroize::Zeroizing;
@@ -54,9 +56,18 @@ impl Redactor {
         redactor
     }
 
+    /// Looks for what a value of `Proxy-Authorization` shows: itself, and the pair in it.
+    pub(crate) fn of_authorization(value: &Secret) -> Self {
+        let text = value.expose();
+        let encoded = text.splitn(2, |byte| *byte == b' ').nth(1).unwrap_or_default();
+        let basic = text.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"basic "));
+        let pair = STANDARD.decode(encoded).ok().filter(|_| basic).map(Secret::new);
+        Self::new(pair.as_ref().unwrap_or(value), value)
+    }
+
     /// Looks for what was shown to an upstream proxy, as well.
     pub(crate) fn also(&mut self, shown: &Secret) {
-        let more = Self::new(shown, shown);
+        let more = Self::of_authorization(shown);
         self.patterns.extend(more.patterns);
         self.patterns.sort_by_key(|pattern| std::cmp::Reverse(pattern.len()));
     }

@@ -162,6 +162,25 @@ async fn c_8_a_parent_that_opens_no_tunnel() {
     }
 }
 
+/// I-4: what an upstream proxy says of its own failure reaches the agent, and its credential does not,
+/// in whatever spelling it comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn i_4_a_parent_that_echoes_its_credential_is_redacted() {
+    let (pair, password) = (basic(), PASSWORD.split(':').nth(1).expect("password"));
+    let script = format!(
+        "HTTP/1.1 403 No\r\nProxy-Status: corp; error=http_request_denied; \
+         details=\"Basic {pair} {PASSWORD} {password}\"\r\nContent-Length: 0\r\n\r\n"
+    );
+    let parent = Parent::plain(Some(script.leak())).await;
+    let world = world(&format!("http://{}", parent.address), 1, "").await;
+    let answer = secure(&world, "POST", "/echo", "x").await;
+    let said = answer.field("proxy-status");
+    assert!(said.starts_with("corp; error=http_request_denied; details=\"****"), "{said}");
+    for secret in [pair.as_str(), PASSWORD, password] {
+        assert!(!format!("{answer:?}").contains(secret), "{answer:?}");
+    }
+}
+
 /// C-8: in clear text a hop's account of its own failure settles nothing of the origin, unless its
 /// type proves that nothing was forwarded. The account is passed on with its hops in order.
 #[tokio::test(flavor = "multi_thread")]

@@ -36,7 +36,7 @@ async fn decide(
     } else if what == "approve" {
         let until = decided.get("expires_at_ms").and_then(Value::as_u64).unwrap_or_default();
         let until = output::time(until);
-        output::line(&format!("{id} is approved; it can be sent once, until {until}"));
+        output::line(&format!("{id} is approved; as bound, it can be sent once, until {until}"));
     } else {
         output::line(&format!("{id} is denied; nothing is sent"));
     }
@@ -89,6 +89,9 @@ fn show(held: &Value) {
             ["id", "version", "mode"].map(|name| text(held, &format!("/credential/{name}")));
         line("credential", format!("{id} version {version}, {mode}"));
     }
+    if held.pointer("/unsendable").is_some_and(Value::is_string) {
+        line("not sent", text(held, "/unsendable"));
+    }
     line("fingerprint", text(held, "/fingerprint"));
     line("until", at("/expires_at_ms").unwrap_or_default());
     if held.get("request_error").is_some() {
@@ -109,7 +112,8 @@ fn show(held: &Value) {
     }
     if held.pointer("/request/content").is_some() {
         let length = text(held, "/request/content/length_bytes");
-        line("content", format!("{length} bytes, {}", text(held, "/request/content/digest")));
+        let digest = held.pointer("/request/content/digest").and_then(Value::as_str);
+        line("content", format!("{length} bytes{}", digest.map_or(String::new(), |d| format!(", {d}"))));
         line("", text(held, "/request/content/text"));
     }
     if held.pointer("/request/command").is_some() {

@@ -8,7 +8,8 @@ use axum::extract::{Path, State as Extract};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
 use journal::contract::{InvocationId, Ruling};
-use journal::{DecideError, Invocation, Journal};
+use journal::{DecideError, Invocation};
+use policy::{Obstacle, Policy};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -16,8 +17,9 @@ use std::sync::Arc;
 /// Longest name of who decided.
 const LONGEST_NAME: usize = 100;
 
-/// A held call as records have it: nothing of its content.
-pub(crate) fn describe(held: &Invocation) -> Option<Value> {
+/// A held call as records and policy have it: nothing of its content. `unsendable`: what it is bound
+/// to has changed since the person was asked.
+pub(crate) fn describe(held: &Invocation, policy: &Policy) -> Option<Value> {
     let approval = held.approval()?;
     let (accepted, bound) = (held.accepted(), held.preflight());
     let decided = approval.decided.as_ref();
@@ -26,9 +28,12 @@ pub(crate) fn describe(held: &Invocation) -> Option<Value> {
         Some(Ruling::Approved { until_ms }) => ("approved", until_ms),
         Some(Ruling::Denied) => ("denied", approval.requested.expires_at_ms),
     };
+    let obstacle = obstacle(held, policy);
+    let state = if obstacle.is_some() { "unsendable" } else { state };
     Some(json!({
         "invocation_id": held.id(),
         "state": state,
+        "unsendable": obstacle.map(|obstacle| obstacle.to_string()),
         "gateway": accepted.gateway,
         "agent": accepted.agent,
         "action": accepted.action,
@@ -43,10 +48,17 @@ pub(crate) fn describe(held: &Invocation) -> Option<Value> {
     }))
 }
 
-/// The same with the request itself, for who decides.
-fn describe_whole(journal: &Journal, held: &Invocation) -> Option<Value> {
-    let mut value = describe(held)?;
-    let shown = journal
+/// What keeps a call from being sent, as long as it is held.
+fn obstacle(held: &Invocation, policy: &Policy) -> Option<Obstacle> {
+    let bound = held.preflight().filter(|_| held.is_held())?;
+    policy.obstacle(held.accepted().agent.as_deref(), bound)
+}
+
+/// The same with the request itself, without secrets, for who decides.
+pub(crate) fn describe_whole(state: &State, held: &Invocation) -> Option<Value> {
+    let mut value = describe(held, &state.policy)?;
+    let shown = state
+        .journal
         .shown(held)
         .map_err(|error| error.to_string())
         .and_then(|text| serde_json::from_slice::<Value>(&text).map_err(|error| error.to_string()));
@@ -66,12 +78,12 @@ pub(super) async fn list(
     let held = state.journal.held();
     let approvals: Vec<Value> = match &caller {
         Caller::Operator => {
-            held.iter().filter_map(|held| describe_whole(&state.journal, held)).collect()
+            held.iter().filter_map(|held| describe_whole(&state, held)).collect()
         }
         Caller::Agent(agent) => held
             .iter()
             .filter(|held| held.accepted().agent.as_ref() == Some(agent))
-            .filter_map(describe)
+            .filter_map(|held| describe(held, &state.policy))
             .collect(),
     };
     Json(json!({ "approvals": approvals })).into_response()
@@ -124,6 +136,12 @@ async fn decide(
     }
     let none = || Problem::new(ProblemCode::NoSuchApproval, DecideError::NotHeld.to_string());
     let id: InvocationId = id.parse().map_err(|_| none())?;
+    // To deny it is as good as ever; to approve it would say what is not so.
+    let held = state.journal.held().into_iter().find(|held| approve && held.id() == id);
+    if let Some(obstacle) = held.and_then(|held| obstacle(&held, &state.policy)) {
+        let detail = format!("{id} can't be sent, so there is nothing to approve: {obstacle}");
+        return Err(Problem::new(ProblemCode::Unsendable, detail));
+    }
     let decided = state.journal.decide(id, approve, &by).await.map_err(|error| match &error {
         DecideError::NotHeld => none(),
         DecideError::Decided(_) => Problem::new(ProblemCode::AlreadyDecided, error.to_string()),
@@ -132,5 +150,5 @@ async fn decide(
             Problem::new(ProblemCode::Internal, format!("{error}: {cause}"))
         }
     })?;
-    Ok(Json(describe(&decided)).into_response())
+    Ok(Json(describe(&decided, &state.policy)).into_response())
 }

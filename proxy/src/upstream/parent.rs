@@ -5,6 +5,7 @@ use super::dial::Error;
 use super::pool::Through;
 use crate::head::{self, MAX_BYTES};
 use crate::hops;
+use crate::redact::Redactor;
 use crate::target::{Authority, Scheme};
 use bytes::Bytes;
 use policy::Secret;
@@ -60,7 +61,10 @@ pub(crate) async fn tunnel(
     if (200..=299).contains(&answer.status) {
         return Ok(());
     }
-    let said = hops::read(&answer.fields);
+    // I-4: its answer goes to the agent, to whom its credential is not shown.
+    let mut redactor =
+        parent.authorization.as_ref().map(Redactor::of_authorization).unwrap_or_default();
+    let said = hops::read(&redactor.fields(answer.fields));
     Err(Error::Refused { status: answer.status, said })
 }
 

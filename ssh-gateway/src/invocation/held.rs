@@ -13,7 +13,7 @@ use crate::spool::Spool;
 use bytes::Bytes;
 use journal::contract::{Accepted, Code, InvocationId, Preflight, Retry, Verdict};
 use journal::{Call, Invocation, Question, Resumed};
-use policy::{Approval, Denial, SshGrant};
+use policy::{Approval, Denial, Screen, SshGrant};
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
@@ -47,7 +47,7 @@ pub(super) async fn ask(caller: Caller, call: Call, grant: SshGrant) {
         return end_refused(call, downstream, refusal).await;
     }
     let id = call.id();
-    let shown = shown(&job.request, &grant).to_string();
+    let shown = shown(&job.request, &grant, &job.shared.policy.screen()).to_string();
     let question = Question {
         fingerprint: job.request.fingerprint(&job.destination),
         lasts: approval.expire,
@@ -158,19 +158,23 @@ async fn tell(job: &Job, downstream: &mut Downstream, id: InvocationId) {
     }
 }
 
-/// The command as a person is shown it; the injected credential is not part of it.
-fn shown(request: &Request, grant: &SshGrant) -> serde_json::Value {
+/// The command as a person is shown it, without the secrets that stand in it; the injected credential
+/// is not part of it.
+fn shown(request: &Request, grant: &SshGrant, screen: &Screen) -> serde_json::Value {
     let command = match request {
         Request::Exec(command) => Some(command),
         Request::Shell | Request::Subsystem(_) | Request::Forward { .. } => None,
     };
-    let text = command.map(|command| {
-        let beginning = command.get(..SHOWN_COMMAND).unwrap_or(command);
-        String::from_utf8_lossy(beginning).into_owned()
+    let screened = command.map(|command| screen.command(command));
+    let hidden = screened.as_ref().map_or(0, |screened| screened.hidden);
+    let text = screened.map(|screened| {
+        let end = screened.text.floor_char_boundary(SHOWN_COMMAND);
+        screened.text.get(..end).unwrap_or_default().to_owned()
     });
     json!({
         "command": text,
         "is_cut": command.is_some_and(|command| command.len() > SHOWN_COMMAND),
+        "hidden": hidden,
         "not_covered": "input",
         "inject": grant.credential.as_ref().map(|credential| credential.inject.mode()),
     })
