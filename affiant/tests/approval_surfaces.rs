@@ -133,7 +133,8 @@ const OWN: [&str; 5] = ["qs-1f9a77", "hd-77c0e2", "pw-4d2b9e", "ck-99aa31", SECR
 #[test]
 fn v_6_no_surface_shows_a_secret_of_the_request() {
     let receiver = TcpListener::bind("127.0.0.1:0").unwrap();
-    let hook = format!("[approvals]\nwebhook = \"http://{}/hook?x=1\"\n", receiver.local_addr().unwrap());
+    let hook =
+        format!("[approvals]\nwebhook = \"http://{}/hook?x=1\"\n", receiver.local_addr().unwrap());
     let bench = Bench::new(&hook);
     let [query, field, password, cookie, vault] = OWN;
     let content = format!(
@@ -160,10 +161,12 @@ fn v_6_no_surface_shows_a_secret_of_the_request() {
     let console = bench.at_console("/v1/approvals", &["-H", &bearer]);
     let listed = bench.waiting().remove(0);
     let port = bench.origin.origin.address().port();
-    for request in [&told["request"], &console.json()["approvals"][0]["request"], &listed["request"]]
+    for request in
+        [&told["request"], &console.json()["approvals"][0]["request"], &listed["request"]]
     {
         let target = request["target"].as_str().unwrap();
-        let start = format!("https://localhost:{port}/charge?to=bob&api_key=(hidden: 9 bytes, hmac ");
+        let start =
+            format!("https://localhost:{port}/charge?to=bob&api_key=(hidden: 9 bytes, hmac ");
         assert!(target.starts_with(&start) && target.ends_with(")&page=2"), "{target}");
         let shown = request["content"]["text"].as_str().unwrap();
         let start = r#"{"amount": 10, "login": {"password": "(hidden: 9 bytes, hmac "#;
@@ -174,7 +177,8 @@ fn v_6_no_surface_shows_a_secret_of_the_request() {
     }
     let terminal = bench.home.ok(&["approval", "list"]);
     let record = bench.home.json(&["inv", "events", &id]);
-    let all = [told.to_string(), text(&console.body), terminal, listed.to_string(), record.to_string()];
+    let all =
+        [told.to_string(), text(&console.body), terminal, listed.to_string(), record.to_string()];
     for secret in OWN {
         assert!(all.iter().all(|surface| !surface.contains(secret)), "{secret}: {all:?}");
     }
@@ -192,7 +196,8 @@ fn v_6_no_surface_shows_a_secret_of_the_request() {
 #[test]
 fn v_6_what_became_unsendable_is_told() {
     let bench = Bench::new("");
-    let (first, second) = (bench.ask(&["-d", "a=1"], "/charge"), bench.ask(&["-d", "a=2"], "/charge"));
+    let (first, second) =
+        (bench.ask(&["-d", "a=1"], "/charge"), bench.ask(&["-d", "a=2"], "/charge"));
     bench.home.ok(&["approval", "approve", &second]);
     let check = |reason: &str| {
         for held in bench.waiting() {
@@ -297,7 +302,14 @@ fn the_console_acts_for_its_token_only() {
     // What a browser asks before another site may send the field is not answered with leave.
     let asked = bench.at_console(
         &approve,
-        &["-X", "OPTIONS", "-H", "Origin: https://evil.example", "-H", "Access-Control-Request-Headers: authorization"],
+        &[
+            "-X",
+            "OPTIONS",
+            "-H",
+            "Origin: https://evil.example",
+            "-H",
+            "Access-Control-Request-Headers: authorization",
+        ],
     );
     assert_eq!((asked.status, asked.field("access-control-allow-headers")), (401, None));
     let host = format!("Host: localhost:{}", bench.console().port());

@@ -77,7 +77,10 @@ fn v_1_a_nominated_field_meets_no_condition() {
     let with = ["-H", "X-Dry-Run: true"];
     assert_eq!(server.curl(&[&with[..], &[&url]].concat()).status, 200);
     let refused = server.curl(&[&with[..], &["-H", "Connection: X-Dry-Run", &url]].concat());
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (403, &"TARGET_NOT_ALLOWED".into()));
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["code"]),
+        (403, &"TARGET_NOT_ALLOWED".into())
+    );
     assert_eq!(service.asked().len(), 1);
 }
 
@@ -104,7 +107,8 @@ fn k_1_a_nominated_key_is_no_key() {
 /// new credential is not shown there.
 #[test]
 fn c_7_a_moved_route_asks_nothing_of_its_old_origin() {
-    const ASKS: &str = "reconcile = { path = \"/ops/{invocation_id}\", committed = { status = 200 } }\n";
+    const ASKS: &str =
+        "reconcile = { path = \"/ops/{invocation_id}\", committed = { status = 200 } }\n";
     let (home, old, server) = bench(Done::and_closes, |service| service.policy(ASKS));
     let new = Service::start(|_| ok());
     let lost = server.curl(&["-d", "a=1", &old.url("/charge")]);

@@ -221,6 +221,15 @@ impl Literal {
         }
     }
 
+    /// As a pattern that meets no pattern of a literal which this one does not meet.
+    pub(crate) fn mark(&self) -> String {
+        match self {
+            Self::Text(pattern) => format!("t{pattern}"),
+            Self::Truth(truth) => format!("b{truth}"),
+            Self::Number(number) => format!("n{number}"),
+        }
+    }
+
     /// Whether some value matches both.
     fn meets(&self, other: &Self) -> bool {
         match (self, other) {

@@ -211,6 +211,34 @@ impl Pattern {
         prefix
     }
 
+    /// The segments whose place counts from the beginning, and then those whose place counts from the
+    /// end: all but what stands between the first and the last `**`.
+    fn placed(&self) -> impl Iterator<Item = &Segment> {
+        let first = self.segments.iter().position(|s| *s == Segment::Any);
+        let last = self.segments.iter().rposition(|s| *s == Segment::Any);
+        let count = self.segments.len();
+        let before = self.segments.iter().take(first.unwrap_or(count));
+        before.chain(self.segments.iter().skip(last.unwrap_or(count)))
+    }
+
+    /// The placed segments without a star. Patterns of one rank that differ in these share no path.
+    pub(crate) fn fixed(&self) -> Vec<&str> {
+        let fixed = self.placed().filter_map(|segment| match segment {
+            Segment::Literal(text) => Some(text.as_str()),
+            Segment::Any | Segment::One | Segment::Glob(_) => None,
+        });
+        fixed.collect()
+    }
+
+    /// The placed segments with a star in their text.
+    pub(crate) fn globs(&self) -> Vec<&str> {
+        let globs = self.placed().filter_map(|segment| match segment {
+            Segment::Glob(text) => Some(text.as_str()),
+            Segment::Any | Segment::One | Segment::Literal(_) => None,
+        });
+        globs.collect()
+    }
+
     /// How narrow the rest behind the prefix is.
     pub(crate) fn rank(&self) -> Rank {
         let rest = self.segments.iter().skip_while(|s| matches!(s, Segment::Literal(_)));

@@ -2,6 +2,7 @@
 
 mod explain;
 mod http;
+mod near;
 mod order;
 mod ssh;
 
@@ -10,8 +11,8 @@ use crate::document::approvals::Approvals;
 use crate::document::reader::{Place, Reader};
 use crate::document::{self, Defaults, Egress, HttpRoute, SshRoute, Trust, budget};
 use crate::{
-    Body, Credential, Denial, Scheme, Details, Diagnostic, Explanation, HttpAction, HttpGrant, SshAction, SshGrant,
-    host,
+    Body, Credential, Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, Scheme,
+    SshAction, SshGrant, host,
 };
 use journal::contract::{Budget, Code};
 use std::collections::BTreeSet;
@@ -40,6 +41,9 @@ struct Tie {
     one: (String, Place),
     other: (String, Place),
 }
+
+/// So many ties are told of; of a text with more, the rest after these are mended.
+const MOST_TIES: usize = 100;
 
 /// The rule's name in answers where no route decides.
 const EGRESS: &str = "defaults.egress";

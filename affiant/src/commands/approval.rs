@@ -113,7 +113,10 @@ fn show(held: &Value) {
     if held.pointer("/request/content").is_some() {
         let length = text(held, "/request/content/length_bytes");
         let digest = held.pointer("/request/content/digest").and_then(Value::as_str);
-        line("content", format!("{length} bytes{}", digest.map_or(String::new(), |d| format!(", {d}"))));
+        line(
+            "content",
+            format!("{length} bytes{}", digest.map_or(String::new(), |d| format!(", {d}"))),
+        );
         line("", text(held, "/request/content/text"));
     }
     if held.pointer("/request/command").is_some() {

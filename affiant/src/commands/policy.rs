@@ -5,6 +5,8 @@ use crate::cli;
 use crate::control::client::Client;
 use crate::output::{self, Negative};
 use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http::Method;
 use policy::call::{Call, Rest};
 use policy::expect::{Checked, Expectations};
 use policy::{Policy, Snapshot};
@@ -15,7 +17,7 @@ pub(super) async fn policy(context: &Context, command: cli::Policy) -> anyhow::R
     match command {
         cli::Policy::Check { file } => check(context, &named(context, file)),
         cli::Policy::Apply { file } => {
-            let code = apply(context, &named(context, file))?;
+            let code = apply(context, &named(context, file)).await?;
             note_waiting(context).await;
             Ok(code)
         }
@@ -30,7 +32,11 @@ pub(super) async fn policy(context: &Context, command: cli::Policy) -> anyhow::R
         }
         cli::Policy::History => history(context),
         cli::Policy::Rollback { number } => {
-            let new = open(context)?.rollback(number, &output::who())?;
+            let store = open(context)?;
+            if let Some(text) = store.source_text(number)? {
+                prepare(context, &text).await;
+            }
+            let new = store.rollback(number, &output::who())?;
             output::line(&format!("policy version {new} is in force (the text of {number})"));
             note_waiting(context).await;
             Ok(ExitCode::SUCCESS)
@@ -65,7 +71,8 @@ fn read(file: &Path) -> anyhow::Result<String> {
         let before = String::from_utf8_lossy(good.get(start..).unwrap_or_default());
         let column = before.chars().count() + 1;
         let file = file.display();
-        Negative(format!("{file}:{line}:{column}: this is not UTF-8; save the file as UTF-8")).into()
+        Negative(format!("{file}:{line}:{column}: this is not UTF-8; save the file as UTF-8"))
+            .into()
     })
 }
 
@@ -125,7 +132,7 @@ fn unknown_agent(name: &str) -> String {
     format!("{name:?}, which does not exist: `affiant agent add {name}`")
 }
 
-fn apply(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
+async fn apply(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
     let text = read(file)?;
     let name = file.display().to_string();
     let store = open(context)?;
@@ -133,6 +140,7 @@ fn apply(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
         Ok(snapshot) => snapshot,
         Err(diagnostics) => return report(context, &diagnostics),
     };
+    prepare(context, &text).await;
     let version = store.apply(&text, &name, &output::who())?;
     warn(&snapshot, Some(&store))?;
     if context.json {
@@ -141,6 +149,15 @@ fn apply(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
         output::line(&format!("policy version {version} is in force"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has a running server compile the text before it is in force. Without that, the first call does.
+async fn prepare(context: &Context, text: &str) {
+    let Some(client) = Client::running(&context.home).await else { return };
+    let text = Bytes::copy_from_slice(text.as_bytes());
+    if let Err(error) = client.expect(Method::POST, "/v1/policy/prepare", text).await {
+        tracing::debug!("the server compiles the policy at its next call: {error:#}");
+    }
 }
 
 /// Says what a new version means for calls that wait for a person: they are bound to the version under

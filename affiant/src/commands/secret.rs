@@ -32,7 +32,8 @@ pub(super) async fn secret(context: &Context, command: cli::Secret) -> anyhow::R
         cli::Secret::List => list(context, &store),
         cli::Secret::Rm { name } => {
             if store.list_secrets()?.iter().all(|entry| entry.name != name) {
-                let words = format!("there is no secret {name:?}; `affiant secret list` lists them");
+                let words =
+                    format!("there is no secret {name:?}; `affiant secret list` lists them");
                 return Err(Negative(words).into());
             }
             store.remove_secret(&name)?;

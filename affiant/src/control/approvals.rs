@@ -57,11 +57,10 @@ fn obstacle(held: &Invocation, policy: &Policy) -> Option<Obstacle> {
 /// The same with the request itself, without secrets, for who decides.
 pub(crate) fn describe_whole(state: &State, held: &Invocation) -> Option<Value> {
     let mut value = describe(held, &state.policy)?;
-    let shown = state
-        .journal
-        .shown(held)
-        .map_err(|error| error.to_string())
-        .and_then(|text| serde_json::from_slice::<Value>(&text).map_err(|error| error.to_string()));
+    let shown =
+        state.journal.shown(held).map_err(|error| error.to_string()).and_then(|text| {
+            serde_json::from_slice::<Value>(&text).map_err(|error| error.to_string())
+        });
     let (name, shown) = match shown {
         Ok(shown) => ("request", shown),
         Err(error) => ("request_error", Value::from(error)),
@@ -77,9 +76,7 @@ pub(super) async fn list(
 ) -> Response {
     let held = state.journal.held();
     let approvals: Vec<Value> = match &caller {
-        Caller::Operator => {
-            held.iter().filter_map(|held| describe_whole(&state, held)).collect()
-        }
+        Caller::Operator => held.iter().filter_map(|held| describe_whole(&state, held)).collect(),
         Caller::Agent(agent) => held
             .iter()
             .filter(|held| held.accepted().agent.as_ref() == Some(agent))

@@ -132,9 +132,22 @@ mod tests {
     #[test]
     fn the_page_writes_text_only_and_is_whole() {
         for never in [
-            "innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Function(",
-            "://", "src=", "href=", " onclick", " onload", " onerror", " style=", "localStorage",
-            "sessionStorage", "cookie",
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacent",
+            "document.write",
+            "eval(",
+            "Function(",
+            "://",
+            "src=",
+            "href=",
+            " onclick",
+            " onload",
+            " onerror",
+            " style=",
+            "localStorage",
+            "sessionStorage",
+            "cookie",
         ] {
             assert!(!PAGE.contains(never), "{never}");
         }

@@ -135,7 +135,8 @@ pub(super) async fn list(
         }
         internal(&error)
     })?;
-    let invocations: Vec<Value> = page.invocations.iter().map(|i| describe(i, &state.policy)).collect();
+    let invocations: Vec<Value> =
+        page.invocations.iter().map(|i| describe(i, &state.policy)).collect();
     Ok(Json(json!({ "invocations": invocations, "next": page.next })).into_response())
 }
 

@@ -137,6 +137,30 @@ pub(super) async fn lock(
     vault(Extract(state), Extension(caller)).await
 }
 
+/// Longest policy that is compiled ahead.
+pub(super) const LONGEST_POLICY: usize = 64 << 20;
+
+/// `POST /v1/policy/prepare` with a policy text that is about to be applied: compiles it, so that no
+/// call waits for that.
+pub(super) async fn prepare(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    text: String,
+) -> Result<Response, Problem> {
+    operators_only(&caller)?;
+    let policy = Arc::clone(&state.policy);
+    let findings = tokio::task::spawn_blocking(move || policy.prepare(&text, "policy").err());
+    let findings =
+        findings.await.map_err(|error| Problem::new(ProblemCode::Internal, error.to_string()))?;
+    match findings.as_deref() {
+        None => Ok(Json(json!({ "prepared": true })).into_response()),
+        Some(findings) => {
+            let first = findings.first().map(ToString::to_string).unwrap_or_default();
+            Err(Problem::new(ProblemCode::InvalidParameter, first))
+        }
+    }
+}
+
 /// `PUT /v1/secrets/{name}` with the value as the body: for a vault that only this process has open.
 pub(super) async fn put_secret(
     Extract(state): Extract<Arc<State>>,

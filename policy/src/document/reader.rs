@@ -422,9 +422,14 @@ impl<'r, 't> Fields<'r, 't> {
     /// Keeps an error at a member of a list that is none of the known words.
     pub(crate) fn no_word(&self, member: &At<&str>, key: &str, known: &[&str]) {
         let shown: String = member.value.chars().take(64).collect();
-        let message = format!("`{key}` of {}: {shown:?} is not one of {}", self.what, known.join(", "));
+        let message =
+            format!("`{key}` of {}: {shown:?} is not one of {}", self.what, known.join(", "));
         let near = value::nearest(member.value, known.iter().copied());
-        self.reader.error(member.offset, message, near.map(|near| format!("did you mean {near:?}?")));
+        self.reader.error(
+            member.offset,
+            message,
+            near.map(|near| format!("did you mean {near:?}?")),
+        );
     }
 
     /// Keeps a warning at a member of a list.

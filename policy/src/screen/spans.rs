@@ -215,9 +215,7 @@ fn assigned(text: &[u8], sign: usize, quoted: bool) -> Range<usize> {
     // A field of a message goes to the end of its line.
     let ends = |b: u8| match colon {
         true => matches!(b, b'\r' | b'\n' | b'"' | b'\''),
-        false => {
-            b.is_ascii_whitespace() || matches!(b, b'&' | b';' | b'|' | b'"' | b'\'' | b'<')
-        }
+        false => b.is_ascii_whitespace() || matches!(b, b'&' | b';' | b'|' | b'"' | b'\'' | b'<'),
     };
     start..until(text, start, ends)
 }
@@ -247,9 +245,30 @@ pub(super) fn options(text: &[u8]) -> Spans {
 
 /// Beginnings of credentials that services hand out.
 const PREFIXES: &[&str] = &[
-    "AIza", "AKIA", "ASIA", "SG.", "afft_", "eyJ", "ghp_", "gho_", "ghs_", "ghu_", "github_pat_",
-    "glpat-", "hvs.", "npm_", "pypi-", "rk_live_", "sk-", "sk_live_", "sk_test_", "xapp-", "xoxa-",
-    "xoxb-", "xoxp-", "ya29.",
+    "AIza",
+    "AKIA",
+    "ASIA",
+    "SG.",
+    "afft_",
+    "eyJ",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "ghu_",
+    "github_pat_",
+    "glpat-",
+    "hvs.",
+    "npm_",
+    "pypi-",
+    "rk_live_",
+    "sk-",
+    "sk_live_",
+    "sk_test_",
+    "xapp-",
+    "xoxa-",
+    "xoxb-",
+    "xoxp-",
+    "ya29.",
 ];
 /// Shorter words are none.
 const SHORTEST_TOKEN: usize = 20;
@@ -270,7 +289,8 @@ pub(super) fn forms(text: &[u8]) -> Spans {
             found.push(start..end);
         } else {
             // Behind a `/` or a `=` a token may begin as well.
-            let inner = PREFIXES.iter().flat_map(|prefix| memmem::find_iter(word, prefix.as_bytes()));
+            let inner =
+                PREFIXES.iter().flat_map(|prefix| memmem::find_iter(word, prefix.as_bytes()));
             let inner = inner.filter(|&at| {
                 let border = at.checked_sub(1).and_then(|at| byte(word, at));
                 border.is_some_and(|b| b"/=.+".contains(&b)) && word.len() - at >= SHORTEST_TOKEN
@@ -279,8 +299,8 @@ pub(super) fn forms(text: &[u8]) -> Spans {
         }
         let scheme = [&b"bearer"[..], b"basic", b"token"];
         let last = word.rsplit(|&b| b == b'=').next().unwrap_or_default();
-        scheme_before = scheme.iter().any(|s| last.eq_ignore_ascii_case(s))
-            && byte(text, end) == Some(b' ');
+        scheme_before =
+            scheme.iter().any(|s| last.eq_ignore_ascii_case(s)) && byte(text, end) == Some(b' ');
         at = end.max(start + 1);
     }
     found.extend(private_keys(text));

@@ -44,9 +44,18 @@ fn v_6_values_under_names_of_credentials_are_hidden() {
         r#"{"body":"{\"client_secret\":\"abc\",\"n\":1}"}"#,
         r#"{"body":"{\"client_secret\":\"(hidden: 3 bytes)\",\"n\":1}"}"#,
     );
-    check_content("amount=10&passw%6Frd=a%26b&to=bob", "amount=10&passw%6Frd=(hidden: 5 bytes)&to=bob");
-    check_content("host: a\npassword: a b\nport: 1", "host: a\npassword: (hidden: 3 bytes)\nport: 1");
-    check_content("<a><Password>x y</Password></a>", "<a><Password>(hidden: 3 bytes)</Password></a>");
+    check_content(
+        "amount=10&passw%6Frd=a%26b&to=bob",
+        "amount=10&passw%6Frd=(hidden: 5 bytes)&to=bob",
+    );
+    check_content(
+        "host: a\npassword: a b\nport: 1",
+        "host: a\npassword: (hidden: 3 bytes)\nport: 1",
+    );
+    check_content(
+        "<a><Password>x y</Password></a>",
+        "<a><Password>(hidden: 3 bytes)</Password></a>",
+    );
     check_content(
         "--b\r\nContent-Disposition: form-data; name=\"secret\"\r\n\r\nline\r\nline\r\n--b--",
         "--b\r\nContent-Disposition: form-data; name=\"secret\"\r\n\r\n(hidden: 10 bytes)\r\n--b--",

@@ -8,7 +8,7 @@
 //! Each step is from narrow to wide; a level that has no match gives way to the next wider one.
 
 use super::order::{self, Bucket, Relation, admits, breadth, relate};
-use super::{Found, Tie, normal_host, not_allowed, shown};
+use super::{Found, MOST_TIES, Tie, near, normal_host, not_allowed, shown};
 use crate::condition::{self, Unmet};
 use crate::document::HttpRoute;
 use crate::host::{self, Pattern};
@@ -17,6 +17,7 @@ use crate::{Denial, Details, HttpAction, Scheme, path};
 use journal::contract::Code;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::ControlFlow;
 
 /// An action with its host and path in normal form.
 pub(super) struct Target<'a> {
@@ -120,12 +121,9 @@ impl Index {
         for paths in sites.flat_map(|s| s.ports.values()) {
             let starred = paths.starred.values();
             for bucket in paths.literal.values().chain(starred).chain([&paths.any]) {
-                bucket.pairs(|one, other| {
-                    let pair = self.routes.get(one).zip(self.routes.get(other));
-                    if pair.is_some_and(|(a, b)| ties(a, b)) {
-                        tied.insert((one.min(other), one.max(other)));
-                    }
-                });
+                if self.ties_of(bucket, &mut tied).is_break() {
+                    break;
+                }
             }
         }
         let name = |i: usize| self.routes.get(i).map(|r| (r.name.clone(), r.place));
@@ -133,6 +131,30 @@ impl Index {
             .filter_map(|(a, b)| name(a).zip(name(b)))
             .map(|(one, other)| Tie { kind: "route", one, other })
             .collect()
+    }
+
+    /// The ties of one bucket, until there are enough.
+    fn ties_of(&self, bucket: &Bucket, tied: &mut BTreeSet<(usize, usize)>) -> ControlFlow<()> {
+        // Only patterns that are as narrow as each other, with the same texts at the same places, tie.
+        let mut alike: HashMap<(path::Rank, Vec<&str>), Vec<near::Rule<'_>>> = HashMap::new();
+        for index in bucket.rules() {
+            let Some(route) = self.routes.get(index) else { continue };
+            let key = route.path.as_ref().map(|path| (path.rank(), path.fixed()));
+            alike.entry(key.unwrap_or_default()).or_default().push(marked(index, route));
+        }
+        alike.values().try_for_each(|rules| {
+            near::pairs(rules, |one, other| {
+                let pair = self.routes.get(one).zip(self.routes.get(other));
+                if pair.is_some_and(|(a, b)| ties(a, b)) {
+                    tied.insert((one.min(other), one.max(other)));
+                }
+                if tied.len() < MOST_TIES {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })
+        })
     }
 
     /// All routes.
@@ -267,6 +289,29 @@ pub(super) fn mismatch(route: &HttpRoute, target: &Target<'_>) -> Option<Mismatc
             Unmet::Body(_) | Unmet::Unjudged(_) => Mismatch::Body,
         })
     }
+}
+
+/// A route with what tells it from others of its bucket.
+fn marked(index: usize, route: &HttpRoute) -> near::Rule<'_> {
+    let mut rule = near::Rule::new(index, &route.agents);
+    let globs = route.path.as_ref().map(path::Pattern::globs).unwrap_or_default();
+    for (place, glob) in globs.into_iter().enumerate() {
+        rule.mark(0, &place.to_string(), std::iter::once(glob));
+    }
+    let conditions = &route.conditions;
+    for (kind, wanted) in [(1, &conditions.headers), (2, &conditions.query)] {
+        for (name, patterns) in wanted {
+            rule.mark(kind, name, patterns.iter().map(String::as_str));
+        }
+    }
+    for (pointer, literals) in &conditions.body {
+        let texts: Vec<String> = literals.iter().map(condition::Literal::mark).collect();
+        rule.mark(3, pointer, texts.iter().map(String::as_str));
+    }
+    if let Some(methods) = &route.methods {
+        rule.mark(4, "", methods.iter().map(String::as_str));
+    }
+    rule
 }
 
 /// Whether two routes of one bucket can decide the same action with neither narrower.
