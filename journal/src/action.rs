@@ -202,9 +202,7 @@ impl Leave<'_> {
     pub fn is_backed_by(&self, operation: &Operation) -> bool {
         let before = self.action.first.operation().idempotency;
         let key = operation.idempotency.as_ref().zip(before.as_ref()).is_some_and(|(now, was)| {
-            now.remote_contract == RemoteContract::Verified
-                && now.key == was.key
-                && now.scope == was.scope
+            now.remote_contract == RemoteContract::Verified && now.is_same_key(was)
         });
         match self.standing.decision {
             Decision::RetryNewAttempt if self.standing.verdict.outcome() == Outcome::Unknown => {

@@ -7,9 +7,9 @@ use crate::core::{Core, now_ms};
 use crate::enqueue::event_draft;
 use crate::entry::Entry;
 use crate::failpoint::{self, Stage};
-use crate::guard::{self, Admission, Guard};
+use crate::guard::{self, Admission, Choice, Guard};
 use crate::held;
-use crate::key;
+use crate::key::{self, Own, Uses};
 use crate::ledger::Counted;
 use crate::log::Draft;
 use crate::projection::{Invocation, State};
@@ -42,12 +42,15 @@ pub(crate) fn admit(
     };
     // Where the guard is off, equal requests are many and nobody asks for them.
     let request_hash = guard.window.and_then(|_| guard::request_hash(accepted));
-    let key_hash = guard.key.as_ref().map(|key| guard::key_hash(&key.scope, &key.key));
     let mut recent = core.recent.lock();
-    let key_expires_ms = match earlier(core, &recent, id, accepted, guard, event.at_ms)? {
+    let uses = match earlier(core, &recent, id, accepted, guard, event.at_ms)? {
         Earlier::Answers(admission) => return Ok(admission),
-        Earlier::Lets { key_expires_ms } => key_expires_ms,
+        Earlier::Lets(uses) => uses,
     };
+    let key_hash = guard.key.as_ref().map(|key| {
+        let shared = uses.shared().unwrap_or(&key.key);
+        guard::key_hash(&key.scope, shared)
+    });
     let agent = accepted.agent.as_deref().unwrap_or_default();
     let counted = guard.budget.map(|budget| core.ledger.begin(agent, &budget, event.at_ms));
     let counted = match counted.transpose() {
@@ -76,7 +79,7 @@ pub(crate) fn admit(
     drop(recent);
     failpoint::event(Stage::Act, id, event.body.name());
     let call = Call::new(Arc::clone(core), entry, epoch, reserved, counted);
-    Ok(Admission::New(call.with_key_expiry(key_expires_ms)))
+    Ok(Admission::New(call.with_uses(uses)))
 }
 
 fn give_back(counted: Option<Counted>) {
@@ -118,9 +121,8 @@ fn enqueue_first(
 enum Earlier {
     /// An earlier invocation answers instead.
     Answers(Admission),
-    /// Nothing stands against it. `key_expires_ms`: when the remote may forget the earliest use of
-    /// its key.
-    Lets { key_expires_ms: Option<u64> },
+    /// Nothing stands against it.
+    Lets(Uses),
 }
 
 /// Looks for an earlier invocation that answers instead.
@@ -155,57 +157,76 @@ fn earlier(
     {
         return Ok(Earlier::Answers(Admission::Held(Box::new(held))));
     }
-    let mut key_expires_ms = None;
     let mut window = guard.window;
-    if let Some(carried) = &guard.key {
-        let Some(uses) = uses(core, recent, accepted, carried, now_ms)? else {
+    let mut uses = Uses::default();
+    let fresh = guard.key.as_ref().filter(|key| key.choice != Choice::Given);
+    if let Some(carried) = guard.key.as_ref().filter(|key| key.choice == Choice::Given) {
+        let Some(found) = uses_of(core, recent, accepted, &carried.scope, &carried.key, now_ms)?
+        else {
             return Ok(Earlier::Answers(Admission::Mismatch));
         };
         // K-5: the remote counts from the first use of a key, and no later use renews it.
-        key_expires_ms = uses.iter().filter_map(key::expires_at_ms).min();
-        let is_kept = key_expires_ms.is_none_or(|at_ms| core.clock.latest_ms() < at_ms);
-        window = window.filter(|_| !(carried.is_verified && is_kept));
+        uses = Uses::of(found.iter().map(|(live, _)| live));
+        window = window.filter(|_| !(carried.is_verified && uses.is_kept(&core.clock)));
     }
     // K-11: an equal request that may have had its effect.
     let (Some(window), Some(hash), false) =
         (window, guard::request_hash(accepted), accepted.caller_id)
     else {
-        return Ok(Earlier::Lets { key_expires_ms });
+        return Ok(Earlier::Lets(uses));
     };
     let limit = GUARD_LIMIT.saturating_add(guard.others.len());
-    let found = candidates(core, recent.requests.get(&hash), (b'g', hash), limit)?
+    let equal = candidates(core, recent.requests.get(&hash), (b'g', hash), limit)?
         .into_iter()
-        .find(|(live, _)| {
-            guard::may_guard(live)
-                && guard::is_within(live, window, now_ms)
-                && !guard.others.contains(&live.id())
+        .filter(|(live, _)| {
+            guard::is_within(live, window, now_ms) && !guard.others.contains(&live.id())
         });
-    let Some((_, view)) = found else { return Ok(Earlier::Lets { key_expires_ms }) };
-    Ok(Earlier::Answers(match view.state() {
+    for (live, view) in equal {
+        if let Some(fresh) = fresh
+            && let Some(key) = key::own(&live, &fresh.scope)
+        {
+            let found = uses_of(core, recent, accepted, &fresh.scope, key, now_ms)?;
+            match key::stands(&found.unwrap_or_default(), fresh, &core.clock) {
+                Own::Over => continue,
+                Own::Answers(view) => return Ok(Earlier::Answers(answered_by(*view))),
+                Own::Repeated(uses) => return Ok(Earlier::Lets(uses)),
+            }
+        }
+        if guard::may_guard(&live) {
+            return Ok(Earlier::Answers(answered_by(view)));
+        }
+    }
+    Ok(Earlier::Lets(uses))
+}
+
+/// How an equal request answers (contract K-11).
+fn answered_by(view: Invocation) -> Admission {
+    match view.state() {
         State::Committed(_) => Admission::Settled(Box::new(view)),
         State::Accepted
         | State::Validated
         | State::Authorized
         | State::Dispatched
         | State::Ended(_) => Admission::InDoubt(Box::new(view)),
-    }))
+    }
 }
 
 /// The invocations that bound the key with the same request; none if it stands for another request
 /// or agent (contract K-3).
-fn uses(
+fn uses_of(
     core: &Core,
     recent: &guard::Recent,
     accepted: &Accepted,
-    carried: &guard::Key,
+    scope: &str,
+    key: &str,
     now_ms: u64,
-) -> Result<Option<Vec<Invocation>>, append::Error> {
-    let hash = guard::key_hash(&carried.scope, &carried.key);
+) -> Result<Option<Vec<(Invocation, Invocation)>>, append::Error> {
+    let hash = guard::key_hash(scope, key);
     let mut uses = Vec::new();
-    for (live, _) in candidates(core, recent.keys.get(&hash), (b'k', hash), GUARD_LIMIT)? {
+    for (live, view) in candidates(core, recent.keys.get(&hash), (b'k', hash), GUARD_LIMIT)? {
         let is_same = guard::is_same(live.accepted(), accepted);
         match guard::may_bind(&live) {
-            true if is_same => uses.push(live),
+            true if is_same => uses.push((live, view)),
             true if !key::expired(&live, now_ms) => return Ok(None),
             true | false => {}
         }

@@ -103,8 +103,8 @@ pub struct Call {
     reserved_events: u64,
     reserved_result: u64,
     counted: Option<Counted>,
-    /// When the remote may forget the earliest use of its key (contract K-5).
-    key_expires_ms: Option<u64>,
+    /// What earlier uses of its key say of it.
+    uses: key::Uses,
 }
 
 impl std::fmt::Debug for Call {
@@ -131,13 +131,13 @@ impl Call {
             reserved_events,
             reserved_result: 0,
             counted,
-            key_expires_ms: None,
+            uses: key::Uses::default(),
         }
     }
 
-    /// Its key was used before: what it binds expires no later than that (contract K-5).
-    pub(crate) const fn with_key_expiry(mut self, at_ms: Option<u64>) -> Self {
-        self.key_expires_ms = at_ms;
+    /// Its key was used before: what it binds agrees with that (contract K-2, K-5).
+    pub(crate) fn with_uses(mut self, uses: key::Uses) -> Self {
+        self.uses = uses;
         self
     }
 
@@ -214,7 +214,7 @@ impl Call {
     /// # Errors
     /// [`append::Error`].
     pub fn preflight(&mut self, mut preflight: Preflight) -> Result<(), append::Error> {
-        key::limit(&mut preflight, self.key_expires_ms);
+        self.uses.bind(&mut preflight);
         let body = Body::PreflightValidated(Box::new(preflight));
         self.append(Source::TransportObserved, body)
     }
@@ -375,7 +375,9 @@ impl Call {
         parts.push(Part::Event(source, Body::ResultCommitted(Box::new(committed))));
         let appended = self.append_durable(parts).await;
         self.end_count();
-        Ok(Settled { id: self.entry.id, sequence: appended?, verdict })
+        let sequence = appended?;
+        key::settle_repeated(&self.core, self.entry.id, &self.uses, verdict);
+        Ok(Settled { id: self.entry.id, sequence, verdict })
     }
 
     /// Appends `RESULT_COMMITTED` alone, for a refusal that the protocol itself proves

@@ -38,6 +38,22 @@ pub struct Key {
     /// Whether it makes a repeat safe for as long as the remote keeps it: the window is off then
     /// (K-11), and on again once its earliest use may be forgotten (K-5).
     pub is_verified: bool,
+    /// Who chose it.
+    pub choice: Choice,
+}
+
+/// Who chose an idempotency key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// The caller, or an earlier attempt: it is this key and no other.
+    Given,
+    /// The broker, for this call. A repeat that the client hides goes out under the key of what it
+    /// repeats instead (K-2, K-11), where `by_fingerprint` says that equal fingerprints mean equal
+    /// requests.
+    Fresh {
+        /// Whether the fingerprint covers the whole request.
+        by_fingerprint: bool,
+    },
 }
 
 impl From<&Idempotency> for Key {
@@ -46,6 +62,7 @@ impl From<&Idempotency> for Key {
             scope: bound.scope.clone(),
             key: bound.key.clone(),
             is_verified: bound.remote_contract == RemoteContract::Verified,
+            choice: Choice::Given,
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::append::Reason;
 use crate::call::{EVENT_RESERVE, durable};
 use crate::contract::{Accepted, Body, Event, InvocationId, Outcome, ResultRef, Sequence, Source};
 use crate::core::{Core, closed, now_ms};
-use crate::enqueue::{Part, Wait};
+use crate::enqueue::{Part, Queued, Wait};
 use crate::guard::{Admission, Guard};
 use crate::log::{Kind, Position, random};
 use crate::options::{Filter, Maintained, Options, Page, Recovery, Stats};
@@ -287,20 +287,8 @@ impl Journal {
         body: Body,
     ) -> Result<Ticket, append::Error> {
         check_late(source, &body)?;
-        let core = self.core();
-        core.check_health()?;
-        if core.available() < LATE_RESERVE {
-            return Err(append::Error::Unavailable(Reason::NoCapacity));
-        }
-        // While segments leave, nobody appends to an invocation that may leave with them.
-        let _retiring = core.retiring.read();
-        let entry = core
-            .entry(id)
-            .map_err(|_| admission::index_failed())?
-            .ok_or(append::Error::NotFound)?;
-        let queued = core.append(&entry, None, vec![Part::Event(source, body)], Wait::Later);
-        core.release_entry(&entry);
-        Ok(Ticket { receiver: queued?.receiver })
+        let queued = append_late(self.core(), id, source, body, Wait::Later)?;
+        Ok(Ticket { receiver: queued.receiver })
     }
 
     /// Waits until the invocation is settled and that is durable; at once when it is already, or
@@ -399,6 +387,27 @@ impl Journal {
         // The sender lives as long as the core.
         drop(closed.wait_for(|closed| *closed).await);
     }
+}
+
+/// Queues a late fact about an invocation.
+pub(crate) fn append_late(
+    core: &Core,
+    id: InvocationId,
+    source: Source,
+    body: Body,
+    wait: Wait,
+) -> Result<Queued, append::Error> {
+    core.check_health()?;
+    if core.available() < LATE_RESERVE {
+        return Err(append::Error::Unavailable(Reason::NoCapacity));
+    }
+    // While segments leave, nobody appends to an invocation that may leave with them.
+    let _retiring = core.retiring.read();
+    let entry = core.entry(id).map_err(|_| admission::index_failed())?;
+    let entry = entry.ok_or(append::Error::NotFound)?;
+    let queued = core.append(&entry, None, vec![Part::Event(source, body)], wait);
+    core.release_entry(&entry);
+    queued
 }
 
 /// Late facts only: everything else belongs to the course of a call.

@@ -15,7 +15,7 @@ use journal::contract::{
     Accepted, Code, Confirmation, Digest, Ended, Idempotency, InvocationId, Operation, Preflight,
     RemoteContract, Retry, Source, Verdict,
 };
-use journal::{Admission, Call, Guard, Journal, Key};
+use journal::{Admission, Call, Choice, Guard, Journal, Key};
 use std::time::Duration;
 
 fn submit(journal: &Journal, agent: &str, fingerprint: &str) -> Admission {
@@ -260,7 +260,7 @@ async fn k_3_a_key_stands_for_one_request() {
 }
 
 fn key() -> Key {
-    Key { scope: "pay".to_owned(), key: "k1".to_owned(), is_verified: true }
+    Key { scope: "pay".to_owned(), key: "k1".to_owned(), is_verified: true, choice: Choice::Given }
 }
 
 /// What a request with that key is bound to.
@@ -272,6 +272,7 @@ fn bound(fingerprint: &str, expires_at_ms: u64) -> Preflight {
             fingerprint: Digest::of(fingerprint.as_bytes()),
             expires_at_ms,
             remote_contract: RemoteContract::Verified,
+            added_as: None,
         }),
         ..preflight()
     }
@@ -292,7 +293,7 @@ async fn k_5_k_11_a_resubmission_does_not_renew_its_key() {
         let idempotency = bound("a", expires_at_ms).idempotency;
         let mut judged = Operation { idempotent: false, idempotency };
         call.preflight(bound("a", expires_at_ms)).unwrap();
-        call.limit_key(&mut judged);
+        call.bind_key(&mut judged);
         call.authorize(None).unwrap();
         drop(call.dispatch(dispatch()).await.unwrap());
         drop(call.end(unknown()).await.unwrap());

@@ -26,6 +26,7 @@ fn operation(contract: &str) -> Operation {
             fingerprint: Digest::of(b"f"),
             expires_at_ms,
             remote_contract,
+            added_as: None,
         }),
     };
     match contract {

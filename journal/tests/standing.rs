@@ -99,6 +99,7 @@ impl Maker {
             } else {
                 RemoteContract::Unverified
             },
+            added_as: None,
         })
     }
 

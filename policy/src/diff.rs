@@ -232,8 +232,9 @@ fn credential(credential: &Credential) -> String {
 }
 
 fn idempotency(rule: &IdempotencyRule) -> String {
-    let IdempotencyRule { header, scope, retention, contract } = rule;
-    format!("{header}, scope {scope}, {}, {contract}", time(*retention))
+    let IdempotencyRule { header, scope, retention, contract, generate } = rule;
+    let ours = if *generate { ", a key of ours where there is none" } else { "" };
+    format!("{header}, scope {scope}, {}, {contract}{ours}", time(*retention))
 }
 
 fn retry(rule: &RetryRule) -> String {

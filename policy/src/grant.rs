@@ -259,6 +259,8 @@ pub struct IdempotencyRule {
     pub retention: Duration,
     /// Whether the remote's promise was verified.
     pub contract: RemoteContract,
+    /// Whether a request without a key gets one of the broker's (contract K-2).
+    pub generate: bool,
 }
 
 /// Bounds on size and time.

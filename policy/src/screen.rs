@@ -72,8 +72,7 @@ impl Screen {
     #[must_use]
     pub fn header(&self, name: &[u8], value: &[u8]) -> Screened {
         let named = name::is_credential(name) != name::Kind::No;
-        let whole = if named { vec![0..value.len()] } else { Vec::new() };
-        self.screened(value, whole)
+        self.screened(value, named.then_some(0..value.len()).into_iter().collect())
     }
 
     /// A URL, or path and query.

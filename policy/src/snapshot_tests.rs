@@ -441,3 +441,33 @@ fn v_1_a_doubled_name_opens_no_wider_route() {
     assert_eq!(decide("tag.test", None, twice), refused("request.headers", "tagged"));
     assert_eq!(decide("tag.test", None, &twice[..1]), Ok("wide-too".to_owned()));
 }
+
+/// K-2, K-4: a key of the broker's own is the route's word, and goes into a field of its own.
+#[test]
+fn k_4_a_key_of_ours_is_the_routes_word() {
+    let with = |rule: &str| {
+        let rule = format!("idempotency = {{ {rule} }}");
+        Snapshot::compile(&route("r", "host = \"a.test\"", &rule), "p.toml", 7)
+    };
+    let generates = |rule: &str| {
+        let snapshot = with(rule).unwrap();
+        let grant = snapshot.http(&action("POST", "a.test", "/")).unwrap();
+        let terms = snapshot.explain_http(&action("POST", "a.test", "/")).to_string();
+        let says = terms.contains("a key of ours where there is none");
+        assert_eq!(grant.idempotency.unwrap().generate, says, "{terms}");
+        says
+    };
+    assert!(!generates("header = \"X-Key\""));
+    assert!(!generates("header = \"X-Key\", generate = false"));
+    assert!(generates("header = \"X-Key\", generate = true"));
+    for (header, generate, right) in [
+        ("Content-Length", "true", false),
+        ("Authorization", "true", false),
+        ("Host", "true", false),
+        ("Host", "false", true),
+        ("X-Key", "1", false),
+    ] {
+        let rule = format!("header = \"{header}\", generate = {generate}");
+        assert_eq!(with(&rule).is_ok(), right, "{rule}");
+    }
+}

@@ -4,6 +4,7 @@
 use crate::batch;
 use crate::engine::{Job, Prepared, Ready};
 use crate::inject::{Before, Injected};
+use crate::key;
 use crate::outgoing;
 use crate::request;
 use crate::respond::Refusal;
@@ -68,7 +69,11 @@ impl Job<'_> {
             (Some(_) | None, _) => outgoing::Form::Origin,
         };
         let edits = own.injected.as_ref().map(|injected| &injected.edits);
-        let head = outgoing::head(&self.head, target, framing, edits, form, &self.shared.pseudonym);
+        let also = outgoing::Also {
+            key: key::added(&prepared.operation),
+            pseudonym: &self.shared.pseudonym,
+        };
+        let head = outgoing::head(&self.head, target, framing, edits, form, &also);
         let (content, chunks, mut redactor) =
             own.injected.map(|i| (i.content, i.chunks, i.redactor)).unwrap_or_default();
         if let outgoing::Form::Absolute { authorization: Some(shown) } = form {

@@ -15,6 +15,7 @@ use crate::head;
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
 use crate::judge::Judged;
+use crate::key;
 use crate::passage::Passage;
 use crate::proxy::Shared;
 use crate::redact::Redactor;
@@ -32,7 +33,7 @@ use journal::contract::{
     Accepted, Budget, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
     Operation,
 };
-use journal::{Admission, Call, Delivery, Dispatched, Guard, Key};
+use journal::{Admission, Call, Choice, Delivery, Dispatched, Guard, Key};
 use policy::recipe::ChunkSigner;
 use policy::{HttpGrant, Snapshot};
 use std::sync::Arc;
@@ -124,7 +125,7 @@ impl Job<'_> {
             // A person may have taken their time to approve it.
             return self.refuse(Some(call), &Refusal::Unauthenticated).await;
         }
-        call.limit_key(&mut prepared.operation);
+        call.bind_key(&mut prepared.operation);
         self.note_encoding(&mut call, &prepared.grant);
         let mut ready = match self.connect(&mut call, &prepared).await {
             Ok(ready) => ready,
@@ -336,7 +337,8 @@ impl Job<'_> {
             Content::Unread(self.incoming.declared())
         };
         let partial = matches!(content, Content::Partial(..));
-        let fingerprint = fingerprint(&self.head, &target, replaced, &content);
+        let named = key::named(&self.head, grant.idempotency.as_ref());
+        let fingerprint = fingerprint(&self.head, &target, &[replaced, named], &content);
         if let Some(key) = &mut operation.idempotency {
             key.fingerprint = fingerprint;
         }
@@ -351,17 +353,28 @@ impl Job<'_> {
             self.head.method.as_str(),
             "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
         );
+        let idempotent = grant.idempotent.unwrap_or(by_method);
         let idempotency = grant.idempotency.as_ref().and_then(|rule| {
             let retention = u64::try_from(rule.retention.as_millis()).unwrap_or(u64::MAX);
+            let ours = rule.generate && !idempotent && !request::is_upgrade(&self.head);
+            let (key, added_as) = match key::sent(&self.head, &rule.header) {
+                Some(key) => (key.to_owned(), None),
+                None if ours => {
+                    let key = Idempotency::own_key(self.shared.journal.new_id());
+                    (key, Some(rule.header.clone()))
+                }
+                None => return None,
+            };
             Some(Idempotency {
-                key: self.head.fields.first(&rule.header).filter(|key| !key.is_empty())?.to_owned(),
+                key,
                 scope: rule.scope.clone(),
                 fingerprint: Fingerprint::of(b""),
                 expires_at_ms: now_ms().saturating_add(retention),
                 remote_contract: rule.contract,
+                added_as,
             })
         });
-        Operation { idempotent: grant.idempotent.unwrap_or(by_method), idempotency }
+        Operation { idempotent, idempotency }
     }
 
     /// Asks the caller for its content if it waits to be asked.
@@ -411,7 +424,13 @@ impl Job<'_> {
     pub(crate) fn admit(&self, prepared: &Prepared) -> Result<Admission, Refusal> {
         let guard = Guard {
             window: prepared.grant.repeat_window.filter(|_| !prepared.operation.idempotent),
-            key: prepared.operation.idempotency.as_ref().map(Key::from),
+            key: prepared.operation.idempotency.as_ref().map(|bound| Key {
+                choice: match bound.added_as {
+                    Some(_) => Choice::Fresh { by_fingerprint: !prepared.partial },
+                    None => Choice::Given,
+                },
+                ..Key::from(bound)
+            }),
             join: prepared.grant.approval.is_some(),
             others: Vec::new(),
             budget: prepared.budget,

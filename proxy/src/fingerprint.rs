@@ -50,8 +50,8 @@ const VOLATILE: &[&str] = &[
 const VOLATILE_PREFIXES: &[&str] =
     &["affiant-", "amz-sdk-", "x-b3-", "x-datadog-", "x-retry-", "x-stainless-"];
 
-fn is_meaningful(name: &str, replaced: Option<&str>) -> bool {
-    replaced != Some(name)
+fn is_meaningful(name: &str, replaced: &[Option<&str>]) -> bool {
+    !replaced.contains(&Some(name))
         && VOLATILE.binary_search(&name).is_err()
         && !VOLATILE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
@@ -71,11 +71,11 @@ pub(crate) enum Content<'a> {
 }
 
 /// Digests the request: method, target with query, the fields that mean something, and the content
-/// as far as it is covered. `replaced` is the field that injection sets.
+/// as far as it is covered. `replaced` are the fields that the broker sets.
 pub(crate) fn fingerprint(
     head: &Request,
     target: &Target,
-    replaced: Option<&str>,
+    replaced: &[Option<&str>],
     content: &Content<'_>,
 ) -> Fingerprint {
     let mut digest = Sha256::new();
@@ -200,7 +200,7 @@ mod tests {
         let text = format!("POST http://h/x?q=1 HTTP/1.1\r\n{fields}\r\n");
         let head = head::request(&Bytes::from(text)).expect("head");
         let target = Target::absolute(&head.target).expect("target");
-        fingerprint(&head, &target, None, &Content::Whole(&[Bytes::from(body)], &Fields::default()))
+        fingerprint(&head, &target, &[], &Content::Whole(&[Bytes::from(body)], &Fields::default()))
     }
 
     /// K-10, K-11: neither read sizes nor what comes after the first MiB change a fingerprint; a
@@ -210,7 +210,7 @@ mod tests {
         let head = Bytes::from_static(b"POST http://h/x HTTP/1.1\r\n\r\n");
         let head = head::request(&head).expect("head");
         let target = Target::absolute(&head.target).expect("target");
-        let of = |content: &Content<'_>| fingerprint(&head, &target, None, content);
+        let of = |content: &Content<'_>| fingerprint(&head, &target, &[], content);
         let text: Bytes = (0..1_500_000_u32).map(|n| u8::try_from(n % 251).unwrap_or(0)).collect();
         let pieces = |until: usize, size: usize| -> Vec<Bytes> {
             text[..until].chunks(size).map(Bytes::copy_from_slice).collect()

@@ -46,6 +46,7 @@ mod incoming;
 mod inject;
 mod job;
 mod judge;
+mod key;
 mod listener;
 mod outgoing;
 mod packed;

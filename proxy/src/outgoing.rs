@@ -72,6 +72,14 @@ pub(crate) enum Form<'a> {
     },
 }
 
+/// What the broker adds beside an injected credential.
+pub(crate) struct Also<'a> {
+    /// Field and value of an idempotency key of the broker's own.
+    pub(crate) key: Option<(&'a str, &'a str)>,
+    /// Its name in `Via`.
+    pub(crate) pseudonym: &'a str,
+}
+
 /// Builds the head: the caller's fields in their order and spelling, without those of the hop, with
 /// the injected field, and with `Via`.
 pub(crate) fn head(
@@ -80,7 +88,7 @@ pub(crate) fn head(
     framing: Framing,
     edits: Option<&Edits>,
     form: Form<'_>,
-    pseudonym: &str,
+    also: &Also<'_>,
 ) -> Zeroizing<Vec<u8>> {
     let fields = &request.fields;
     let host = host(request, target);
@@ -103,7 +111,8 @@ pub(crate) fn head(
     let line = request.method.len() + origin.len() + path_and_query.len() + shown.len();
     let spare = if framing == Framing::Empty { 0 } else { SPARE };
     // Large enough for everything: a buffer that grows leaves its old bytes behind.
-    let room = line + size + host.len() + pseudonym.len() + 256 + spare;
+    let key = also.key.map_or(0, |(name, value)| name.len() + value.len() + 4);
+    let room = line + size + key + host.len() + also.pseudonym.len() + 256 + spare;
     let mut out = Zeroizing::new(Vec::with_capacity(room));
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
     put(&[request.method.as_bytes(), b" ", origin.as_bytes(), path_and_query, b" HTTP/1.1\r\n"]);
@@ -112,6 +121,10 @@ pub(crate) fn head(
     let mut judge =
         Judge { fields, edits, chunked, upgrade, has_host: false, asks, asks_messages: asks };
     for (name, value) in kept {
+        if also.key.is_some_and(|(own, _)| name.eq_ignore_ascii_case(own.as_bytes())) {
+            // The caller's is empty, or stays on this hop.
+            continue;
+        }
         match judge.passing(name) {
             Passing::AsSent => put(&[name, b": ", value, b"\r\n"]),
             Passing::Host => put(&[name, b": ", host.as_bytes(), b"\r\n"]),
@@ -124,6 +137,9 @@ pub(crate) fn head(
     }
     for (name, value) in added {
         put(&[name, b": ", value, b"\r\n"]);
+    }
+    if let Some((name, value)) = also.key {
+        put(&[name.as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
     }
     if upgrade {
         put(&[b"Connection: Upgrade\r\nUpgrade: websocket\r\n"]);
@@ -139,7 +155,7 @@ pub(crate) fn head(
     if chunked {
         put(&[b"Transfer-Encoding: chunked\r\n"]);
     }
-    put(&[b"Via: 1.1 ", pseudonym.as_bytes(), b"\r\n\r\n"]);
+    put(&[b"Via: 1.1 ", also.pseudonym.as_bytes(), b"\r\n\r\n"]);
     out
 }
 
@@ -240,7 +256,8 @@ mod tests {
             set: vec![(name.to_owned(), Secret::from(value))],
             ..Edits::default()
         });
-        let out = super::head(&request, &target, framing, injected.as_ref(), Form::Origin, "p");
+        let also = Also { key: None, pseudonym: "p" };
+        let out = super::head(&request, &target, framing, injected.as_ref(), Form::Origin, &also);
         assert_eq!(String::from_utf8_lossy(&out), expected);
     }
 

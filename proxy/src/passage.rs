@@ -75,7 +75,7 @@ impl Job<'_> {
             path_and_query: String::new(),
         };
         let none = Fields::default();
-        let fingerprint = fingerprint(&self.head, &target, None, &Content::Whole(&[], &none));
+        let fingerprint = fingerprint(&self.head, &target, &[], &Content::Whole(&[], &none));
         self.known.fingerprint = Some(fingerprint);
         let id = self.known.caller_id.unwrap_or_else(|| self.shared.journal.new_id());
         let accepted = self.accepted(self.known.caller_id.is_some(), None);

@@ -98,7 +98,7 @@ async fn ask(
     // The answer comes without chunks, and is read as it is.
     head.version = head::Version::Http10;
     let target = Target::absolute(&head.target).map_err(|_| Error::Malformed)?;
-    let fingerprint = fingerprint(&head, &target, None, &Content::Whole(&[], &Fields::default()));
+    let fingerprint = fingerprint(&head, &target, &[], &Content::Whole(&[], &Fields::default()));
     let mut out = Outbound::kept(ANSWER_BYTES);
     let mut job = Job {
         shared,

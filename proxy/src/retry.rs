@@ -147,7 +147,7 @@ impl Job<'_> {
         if first.accepted().fingerprint != Some(prepared.fingerprint) {
             return Err(Refusal::Mismatch.into());
         }
-        // K-5: a retry neither extends nor resets the expiry of its key.
+        // K-2, K-5: a retry carries the key on record, and neither extends nor resets its expiry.
         prepared.operation.idempotency = first.operation().idempotency;
         let guard = Guard {
             key: prepared.operation.idempotency.as_ref().map(Key::from),

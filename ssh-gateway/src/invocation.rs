@@ -277,6 +277,7 @@ fn operation(job: &Job, grant: &SshGrant) -> Operation {
             fingerprint: job.request.fingerprint(&job.destination),
             expires_at_ms: now_ms().saturating_add(retention),
             remote_contract: rule.contract,
+            added_as: None,
         })
     });
     Operation { idempotent: grant.is_idempotent(), idempotency }

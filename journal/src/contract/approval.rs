@@ -99,11 +99,15 @@ impl Approval {
 /// How long an idempotency key holds depends on the time, and is not compared.
 #[must_use]
 pub fn is_bound_alike(asked: &Preflight, now: &Preflight) -> bool {
+    let same_key = match (&asked.idempotency, &now.idempotency) {
+        (Some(asked), Some(now)) => asked.is_same_key(now),
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    };
     asked.policy_version == now.policy_version
         && asked.route == now.route
         && asked.credential == now.credential
-        && asked.idempotency.as_ref().map(|key| (&key.key, &key.scope))
-            == now.idempotency.as_ref().map(|key| (&key.key, &key.scope))
+        && same_key
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! What an answer shows of how the broker knows (contract E-2).
 
 use super::{
-    Completion, Digest, Fingerprint, PeerIdentity, Sequence, SetupAttempt, Source, SshEnd,
-    wire::wire_enum,
+    Completion, Digest, Fingerprint, InvocationId, PeerIdentity, Sequence, SetupAttempt, Source,
+    SshEnd, wire::wire_enum,
 };
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ wire_enum! {
 /// The four facts stored before dispatch (contract K-2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idempotency {
-    /// The key that the caller sent.
+    /// The key that goes out with the request.
     pub key: String,
     /// The remote scope.
     pub scope: String,
@@ -29,6 +29,37 @@ pub struct Idempotency {
     pub expires_at_ms: u64,
     /// What policy says of the remote.
     pub remote_contract: RemoteContract,
+    /// The header field that the broker adds it in, where it is a key of the broker's own.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub added_as: Option<String>,
+}
+
+/// What keys of the broker's own begin with; a ULID follows.
+const OWN_KEY: &str = "req_";
+
+impl Idempotency {
+    /// A key of the broker's own, named by an id that stands for nothing else.
+    #[must_use]
+    pub fn own_key(id: InvocationId) -> String {
+        let text = id.to_string();
+        format!("{OWN_KEY}{}", text.rsplit('_').next().unwrap_or_default())
+    }
+
+    /// Whether a text has the form of a key of the broker's own.
+    #[must_use]
+    pub fn is_own_key(text: &str) -> bool {
+        text.strip_prefix(OWN_KEY)
+            .is_some_and(|ulid| format!("act_{ulid}").parse::<InvocationId>().is_ok())
+    }
+
+    /// Whether the same key goes out in the same place, whatever else is said of it now. The key of
+    /// the broker's own is chosen once, and every later attempt takes it from the record.
+    #[must_use]
+    pub fn is_same_key(&self, other: &Self) -> bool {
+        self.scope == other.scope
+            && self.added_as == other.added_as
+            && (self.added_as.is_some() || self.key == other.key)
+    }
 }
 
 /// The evidence of one invocation. Never holds secrets, whole authorization headers or unfiltered

@@ -89,6 +89,7 @@ mod tests {
                 fingerprint: Digest::of(b""),
                 expires_at_ms: 1000,
                 remote_contract: contract,
+                added_as: None,
             }),
         }
     }

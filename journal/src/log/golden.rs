@@ -61,6 +61,7 @@ fn bodies() -> Vec<Body> {
                 fingerprint: Digest::of(b"request"),
                 expires_at_ms: 1_764_563_160_000,
                 remote_contract: RemoteContract::Verified,
+                added_as: None,
             }),
             keep: KeepResult::Full,
             keep_seconds: 604_800,

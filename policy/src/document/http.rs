@@ -39,7 +39,7 @@ pub(super) const KNOWN: &[&str] = &[
 
 pub(super) const MATCH: &[&str] =
     &["scheme", "host", "port", "methods", "path", "headers", "query", "body"];
-pub(super) const IDEMPOTENCY: &[&str] = &["header", "scope", "retention", "contract"];
+pub(super) const IDEMPOTENCY: &[&str] = &["header", "scope", "retention", "contract", "generate"];
 
 /// What a remote that publishes no retention is trusted to keep a key (contract K-5).
 const RETENTION: Duration = Duration::from_secs(3600);
@@ -82,6 +82,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         warn_of_other_hosts(fields, &hosts, shared.presets.get(&credential.id));
     }
     warn_of_private_host(&target, &hosts, private_addresses);
+    check_generated(fields, idempotency.as_ref(), credential.as_ref());
     let contract = preset.map(|preset| {
         let overridden = idempotent.is_some() || fields.has("idempotency");
         Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
@@ -403,6 +404,25 @@ fn read_path(target: &Fields<'_, '_>, preset: Option<&Preset>) -> Option<path::P
     }
 }
 
+/// Fields that frame, route or authenticate a message, and those of one hop.
+const NOT_OURS: &[&str] = &[
+    "authorization",
+    "connection",
+    "content-length",
+    "content-type",
+    "cookie",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+];
+
 fn read_idempotency(fields: &Fields<'_, '_>, route: Option<&str>) -> Option<IdempotencyRule> {
     let table = fields.table("idempotency", IDEMPOTENCY)?;
     let header = table.required("header", "\"Idempotency-Key\"")?.value.to_ascii_lowercase();
@@ -411,7 +431,26 @@ fn read_idempotency(fields: &Fields<'_, '_>, route: Option<&str>) -> Option<Idem
         return None;
     }
     let Promise { scope, retention, contract } = read_promise(&table, route);
-    Some(IdempotencyRule { header, scope, retention, contract })
+    let generate = table.truth("generate").unwrap_or(false);
+    if generate && NOT_OURS.contains(&header.as_str()) {
+        table.wrong("header", "can't carry a key of the broker's: it means something else", None);
+    }
+    Some(IdempotencyRule { header, scope, retention, contract, generate })
+}
+
+/// One field can't carry both a key of ours and the credential.
+fn check_generated(
+    fields: &Fields<'_, '_>,
+    rule: Option<&IdempotencyRule>,
+    credential: Option<&Credential>,
+) {
+    let injected = credential.and_then(|credential| credential.inject.header_name());
+    let clashes = rule.zip(injected).is_some_and(|(rule, injected)| {
+        rule.generate && rule.header.eq_ignore_ascii_case(injected)
+    });
+    if clashes {
+        fields.wrong("idempotency", "names the header that the credential goes into", None);
+    }
 }
 
 /// What a remote promises of a key (contract K-1).

@@ -56,6 +56,7 @@ impl Contract {
                     scope: self.scope.clone(),
                     retention: key.retention(),
                     contract: key.contract,
+                    generate: false,
                 });
             }
         }

@@ -170,8 +170,12 @@ fn http_terms(grant: &HttpGrant, method: &str) -> Vec<String> {
                 RemoteContract::Unverified => "a repeat is not promised to be safe",
             };
             let kept = seconds(rule.retention);
+            let ours = match (rule.generate, grant.is_idempotent(method)) {
+                (true, false) => ", a key of ours where there is none",
+                (true, true) | (false, _) => "",
+            };
             format!(
-                "key in header {}, scope {:?}, kept {kept}; {contract}",
+                "key in header {}{ours}, scope {:?}, kept {kept}; {contract}",
                 rule.header, rule.scope
             )
         }

@@ -31,11 +31,9 @@ impl<'a> Rule<'a> {
         name: &str,
         patterns: impl Iterator<Item = &'p str> + Clone,
     ) {
-        let ends: [(bool, fn(&str) -> Vec<u8>); 2] = [(false, beginning), (true, end)];
-        for (back, mark) in ends {
-            let marks = patterns.clone().map(mark).collect();
-            self.marks.insert((kind, name.to_owned(), back), marks);
-        }
+        let beginnings = patterns.clone().map(beginning).collect();
+        self.marks.insert((kind, name.to_owned(), false), beginnings);
+        self.marks.insert((kind, name.to_owned(), true), patterns.map(end).collect());
     }
 }
 
