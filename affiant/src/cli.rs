@@ -263,22 +263,31 @@ pub(crate) enum Policy {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Secret {
     /// Set a secret; the value comes from stdin or a prompt, never from the arguments
-    Set {
-        /// Its name
-        name: String,
-    },
+    Set(SecretValue),
     /// Set a new version of a secret that exists
-    Rotate {
-        /// Its name
-        name: String,
-    },
+    Rotate(SecretValue),
     /// List names and versions
     List,
+    /// List the versions of a secret: when and by whom they were set, and their tags
+    Versions {
+        /// Its name
+        name: String,
+    },
     /// Remove a secret
     Rm {
         /// Its name
         name: String,
     },
+}
+
+/// A secret that gets a new version.
+#[derive(Debug, Args)]
+pub(crate) struct SecretValue {
+    /// Its name
+    pub(crate) name: String,
+    /// A word on the new version that is no secret: a ticket, a key's id. May be given more than once
+    #[arg(long, value_name = "TAG")]
+    pub(crate) tag: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -346,6 +355,14 @@ pub(crate) enum Agent {
 pub(crate) enum Approval {
     /// What waits, with the request that would be sent
     List,
+    /// All of one request that waits, also where the list shows its beginning only
+    Show {
+        /// Its invocation id
+        id: String,
+        /// Write the request here instead of stdout
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
     /// Let a call be sent, once
     Approve {
         /// Its invocation id

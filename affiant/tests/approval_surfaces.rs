@@ -320,3 +320,53 @@ fn the_console_acts_for_its_token_only() {
     assert_eq!((approved.status, &approved.json()["decided_by"]), (200, &"alice".into()));
     assert_eq!(bench.waiting()[0]["state"], "approved");
 }
+
+/// V-6: all of what is approved can be read, without its secrets; what is drawn is what is there.
+#[test]
+fn v_6_all_of_a_long_request_can_be_read() {
+    let bench = Bench::new("");
+    let (long, turned) = ("x".repeat(6000), '\u{202e}');
+    let content = format!(
+        r#"{{"note":"{long}","to":"mallory {turned}ecila","amount":1000000,"pin":"pn-8812"}}"#
+    );
+    let id = bench.ask(&["-H", "Content-Type: application/json", "-d", &content], "/charge");
+    let held = bench.waiting().remove(0);
+    assert_eq!(
+        (&held["request"]["is_whole"], &held["request"]["hidden"]),
+        (&false.into(), &1.into())
+    );
+    let listed = bench.home.ok(&["approval", "list"]);
+    assert!(listed.contains(&format!("affiant approval show {id}")), "{listed}");
+    assert!(
+        listed.contains("User-Agent: curl/7") && listed.contains("(may differ when it is sent)")
+    );
+    let whole = bench.home.ok(&["approval", "show", &id]);
+    let end = r#"","to":"mallory \u{202e}ecila","amount":1000000,"pin":"(hidden: 7 bytes, hmac "#;
+    assert!(whole.contains(end), "{}", &whole[whole.len() - 400..]);
+    let file = bench.home.path().join("request.txt");
+    bench.home.ok(&["approval", "show", &id, "-o", file.to_str().unwrap()]);
+    let written = std::fs::read_to_string(&file).unwrap();
+    let start = format!("POST {} HTTP/1.1\n", bench.origin.url("/charge"));
+    assert!(written.starts_with(&start) && written.contains("\n\n{\"note\":\"xxx"), "{written}");
+    for shown in [&whole, &written, &held.to_string()] {
+        assert!(!shown.contains("pn-8812"));
+    }
+    let refused =
+        bench.server.curl(&[&format!("http://affiant.internal/v1/approvals/{id}/request")]);
+    assert_eq!((refused.status, &refused.json()["code"]), (403, &"OPERATORS_ONLY".into()));
+    bench.home.ok(&["approval", "approve", &id]);
+    let named = format!("Affiant-Invocation: {id}");
+    let url = bench.origin.url("/charge");
+    let json = "Content-Type: application/json";
+    let done = bench.server.curl(&["-H", &named, "-H", json, "-d", &content, &url]);
+    assert_eq!((done.status, done.outcome()), (201, "committed"));
+    assert_eq!(bench.origin.origin.seen()[0].body, content.as_bytes());
+    // Content that is no text is told by its digest, and is whole.
+    let file = bench.home.path().join("packed");
+    std::fs::write(&file, [0x1f, 0x8b, 0xff, 0xfe]).unwrap();
+    bench.ask(&["--data-binary", &format!("@{}", file.display())], "/charge");
+    let held = bench.waiting().remove(0);
+    assert_eq!(held["request"]["content"]["is_text"], false);
+    assert!(held["request"]["content"]["digest"].as_str().unwrap().starts_with("sha256:"));
+    assert!(bench.home.ok(&["approval", "list"]).contains("no text"));
+}

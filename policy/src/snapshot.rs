@@ -10,6 +10,7 @@ use crate::condition::Doubt;
 use crate::document::approvals::Approvals;
 use crate::document::reader::{Place, Reader};
 use crate::document::{self, Defaults, Egress, HttpRoute, SshRoute, Trust, budget};
+use crate::parent::ParentRule;
 use crate::{
     Body, Credential, Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, Scheme,
     SshAction, SshGrant, host,
@@ -32,6 +33,7 @@ pub struct Snapshot {
     approvals: Approvals,
     budgets: Vec<budget::Named>,
     credentials: Vec<Credential>,
+    parents: Vec<ParentRule>,
     warnings: Vec<Diagnostic>,
 }
 
@@ -82,8 +84,21 @@ impl Snapshot {
             reader.error_at(second.1, message, Some(hint.to_owned()));
         }
         let warnings = reader.finish()?;
-        let document::Document { defaults, trust, approvals, budgets, credentials, .. } = document;
-        Ok(Self { version, defaults, http, ssh, trust, approvals, budgets, credentials, warnings })
+        let document::Document {
+            defaults, trust, approvals, budgets, credentials, parents, ..
+        } = document;
+        Ok(Self {
+            version,
+            defaults,
+            http,
+            ssh,
+            trust,
+            approvals,
+            budgets,
+            credentials,
+            parents,
+            warnings,
+        })
     }
 
     /// The version in the store; 0 when the text was only checked, or no policy was applied yet
@@ -298,6 +313,10 @@ impl Snapshot {
 
     pub(crate) const fn defaults(&self) -> &Defaults {
         &self.defaults
+    }
+
+    pub(crate) fn parents(&self) -> &[ParentRule] {
+        &self.parents
     }
 
     pub(crate) fn http_routes(&self) -> &[HttpRoute] {

@@ -8,7 +8,9 @@
 
 use crate::answer::Finished;
 use crate::engine::{Job, Prepared};
+use crate::fingerprint::is_meaningful;
 use crate::respond::{Account, Refusal};
+use crate::stored::stored_head;
 use journal::contract::{Digest, InvocationId, Preflight};
 use journal::{Call, Invocation, Question, Resumed};
 use policy::{Approval, Screened};
@@ -45,7 +47,8 @@ impl Job<'_> {
         if self.shared.journal.holds_enough(self.known.agent.as_deref()) {
             return Err(self.refuse(Some(call), &Refusal::HoldsEnough).await);
         }
-        let shown = self.shown(prepared).to_string();
+        let (shown, is_whole) = self.shown(prepared);
+        let shown = shown.to_string();
         let question = Question {
             fingerprint: prepared.fingerprint,
             lasts: approval.expire,
@@ -53,6 +56,14 @@ impl Job<'_> {
         };
         if let Err(error) = call.preflight(self.bound(prepared)) {
             return Err(self.refuse(Some(call), &Refusal::Journal(error)).await);
+        }
+        // V-6: what is approved can be read to its end.
+        if !is_whole {
+            let head = stored_head(&self.head, &prepared.target);
+            let content: Vec<&[u8]> = prepared.ahead.iter().map(|piece| &piece[..]).collect();
+            if let Err(error) = call.store_request(&head, &content, 1) {
+                return Err(self.refuse(Some(call), &Refusal::Journal(error)).await);
+            }
         }
         match call.hold(question).await {
             Ok(_) => self.wait(id, prepared, wait, true).await,
@@ -145,17 +156,19 @@ impl Job<'_> {
     }
 
     /// The request as a person is shown it: all that its fingerprint covers, cut where it is long,
-    /// without the secrets that the agent put in. The injected credential is not part of it.
-    fn shown(&self, prepared: &Prepared) -> serde_json::Value {
+    /// without the secrets that the agent put in, and whether it is all there. The injected credential
+    /// is not part of it.
+    fn shown(&self, prepared: &Prepared) -> (serde_json::Value, bool) {
         let credential = prepared.grant.credential.as_ref();
         let sent = || {
             let all = &self.head.fields;
             all.iter().filter(move |(name, _)| !crate::outgoing::stays(name, all))
         };
         let screen = self.shared.policy.screen();
-        let mut hidden = 0;
+        let (mut hidden, mut all) = (0, true);
         let mut clean = |screened: Screened, at_most: usize| {
             hidden += screened.hidden;
+            all &= screened.text.len() <= at_most;
             cut(screened.text.as_bytes(), at_most)
         };
         let mut fields = Vec::new();
@@ -169,22 +182,34 @@ impl Job<'_> {
         let content = Zeroizing::new(prepared.ahead.concat());
         let text = std::str::from_utf8(&content).ok().map(|text| screen.content(text));
         // The digest of content that can be guessed but for a secret would give the secret away.
-        let is_whole = text.as_ref().is_none_or(|text| text.hidden == 0);
+        let digest =
+            text.as_ref().is_none_or(|text| text.hidden == 0).then(|| Digest::of(&content));
+        let is_text = text.is_some();
         let text = text.map(|text| clean(text, SHOWN_CONTENT));
-        json!({
+        let more = sent().count().saturating_sub(SHOWN_FIELDS);
+        // Content that is no text is told by its digest alone.
+        let all = all && more == 0;
+        let replaced = credential.and_then(|credential| credential.inject.header_name());
+        let names = sent().map(|(name, _)| String::from_utf8_lossy(name).to_ascii_lowercase());
+        let uncovered: Vec<_> = names.filter(|name| !is_meaningful(name, &[replaced])).collect();
+        let shown = json!({
             "method": self.head.method,
             "target": target,
             "headers": fields,
-            "headers_not_shown": sent().count().saturating_sub(SHOWN_FIELDS),
+            "headers_not_shown": more,
+            "headers_not_covered": uncovered,
             "content": {
                 "length_bytes": content.len(),
-                "digest": is_whole.then(|| Digest::of(&content)),
+                "digest": digest,
+                "is_text": is_text,
                 "text": text,
                 "is_cut": content.len() > SHOWN_CONTENT,
             },
             "hidden": hidden,
+            "is_whole": all,
             "inject": credential.map(|credential| credential.inject.mode()),
-        })
+        });
+        (shown, all)
     }
 }
 

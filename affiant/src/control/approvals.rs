@@ -7,9 +7,10 @@ use axum::body::Bytes;
 use axum::extract::{Path, State as Extract};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
+use http::header;
 use journal::contract::{InvocationId, Ruling};
 use journal::{DecideError, Invocation};
-use policy::{Obstacle, Policy};
+use policy::{Obstacle, Policy, Screen};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -84,6 +85,54 @@ pub(super) async fn list(
             .collect(),
     };
     Json(json!({ "approvals": approvals })).into_response()
+}
+
+/// `GET /v1/approvals/{id}/request`: all of a request that is too long for the list, without secrets.
+pub(super) async fn request(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    operators_only(&caller)?;
+    let none = || Problem::new(ProblemCode::NoSuchApproval, DecideError::NotHeld.to_string());
+    let id: InvocationId = id.parse().map_err(|_| none())?;
+    state.journal.held().into_iter().find(|held| held.id() == id).ok_or_else(none)?;
+    let stored =
+        journal::action::stored(&state.journal, id).await.map_err(|error| match error {
+            journal::result::Error::NotKept => {
+                Problem::new(ProblemCode::NoResult, "all of this request is in the list")
+            }
+            journal::result::Error::Locked => {
+                Problem::new(ProblemCode::VaultLocked, error.to_string())
+            }
+            other => Problem::new(ProblemCode::Internal, other.to_string()),
+        })?;
+    let text = whole(&state.policy.screen(), &stored.head, &stored.content);
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
+}
+
+/// A request as text: its line, its fields, and its content.
+fn whole(screen: &Screen, head: &[u8], content: &[u8]) -> String {
+    let mut text = String::new();
+    for (n, line) in head.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let colon = line.iter().position(|byte| *byte == b':').filter(|_| n > 0);
+        match colon.and_then(|colon| line.split_at_checked(colon)) {
+            Some((name, value)) => {
+                let value = value.get(1..).unwrap_or_default().trim_ascii();
+                let shown = screen.header(name, value).text;
+                text.push_str(&format!("{}: {shown}\n", String::from_utf8_lossy(name)));
+            }
+            None if line.is_empty() => {}
+            None => text.push_str(&format!("{}\n", screen.target(line).text)),
+        }
+    }
+    text.push('\n');
+    match std::str::from_utf8(content) {
+        Ok(content) => text.push_str(&screen.content(content).text),
+        Err(_) => text.push_str(&format!("({} bytes that are no text)", content.len())),
+    }
+    text
 }
 
 /// What may stand in the body of a decision.

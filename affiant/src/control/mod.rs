@@ -72,6 +72,7 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/waiting", get(engine::waiting))
         .route("/v1/invocations/{id}/ack", post(invocations::ack))
         .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{id}/request", get(approvals::request))
         .route("/v1/approvals/{id}/approve", post(approvals::approve))
         .route("/v1/approvals/{id}/deny", post(approvals::deny))
         .route("/v1/health", get(operator::health))
