@@ -8,11 +8,16 @@
     reason = "a test fails by a panic"
 )]
 
+#[path = "support/service.rs"]
+mod service;
+mod support;
+
 use conformance::fields::{self, ERROR_TYPES};
 use journal::contract::{Code, InvocationId, Outcome, Phase, Retry, Verdict};
 use proxy::render::{Status, affiant_outcome, proxy_status};
 use serde_json::Value;
 use std::path::Path;
+use support::{Home, SECRET};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
@@ -73,6 +78,27 @@ fn e_4_no_text_breaks_proxy_status() {
             assert_eq!(hops[0].name, "affiant");
             assert_eq!(hops[0].error.as_deref(), Some(error));
         }
+    }
+}
+
+/// C-8: of the registered types those are taken for proof that nothing was forwarded which prove it, and no
+/// others; what is not registered proves nothing.
+#[test]
+fn c_8_what_the_error_types_of_a_hop_prove() {
+    let home = Home::new();
+    let hop = service::Service::start(|asked| {
+        let error = asked.target.rsplit('/').next().unwrap_or_default();
+        let said = format!("Proxy-Status: far;error={error}\r\n");
+        service::Done::nothing_but(502, &said, "")
+    });
+    home.secret("pay-token", SECRET);
+    home.policy(&hop.policy(""));
+    let server = home.serve();
+    for (error, proves) in ERROR_TYPES.into_iter().chain([("of_tomorrow", false)]) {
+        let answer = server.curl(&["-X", "POST", &hop.url(&format!("/{error}"))]);
+        let said = fields::outcome(answer.field("affiant-outcome").unwrap()).unwrap();
+        let expected = if proves { Outcome::Rejected } else { Outcome::Unknown };
+        assert_eq!((said.outcome, answer.status), (expected, 502), "{error}");
     }
 }
 

@@ -141,7 +141,8 @@ fn c_1_without_descriptors_nothing_is_dialled() {
     let home = Home::new();
     let origin = service::Service::start(|_| service::Done::and_answers(200, "", "ok"));
     home.secret("pay-token", SECRET);
-    home.policy(&origin.policy(""));
+    let named = "[[route]]\nname = \"named\"\nagents = [\"coder\"]\nmatch = { scheme = \"http\", host = \"name.test\" }\n";
+    home.policy(&format!("{}{named}", origin.policy("")));
     let server = home.serve();
     let authority = origin.address().to_string();
     let mut number = 0;
@@ -164,13 +165,20 @@ fn c_1_without_descriptors_nothing_is_dialled() {
     let before = rustix::process::getrlimit(resource);
     let limit = |new| rustix::process::prlimit(Some(pid), resource, new).unwrap();
     limit(rustix::process::Rlimit { current: Some(3), maximum: before.maximum });
-    let response = ask(&mut kept, &authority);
-    assert_eq!(response.status, 500, "{response:?}");
-    let error = &response.json()["error"];
-    let facts = ["code", "phase", "outcome", "retry"].map(|name| error[name].as_str().unwrap());
-    assert_eq!(facts, ["INTERNAL_ERROR", "connection_setup", "not_attempted", "backoff"]);
-    let said = response.field("proxy-status").unwrap();
-    assert!(said.contains("error=proxy_internal_error"), "{said}");
+    // Neither the name of a destination can be looked up, nor a destination be connected to.
+    for (authority, stage) in [("name.test", "resolve"), (authority.as_str(), "tcp_connect")] {
+        let response = ask(&mut kept, authority);
+        assert_eq!(response.status, 503, "{response:?}");
+        let told = response.json();
+        let error = &told["error"];
+        let facts = ["code", "phase", "outcome", "retry"].map(|name| error[name].as_str().unwrap());
+        assert_eq!(facts, ["RESOURCES_EXHAUSTED", "connection_setup", "not_attempted", "backoff"]);
+        let attempt = &told["evidence"]["attempts"][0];
+        assert_eq!(attempt["stage"], stage, "{told}");
+        assert_eq!(attempt["code"], "EMFILE", "{told}");
+        let said = response.field("proxy-status").unwrap();
+        assert!(said.contains("error=proxy_internal_error"), "{said}");
+    }
     assert_eq!(origin.effects(), 0);
     // The system takes the connection; the server can't yet.
     let mut waiting = TcpStream::connect(server.http).unwrap();

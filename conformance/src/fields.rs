@@ -121,5 +121,31 @@ pub const ERROR_TYPES: [(&str, bool); 32] = [
     ("proxy_internal_response", false),
     ("proxy_internal_error", false),
     ("proxy_configuration_error", false),
-    ("proxy_loop_detected", false),
+    ("proxy_loop_detected", true),
 ];
+
+/// The error types that say what a code of the contract says, of what the matrix can bring about.
+#[must_use]
+pub fn error_types(code: &str) -> &'static [&'static str] {
+    match code {
+        "CONNECTION_REFUSED" => &["connection_refused"],
+        "CONNECTION_TIMEOUT" => &["connection_timeout"],
+        "TLS_PROTOCOL_ERROR" => &["tls_protocol_error"],
+        "TLS_CERTIFICATE_ERROR" => &["tls_certificate_error"],
+        "TLS_ALERT_RECEIVED" => &["tls_alert_received"],
+        "UNSUPPORTED_ACTION" => &["http_upgrade_failed", "http_request_denied"],
+        // The connection, or the stream, ended before an answer began.
+        "CONNECTION_TERMINATED" | "REMOTE_NOT_PROCESSED" => &["connection_terminated"],
+        "REMOTE_OUTCOME_UNKNOWN" => &["connection_terminated", "tls_alert_received"],
+        "RESPONSE_TIMEOUT" => &["http_response_timeout", "connection_write_timeout"],
+        "READ_TIMEOUT" => &["connection_read_timeout"],
+        "REMOTE_RESULT_INCOMPLETE" => &["http_response_incomplete"],
+        "REMOTE_PROTOCOL_ERROR" => &[
+            "http_protocol_error",
+            "http_response_header_section_size",
+            "http_response_trailer_section_size",
+            "http_response_transfer_coding",
+        ],
+        _ => &[],
+    }
+}

@@ -137,7 +137,7 @@ impl Job<'_> {
         envelope.error.verdict = standing.verdict;
         envelope.error.not_before_ms = standing.not_before_ms;
         envelope.error.message = format!("{} Retries did not decide it.", envelope.error.message);
-        let account = Account::of(envelope.error.verdict.code());
+        let account = Account::of(envelope.error.verdict);
         Some(self.problem(&envelope, account, false, false).await)
     }
 }

@@ -20,6 +20,8 @@ use tokio::time::timeout;
 /// Content that is read for the sake of the connection after a refusal, at most.
 const DRAIN_BYTES: u64 = 64 * 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(2);
+/// A stored result leaves in pieces of that length.
+const STORED_PIECE: usize = 256 * 1024;
 /// How long a repeat by id waits for the call that is under way.
 const WAIT_IN_FLIGHT: Duration = Duration::from_secs(10);
 
@@ -230,7 +232,7 @@ impl Job<'_> {
     pub(crate) async fn withheld(&mut self, mut call: Call) -> Finished {
         call.delivery_failed(0);
         let envelope = call.invocation().envelope();
-        let account = Account::of(envelope.error.verdict.code());
+        let account = Account::of(envelope.error.verdict);
         self.problem(&envelope, account, false, false).await
     }
 
@@ -412,7 +414,7 @@ impl Job<'_> {
             }
             Err(result::Error::Locked) => self.refuse(None, &Refusal::VaultLocked).await,
             Err(_) => {
-                let account = Account::of(earlier.verdict().code());
+                let account = Account::of(earlier.verdict());
                 self.problem(&earlier.envelope(), account, false, true).await
             }
         }
@@ -458,7 +460,7 @@ impl Job<'_> {
                 self.send_stored([id, id], verdict, &head, &content, false).await
             }
             Err(_) => {
-                let account = Account::of(invocation.verdict().code());
+                let account = Account::of(invocation.verdict());
                 self.problem(&invocation.envelope(), account, false, false).await
             }
         }
@@ -476,7 +478,7 @@ impl Job<'_> {
     ) -> Finished {
         let [asked, _] = ids;
         let keep = self.keep_alive && self.drain().await;
-        let bodiless = self.head.method == "HEAD" || matches!(head.status, 204 | 304);
+        let bodiless = head::is_bodiless(&self.head.method, head.status);
         let delivery =
             if bodiless { Delivery::AsDeclared } else { Delivery::Length(content.len() as u64) };
         let ours = Ours {
@@ -488,10 +490,15 @@ impl Job<'_> {
             pseudonym: &self.shared.pseudonym,
         };
         let mut bytes = deliver::head(head, self.head.version, delivery, &ours);
-        if !bodiless {
-            bytes.extend_from_slice(content);
+        let content = if bodiless { &[][..] } else { content };
+        let (first, rest) = content.split_at(content.len().min(STORED_PIECE));
+        bytes.extend_from_slice(first);
+        let mut sent = self.out.send(&bytes).await.is_ok();
+        // In pieces: each has its own time, so that a slow caller is not one that takes nothing.
+        let mut pieces = rest.chunks(STORED_PIECE);
+        while sent && let Some(piece) = pieces.next() {
+            sent = self.out.send(piece).await.is_ok();
         }
-        let sent = self.out.send(&bytes).await.is_ok();
         let record = Record::Earlier(ids, self.shared.journal.clone());
         let pending = sent.then(|| Pending { record, sent: self.out.sent });
         Finished { keep: keep && sent, pending }

@@ -171,7 +171,9 @@ impl Job<'_> {
         call.note("parent", &detail);
         let trust = snapshot.trust_for(&parent.host);
         let scheme = parent.scheme;
-        Ok(Some(Parent { scheme, authority, trust, authorization, credential: as_whom }))
+        let pseudonym = self.shared.pseudonym.clone();
+        let credential = as_whom;
+        Ok(Some(Parent { scheme, authority, trust, authorization, credential, pseudonym }))
     }
 
     /// A connection for the call. One that carries many carries a WebSocket only where the origin

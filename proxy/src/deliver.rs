@@ -333,12 +333,14 @@ fn status_lines(out: &mut Vec<u8>, ours: &Ours<'_>) {
     line(out, b"Affiant-Outcome", outcome.as_bytes());
 }
 
-/// An interim response for the caller.
+/// An interim response for the caller. It has no content to declare (RFC 9110 section 8.6).
 pub(crate) fn interim(response: &Response) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     start(&mut out, response.status, &response.reason);
     let fields = &response.fields;
-    for (name, value) in fields.iter().filter(|(name, _)| !stays(name, fields)) {
+    let passes =
+        |name: &[u8]| !stays(name, fields) && !name.eq_ignore_ascii_case(b"content-length");
+    for (name, value) in fields.iter().filter(|(name, _)| passes(name)) {
         line(&mut out, name, value);
     }
     out.extend_from_slice(b"\r\n");

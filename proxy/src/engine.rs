@@ -23,7 +23,7 @@ use crate::relay::upload::{self, upload};
 use crate::relay::{self, Parts, Relay};
 use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
-use crate::target::Target;
+use crate::target::{Scheme, Target};
 use crate::upstream::exchange::{self, Idle};
 use crate::upstream::pool;
 use crate::upstream::versions::Word;
@@ -209,7 +209,7 @@ impl Job<'_> {
                 keep_alive: self.keep_alive && asked.is_ok(),
                 opening: opening.as_ref(),
                 next_hop: &next_hop,
-                through_parent: ready.key.parent.is_some(),
+                through_parent: ready.key.parent.is_some() && ready.key.scheme == Scheme::Http,
                 pseudonym: &self.shared.pseudonym,
                 hold_bytes: self.shared.options.hold_bytes,
                 hold_refusal: self.again.is_some(),
@@ -276,6 +276,8 @@ impl Job<'_> {
         self.known.target =
             self.tunnel.map(|tunnel| format!("{}://{}", tunnel.scheme, tunnel.authority));
         self.known.caller_id = request::invocation_id(&self.head)?;
+        // A request of our own carries no identity.
+        request::refuse_loop(&self.head, &self.shared.pseudonym)?;
         let agent = self.identity().ok_or(Refusal::Unauthenticated)?.agent;
         self.prepare_for(agent).await
     }
@@ -297,7 +299,7 @@ impl Job<'_> {
         self.known.agent = Some(agent.clone());
         let target = request::target(&self.head, self.tunnel)?;
         self.known.target = Some(target.recorded());
-        request::check(&self.head, &shared.pseudonym)?;
+        request::check(&self.head)?;
         crate::outgoing::drop_nominated(&mut self.head.fields);
         let snapshot = shared.policy.snapshot();
         let Judged { grant, ahead: read } = self.judge(&snapshot, &agent, &target).await?;
@@ -377,9 +379,9 @@ impl Job<'_> {
         Operation { idempotent, idempotency }
     }
 
-    /// Asks the caller for its content if it waits to be asked.
+    /// Asks the caller for its content if it waits to be asked, and was not asked before.
     pub(crate) async fn ask_for_content(&mut self) -> Result<(), Refusal> {
-        if request::expects_continue(&self.head) && !self.incoming.is_ended() {
+        if request::expects_continue(&self.head) && self.incoming.ask() {
             let asked = self.out.send(b"HTTP/1.1 100 Continue\r\n\r\n").await;
             asked.map_err(|_| Refusal::Content(crate::incoming::Error::Gone))?;
         }

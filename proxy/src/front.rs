@@ -175,7 +175,7 @@ impl Connection {
     async fn next_head(&mut self, inbound: &mut Inbound) -> Next {
         let head_timeout = self.shared.options.head_timeout;
         let mut deadline = Instant::now() + self.shared.options.keep_alive;
-        let mut searched = 0;
+        let (mut searched, mut begun) = (0, false);
         let mut pause = Duration::from_millis(1);
         if *self.shutdown.borrow() && inbound.buffer.is_empty() {
             return Next::Closed(true);
@@ -186,7 +186,11 @@ impl Connection {
             while searched == 0 && inbound.buffer.starts_with(b"\r\n") {
                 drop(inbound.buffer.split_to(2));
             }
+            // Empty lines before a request are no beginning of one, and buy no time.
             let partial = matches!(inbound.buffer.as_ref(), [] | [b'\r']);
+            if !partial && !std::mem::replace(&mut begun, true) {
+                deadline = Instant::now() + head_timeout;
+            }
             match head::find_end(&inbound.buffer, &mut searched) {
                 Some(Ok(end)) => {
                     let bytes = inbound.buffer.split_to(end).freeze();
@@ -204,9 +208,6 @@ impl Connection {
                         return Next::Closed(error.kind() == io::ErrorKind::UnexpectedEof);
                     }
                     Ok(_) => {
-                        if partial {
-                            deadline = Instant::now() + head_timeout;
-                        }
                         // A request that came after the acknowledgement shows that the caller has
                         // the response; one that was on its way before shows nothing.
                         self.confirm(acknowledged);
@@ -463,6 +464,7 @@ type Granted = (Authority, Identity, Option<(Arc<Snapshot>, Box<HttpGrant>)>);
 fn tunnel(job: &mut Job<'_>) -> Result<Granted, Refusal> {
     let shared = Arc::clone(job.shared);
     job.known.target = Some(format!("https://{}", job.head.target));
+    request::refuse_loop(&job.head, &shared.pseudonym)?;
     let identity = Identity::of(&job.head, &shared.policy).ok_or(Refusal::Unauthenticated)?;
     job.known.agent = Some(identity.agent.clone());
     if job.framing != Framing::Empty {

@@ -365,11 +365,16 @@ pub(crate) fn request_framing(head: &Request) -> Result<Framing, Fault> {
     }
 }
 
+/// Whether a final response has no content, whatever its fields say (RFC 9110 section 6.4.1).
+pub(crate) fn is_bodiless(method: &str, status: u16) -> bool {
+    method == "HEAD" || matches!(status, 204 | 304)
+}
+
 /// The framing of a final response's content (RFC 9112 section 6.3).
 pub(crate) fn response_framing(head: &Response, method: &str) -> Result<Framing, Fault> {
     let length = content_length(&head.fields)?;
     let chunked = is_chunked(&head.fields)?;
-    if method == "HEAD" || matches!(head.status, 204 | 304) {
+    if is_bodiless(method, head.status) {
         return Ok(Framing::Empty);
     }
     match (chunked, length) {

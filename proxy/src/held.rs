@@ -121,7 +121,7 @@ impl Job<'_> {
                 }
                 (Ok(Resumed::Over(earlier)), Some(_)) => {
                     if first && earlier.is_settled() && !earlier.is_dispatched() {
-                        let account = Account::of(earlier.verdict().code());
+                        let account = Account::of(earlier.verdict());
                         let envelope = earlier.envelope();
                         return Err(self.problem(&envelope, account, false, false).await);
                     }
@@ -138,7 +138,7 @@ impl Job<'_> {
                 _ = stopping.wait_for(|stopping| *stopping) => false,
             };
             if !in_time {
-                let account = Account::of(held.verdict().code());
+                let account = Account::of(held.verdict());
                 return Err(self.problem(&held.envelope(), account, false, !first).await);
             }
         }

@@ -76,7 +76,6 @@ fn of_type(error: &str) -> Doubt {
     match error {
         "dns_timeout"
         | "dns_error"
-        | "destination_unavailable"
         | "destination_ip_unroutable"
         | "connection_refused"
         | "connection_timeout"
@@ -84,10 +83,10 @@ fn of_type(error: &str) -> Doubt {
         "destination_not_found"
         | "destination_ip_prohibited"
         | "tls_certificate_error"
-        | "http_request_error"
         | "http_request_denied"
         | "proxy_loop_detected" => Doubt::NotForwarded,
-        // The others can arise afterwards as well, and what nobody knows proves nothing.
+        // The others can arise afterwards as well (`http_request_error` inside of content that was streamed
+        // on, `destination_unavailable` after tries that failed), and what nobody knows proves nothing.
         _ => Doubt::Open,
     }
 }

@@ -71,6 +71,8 @@ pub(crate) struct Incoming {
     trailers: Fields,
     /// How long the caller may pause; of a session, it keeps its own.
     idle: Duration,
+    /// Whether the caller was asked for it.
+    asked: bool,
 }
 
 impl Incoming {
@@ -139,7 +141,7 @@ impl Incoming {
     fn new(source: Source, declared: Option<u64>) -> Self {
         let (tap, trailers) = (None, Fields::default());
         let (length, digest, idle) = (0, Sha256::new(), CONTENT_PAUSE);
-        Self { source, declared, length, digest, tap, trailers, idle }
+        Self { source, declared, length, digest, tap, trailers, idle, asked: false }
     }
 
     /// How long the caller may pause inside its content from now on.
@@ -153,6 +155,11 @@ impl Incoming {
     /// The declared length; none for chunks.
     pub(crate) const fn declared(&self) -> Option<u64> {
         self.declared
+    }
+
+    /// Whether the caller is still to be asked for it; after this it was.
+    pub(crate) fn ask(&mut self) -> bool {
+        !std::mem::replace(&mut self.asked, true) && !self.is_ended()
     }
 
     /// Whether nothing is left to read.

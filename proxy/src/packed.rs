@@ -185,8 +185,10 @@ impl Rewrite {
         Ok(Bytes::from(std::mem::take(self.0.sink().packer.packed())))
     }
 
-    /// The end of the new content.
+    /// The end of the new content. An original that breaks off gets none: encoded anew it would look
+    /// whole (contract S-2).
     pub(crate) fn finish(&mut self) -> io::Result<Bytes> {
+        self.0.finish()?;
         let anew = self.0.sink();
         let rest = anew.redactor.rest();
         anew.packer.write_all(&rest)?;
@@ -307,6 +309,20 @@ impl<S: Sink> Unpacker<S> {
                 all(decoder, piece)
             }
             Self::Zstd(decoder) => all(decoder, piece),
+        }
+    }
+
+    /// Fails unless the original came to its own end.
+    fn finish(&mut self) -> io::Result<()> {
+        match self {
+            Self::Gzip(decoder) => decoder.try_finish(),
+            // This decoder takes nothing behind the end, and says nothing of it.
+            Self::Deflate(decoder) => match decoder.write(&[0])? {
+                0 => Ok(()),
+                _ => Err(io::ErrorKind::UnexpectedEof.into()),
+            },
+            Self::Brotli { decoder, .. } => decoder.close(),
+            Self::Zstd(decoder) => decoder.do_finish(),
         }
     }
 

@@ -153,6 +153,21 @@ fn i_4_encoded_anew_the_secret_is_replaced_and_nothing_else() {
     }
 }
 
+/// S-2: an original that breaks off gets no end: encoded anew it would look whole.
+#[test]
+fn s_2_what_is_cut_is_not_made_whole() {
+    for coding in CODINGS {
+        let text = [&noise(300), SECRET.as_bytes(), &noise(300)].concat();
+        let packed = pack(coding, &text);
+        for cut in 0..packed.len() {
+            let mut rewrite = Rewrite::new(coding, &redactor()).expect("rewrite");
+            let pushed = rewrite.push(&packed[..cut]);
+            let ended = pushed.and_then(|_| rewrite.finish());
+            assert!(ended.is_err(), "{coding:?} {cut} of {}", packed.len());
+        }
+    }
+}
+
 /// A few bytes that unpack to gigabytes are looked into up to the bound, in a buffer of its own.
 #[test]
 fn a_decompression_bomb_stops_at_the_bound() {

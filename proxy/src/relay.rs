@@ -14,7 +14,7 @@
 use crate::deliver::{self, Delivery, Outbound};
 use crate::engine::{Prepared, now_ms};
 use crate::grpc;
-use crate::head::{Fields, Response, Version};
+use crate::head::{Fields, Response, Version, is_bodiless};
 use crate::proxy::Shared;
 use crate::record::{is_event_stream, remote_request_id};
 use crate::redact::Redactor;
@@ -232,9 +232,10 @@ impl<'a> Relay<'a> {
                         return Err(Broken::Receive { error, begun: false });
                     }
                     Err(error) => {
+                        let begun = receiver.has_bytes();
                         return Err(match unsent {
-                            Some(unsent) => Broken::Send(unsent),
-                            None => Broken::Receive { error, begun: receiver.has_bytes() },
+                            Some(unsent) if !begun => Broken::Send(unsent),
+                            Some(_) | None => Broken::Receive { error, begun },
                         });
                     }
                 },
@@ -355,7 +356,7 @@ impl<'a> Relay<'a> {
 
     /// Sends the head with the outcome still open, and what was held.
     async fn begin_streaming(&mut self, head: &Response) -> Result<(), Broken> {
-        let delivery = if self.parts.method == "HEAD" || matches!(head.status, 204 | 304) {
+        let delivery = if is_bodiless(self.parts.method, head.status) {
             return Ok(());
         } else if self.parts.version == Version::Http10 {
             self.parts.keep_alive = false;

@@ -53,6 +53,10 @@ pub(crate) struct Tunnel {
 
 /// The target of a request, the tunnel it came through agreeing (RFC 9112 section 3.2).
 pub(crate) fn target(head: &Request, tunnel: Option<&Tunnel>) -> Result<Target, Refusal> {
+    if head.method == "CONNECT" {
+        let field = "request.method";
+        return Err(Refusal::Unsupported { what: "CONNECT inside of a tunnel", field });
+    }
     let mut hosts = head.fields.all("host");
     let host = match (hosts.next(), hosts.next()) {
         (Some(host), None) => Some(host),
@@ -103,19 +107,17 @@ pub(crate) fn invocation_id(head: &Request) -> Result<Option<InvocationId>, Refu
     }
 }
 
-/// Refuses what this gateway can't carry, and loops; `pseudonym` is this proxy's name in `Via`.
-pub(crate) fn check(head: &Request, pseudonym: &str) -> Result<(), Refusal> {
-    if head.method == "CONNECT" {
-        let field = "request.method";
-        return Err(Refusal::Unsupported { what: "CONNECT inside of a tunnel", field });
-    }
+/// Refuses what passed through here before; `pseudonym` is this proxy's name in `Via`.
+pub(crate) fn refuse_loop(head: &Request, pseudonym: &str) -> Result<(), Refusal> {
     let seen = head
         .fields
         .members("via")
         .any(|member| member.split(|byte| *byte == b' ').nth(1) == Some(pseudonym.as_bytes()));
-    if seen {
-        return Err(Refusal::Loop);
-    }
+    if seen { Err(Refusal::Loop) } else { Ok(()) }
+}
+
+/// Refuses what this gateway can't carry.
+pub(crate) fn check(head: &Request) -> Result<(), Refusal> {
     if head.fields.has_member("upgrade", "websocket") && !is_upgrade(head) {
         let field = "request.headers.upgrade";
         return Err(Refusal::Unsupported { what: "This form of upgrade to WebSocket", field });

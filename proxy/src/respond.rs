@@ -200,7 +200,7 @@ impl Refusal {
             | Self::VaultLocked
             | Self::Credential(_)
             | Self::Internal
-            | Self::ShuttingDown => Account::of(self.verdict().code()),
+            | Self::ShuttingDown => Account::of(self.verdict()),
         }
     }
 
@@ -304,7 +304,7 @@ impl Broken {
 
     /// Status and `Proxy-Status` of the answer, where one is still possible.
     pub(crate) fn account(&self, verdict: Verdict) -> Account {
-        let account = Account::of(verdict.code());
+        let account = Account::of(verdict);
         match self {
             Self::Send(error) => match Alert::behind(error) {
                 Some(alert) => Account { error: "tls_alert_received", ..account }.alert(alert),

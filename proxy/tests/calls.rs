@@ -119,6 +119,26 @@ async fn i_4_an_echoed_credential_is_redacted() {
     }
 }
 
+/// I-2: a request in absolute form gets the credential of its route as one in a tunnel does.
+#[tokio::test]
+async fn i_2_absolute_form_gets_the_credential() {
+    let route = |port: u16| {
+        format!(
+            "[[route]]\nname = \"clear\"\nagents = [\"coder\"]\ncredential = \"pay\"\n\
+             private_addresses = \"allow\"\n\
+             match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {port}, \
+             path = \"/with-credential/**\" }}\n"
+        )
+    };
+    let world =
+        World::with(|origin, _| route(origin.address.port()), proxy::Options::default()).await;
+    assert_eq!(world.plain("GET", "/with-credential/ok", "", "").await.status, 200);
+    let head = world.origin.last_head();
+    assert!(head.contains(&format!("\r\nauthorization: Bearer {}\r\n", support::SECRET)), "{head}");
+    assert_eq!(world.plain("GET", "/ok", "", "").await.status, 200);
+    assert!(!world.origin.last_head().contains(support::SECRET));
+}
+
 fn walk(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory).expect("directory") {

@@ -67,9 +67,12 @@ async fn curl_uploads_with_expect_and_chunks() {
         ("PUT", "Transfer-Encoding: chunked"),
     ] {
         let url = world.secure_url("/status/200");
-        let arguments = ["-X", method, "-H", framing, "-T", path, &url];
+        // Over HTTP/2 nobody waits to be asked.
+        let arguments = ["--http1.1", "-v", "-X", method, "-H", framing, "-T", path, &url];
         let (out, err, ok) = run(&mut curl(&world, &arguments)).await;
         assert!(ok, "{err}");
+        let asked = err.matches("< HTTP/1.1 100 Continue").count();
+        assert_eq!(asked, usize::from(framing.starts_with("Expect")), "{err}");
         assert_eq!(out, "body");
         assert!(world.secure.last_content() == content, "{method} {framing}");
     }

@@ -72,6 +72,10 @@ async fn s_5_interim_responses_are_relayed() {
     client.send(&old).await;
     let response = client.response("GET").await;
     assert_eq!((response.interim.len(), response.status), (0, 200));
+    // It has no content to declare.
+    let response = world.plain("GET", "/framed-interim", "", "").await;
+    assert_eq!(response.interim, ["HTTP/1.1 103 Early Hints\nLink: x\n"]);
+    assert_eq!((response.status, response.text().as_str()), (200, "ok"));
     let response = world.plain("GET", "/many-interim", "", "").await;
     assert_eq!((response.interim.len(), response.status), (32, 502));
     assert_eq!(response.facts()[..3], ["REMOTE_PROTOCOL_ERROR", "remote_execution", "unknown"]);

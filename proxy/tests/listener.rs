@@ -4,6 +4,7 @@
 
 mod support;
 
+use journal::contract::Body;
 use proxy::{ListenerIdentity, Options, Proxy};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -259,6 +260,92 @@ async fn r_5_http2_with_the_proxy_itself() {
         assert_eq!(world.origin.effects("/ok"), effects);
     }
     assert!(!world.origin.last_head().to_lowercase().contains("proxy-authorization"));
+}
+
+/// The facts of a refusal on a stream: status, code, phase, outcome.
+async fn refusal(response: http::Response<h2::RecvStream>) -> (u16, [String; 3]) {
+    let status = response.status().as_u16();
+    let mut content = response.into_body();
+    let mut bytes = Vec::new();
+    while let Some(Ok(piece)) = content.data().await {
+        bytes.extend_from_slice(&piece);
+    }
+    let told: serde_json::Value = serde_json::from_slice(&bytes).expect("problem details");
+    let text = |name: &str| told["error"][name].as_str().unwrap_or_default().to_owned();
+    (status, [text("code"), text("phase"), text("outcome")])
+}
+
+/// D-1: a tunnel on a stream that policy leaves alone carries every byte both ways and shows the origin's
+/// own certificate; on record are its opening, the bytes each way and its end. What can't be opened, and
+/// what asks for a tunnel inside of one, is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn d_1_tunnels_on_streams_that_are_left_alone() {
+    let echo = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let open = echo.local_addr().expect("address").port();
+    let (_held, closed) = support::refusing();
+    let alone = |port: u16| {
+        format!(
+            "[[route]]\nname = \"alone-{port}\"\nagents = [\"coder\"]\nintercept = false\n\
+             match = {{ host = \"127.0.0.1\", port = {port} }}\nprivate_addresses = \"allow\"\n"
+        )
+    };
+    let routes = alone(open) + &alone(closed.port());
+    let world = World::with(|_, _| routes, Options::default()).await;
+    let identity = ListenerIdentity::from_ca(&world.ca, &["localhost"]).expect("identity");
+    let (address, _shutdown) = listen(&world, identity).await;
+    let tls = Client::connect(address).await;
+    let tls = tls.into_h2(world.ca.certificate_pem(), "localhost").await;
+    let (sender, connection) = h2::client::handshake(tls).await.expect("handshake");
+    tokio::spawn(connection);
+
+    // The far end begins, then answers the caller's bytes until they end.
+    let far = tokio::spawn(async move {
+        let (mut tcp, _) = echo.accept().await.expect("accept");
+        tcp.write_all(b"early").await.expect("written");
+        let (mut reads, mut writes) = tcp.split();
+        tokio::io::copy(&mut reads, &mut writes).await.expect("copied")
+    });
+    let asked = ask(&world, "CONNECT", &format!("127.0.0.1:{open}"));
+    let near = tunnel_on(&sender, asked).await.unwrap_or_else(|said| unreachable!("{said:?}"));
+    let (mut reads, mut writes) = tokio::io::split(near);
+    let content: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251).to_le_bytes()[0]).collect();
+    let sent = content.clone();
+    tokio::spawn(async move {
+        writes.write_all(&sent).await.expect("sent");
+        writes.shutdown().await.expect("ended");
+    });
+    let mut got = Vec::new();
+    let all = tokio::time::timeout(Duration::from_secs(20), reads.read_to_end(&mut got)).await;
+    all.expect("in time").expect("read");
+    assert!(got == [b"early", content.as_slice()].concat(), "{} bytes came back", got.len());
+    assert_eq!(far.await.expect("the far end"), 3_000_000);
+    let invocation = world.invocation(world.newest().id()).await;
+    assert_eq!(invocation.accepted().action, "CONNECT");
+    let facts = (invocation.verdict().outcome().as_str(), invocation.verdict().retry().as_str());
+    assert_eq!(facts, ("unknown", "reconcile"));
+    let events = world.events(invocation.id(), "INVOCATION_ENDED").await;
+    let note = |body| if let Body::Noted(n) = body { Some((n.name, n.detail)) } else { None };
+    let notes: Vec<_> = events.into_iter().filter_map(|event| note(event.body)).collect();
+    let passed = "3000000 bytes to the origin, 3000005 bytes to the caller";
+    let hop = format!("127.0.0.1:{open}");
+    assert_eq!(notes, [("tunnel_opened".into(), hop), ("passed".into(), passed.into())]);
+
+    let asked = ask(&world, "CONNECT", &format!("127.0.0.1:{}", closed.port()));
+    let refused = tunnel_on(&sender, asked).await.expect_err("refused");
+    let facts = ["CONNECTION_REFUSED", "connection_setup", "not_attempted"].map(str::to_owned);
+    assert_eq!(refusal(refused).await, (502, facts));
+
+    // A tunnel inside of a tunnel is none that policy could judge.
+    let authority = format!("localhost:{}", world.secure.address.port());
+    let near = tunnel_on(&sender, ask(&world, "CONNECT", &authority)).await;
+    let inner = Client::on(near.unwrap_or_else(|said| unreachable!("{said:?}")));
+    let inner = inner.into_h2(world.ca.certificate_pem(), "localhost").await;
+    let (inner, connection) = h2::client::handshake(inner).await.expect("handshake");
+    tokio::spawn(connection);
+    let refused = tunnel_on(&inner, ask(&world, "CONNECT", &authority)).await.expect_err("refused");
+    let facts = ["UNSUPPORTED_ACTION", "validation", "not_attempted"].map(str::to_owned);
+    assert_eq!(refusal(refused).await, (501, facts));
+    assert_eq!(world.secure.all_effects(), 0);
 }
 
 #[test]

@@ -205,6 +205,41 @@ async fn c_3_a_dead_kept_connection_is_unknown() {
     assert_eq!(world.plain("GET", "/ok", "", "").await.status, 200);
 }
 
+/// C-3, D-7: the same of a POST, with content and without: it is not known to be repeatable, and is not
+/// repeated.
+#[tokio::test]
+async fn c_3_a_post_on_a_dead_kept_connection_is_unknown() {
+    for content in ["", "x"] {
+        let world = World::new().await;
+        assert_eq!(world.plain("GET", "/ok", "", "").await.status, 200);
+        let response = world.plain("POST", "/close", "", content).await;
+        assert_eq!(
+            response.facts(),
+            ["REMOTE_OUTCOME_UNKNOWN", "remote_execution", "unknown", "reconcile"]
+        );
+        assert_eq!(response.json()["evidence"]["connection_reused"], true);
+        assert_eq!((world.origin.connections(), world.origin.effects("/close")), (1, 1));
+    }
+}
+
+/// E-4: the limits of a route bound the wait for a head and each pause, and no stream as a whole.
+#[tokio::test]
+async fn e_4_a_stream_may_last_longer_than_its_limits() {
+    let route = |origin: &support::Origin| {
+        format!(
+            "[[route]]\nname = \"short\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
+             limits = {{ response_timeout = \"1s\" }}\n\
+             match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/events\" }}\n",
+            origin.address.port()
+        )
+    };
+    let world = World::with(|origin, _| route(origin), proxy::Options::default()).await;
+    // One each 20 ms.
+    let response = world.plain("GET", "/events?150", "", "").await;
+    assert!(response.complete && response.text().ends_with("data: 149\n\n"), "{response:?}");
+    assert!(response.trailers.contains("Affiant-Outcome: committed;"), "{}", response.trailers);
+}
+
 /// E-4, S-2: a response over the threshold is streamed, `unknown` first, the outcome in trailers.
 #[tokio::test]
 async fn e_4_long_responses_carry_their_outcome_in_trailers() {

@@ -26,6 +26,8 @@ fn routes(url: &str, plain: u16, tls: u16, opaque: u16, more: &str) -> String {
          port = {plain}, path = \"/echo\" }}\n{terms}\
          [[route]]\nname = \"through-tls\"\nmatch = {{ host = \"localhost\", port = {tls}, \
          path = \"/echo\" }}\n{terms}\
+         [[route]]\nname = \"through-status\"\nmatch = {{ host = \"localhost\", port = {tls}, \
+         path = \"/status/407\" }}\n{terms}\
          [[route]]\nname = \"through-credential\"\nmatch = {{ host = \"localhost\", port = {tls}, \
          path = \"/with-credential/echo\" }}\ncredential = \"pay\"\n{terms}\
          [[route]]\nname = \"through-opaque\"\nmatch = {{ host = \"127.0.0.1\", port = {opaque} }}\n\
@@ -237,6 +239,22 @@ async fn c_8_a_challenge_of_the_parent_stays_with_the_operator() {
     );
     let said = answer.field("proxy-status");
     assert!(said.starts_with("affiant;error=proxy_configuration_error;"), "{said}");
+}
+
+/// C-8, S-3: inside of TLS a 407 is the origin's own refusal, whatever it means by it: the parent can't
+/// have written it.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_8_a_407_inside_of_tls_is_the_origins() {
+    let parent = Parent::plain(None).await;
+    let world = world(&format!("http://{}", parent.address), 1, "").await;
+    let answer = secure(&world, "POST", "/status/407", "x").await;
+    assert_eq!((answer.status, answer.text().as_str()), (407, "body"), "{answer:?}");
+    let verdict = world.invocation(answer.id()).await.verdict();
+    let facts = [verdict.outcome().as_str(), verdict.code().as_str(), verdict.retry().as_str()];
+    assert_eq!(facts, ["rejected", "REMOTE_REJECTED", "after_correction"]);
+    assert!(answer.field("proxy-status").contains("received-status=407"), "{}", answer.head);
+    assert_eq!(world.secure.effects("/status/407"), 1);
+    assert_eq!(parent.heads().len(), 1);
 }
 
 /// I-1: a credential for the parent that can't be had stops the call before anything is dialled.

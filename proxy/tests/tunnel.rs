@@ -78,6 +78,11 @@ async fn refused_tunnels_keep_the_connection() {
         .await;
     assert_eq!(client.response("CONNECT").await.status, 200);
     let mut client = client.into_tls(world.ca.certificate_pem(), "localhost").await;
+    // Inside of a tunnel there is no second one.
+    let inner = format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n");
+    client.send(&inner).await;
+    let refused = client.response("GET").await;
+    assert_eq!((refused.status, refused.facts()[0].as_str()), (501, "UNSUPPORTED_ACTION"));
     client.send(&world.secure_request("GET", "/ok", "", "")).await;
     assert_eq!(client.response("GET").await.status, 200);
 }
@@ -115,6 +120,62 @@ async fn i_4_a_secret_split_over_chunks_is_redacted() {
     let stars = "*".repeat("Bearer ".len() + support::SECRET.len());
     assert!(response.text().ends_with(&stars), "{}", response.text());
     assert!(world.invocation(response.id()).await.evidence().redacted);
+}
+
+/// V-1: one identity, whichever way it is shown: in CONNECT or with a request in absolute form, as Basic
+/// or as Bearer; a wrong one is none either way.
+#[tokio::test]
+async fn v_1_one_identity_for_both_ways() {
+    let world = World::new().await;
+    let basic = world.credentials();
+    let bearer = |token: &str| format!("Proxy-Authorization: Bearer {token}\r\n");
+    for (credentials, good) in
+        [(basic, true), (bearer(&world.token), true), (bearer("afft_wrong"), false)]
+    {
+        let port = world.secure.address.port();
+        let mut client = Client::connect(world.address).await;
+        client
+            .send(&format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+            .await;
+        let method = if good { "CONNECT" } else { "GET" };
+        let status = if good { 200 } else { 407 };
+        assert_eq!(client.response(method).await.status, status, "{credentials}");
+        let url = world.plain_url("/ok");
+        let mut client = Client::connect(world.address).await;
+        client.send(&format!("GET {url} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n")).await;
+        assert_eq!(client.response("GET").await.status, status, "{credentials}");
+    }
+    assert_eq!(world.origin.effects("/ok"), 2);
+}
+
+/// I-2, C-5: the same credential for two hosts is two connections, and each call reaches its own.
+#[tokio::test]
+async fn i_2_connections_are_not_shared_between_hosts() {
+    let directory = tempfile::tempdir().expect("directory");
+    let other = support::http2::Http2Origin::start(directory.path(), &[b"http/1.1"]).await;
+    let routes = other.routes();
+    let world = World::with(|_, _| routes, proxy::Options::default()).await;
+    let mut client = world.tunnel().await;
+    let port = other.address.port();
+    let mut second = Client::connect(world.address).await;
+    let credentials = world.credentials();
+    second
+        .send(&format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+        .await;
+    assert_eq!(second.response("CONNECT").await.status, 200);
+    let mut second = second.into_tls(world.ca.certificate_pem(), "127.0.0.1").await;
+    let path = "/with-credential/ok";
+    for n in 1..=3 {
+        client.send(&world.secure_request("GET", path, "", "")).await;
+        assert_eq!(client.response("GET").await.status, 200);
+        second.send(&format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n")).await;
+        assert_eq!(second.response("GET").await.status, 200);
+        let seen = other.http11.lock().expect("lock");
+        assert_eq!((world.secure.effects(path), seen.effects.get(path)), (n, Some(&n)));
+        assert_eq!((world.secure.connections(), seen.connections), (1, 1));
+        let head = seen.heads.last().expect("a head").clone();
+        assert!(head.contains(&format!("Host: 127.0.0.1:{port}\r\n")), "{head}");
+    }
 }
 
 /// I-2: another credential, another connection.

@@ -82,6 +82,9 @@ pub fn expect(truth: &Truth, method: Method, contract: Contract) -> Vec<Expected
         Truth::Grpc { status, content } => {
             vec![answered(200, content, settled(by_grpc(*status), false, method, contract))]
         }
+        Truth::Misleading { status, shown, content } => {
+            vec![answered(*shown, content, settled(*status, false, method, contract))]
+        }
         Truth::Settled { status, retry_after, content } => {
             vec![answered(*status, content, settled(*status, *retry_after, method, contract))]
         }

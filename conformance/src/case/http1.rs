@@ -163,6 +163,8 @@ fn malformed_heads(t: &mut Table) {
     ] {
         t.steps(name, rule, move |_| applied([send(text), Step::Close]), malformed);
     }
+    let odd = "HTTP/1.1 999 No Way\r\nContent-Length: 0\r\n\r\n";
+    t.steps("status_999", rule, move |_| applied([send(odd)]), malformed);
     let huge = format!("HTTP/1.1 200 OK\r\nX-Long: {}\r\n\r\n", "x".repeat(200_000));
     t.steps("huge_head", rule, move |_| applied([send(huge.clone()), Step::Close]), malformed);
     // RFC 9112 lets a proxy repair these or refuse them.
@@ -321,6 +323,13 @@ fn complete(t: &mut Table) {
         "after_interims",
         "S-5",
         move |shape| applied([send(interims), whole(shape, 200, "")]),
+        ok,
+    );
+    let framed = "HTTP/1.1 103 Early Hints\r\nContent-Length: 5\r\n\r\n";
+    t.steps(
+        "after_an_interim_with_length",
+        "S-5; RFC 9110 section 8.6",
+        move |shape| applied([send(framed), whole(shape, 200, "")]),
         ok,
     );
     for (name, status, more) in [

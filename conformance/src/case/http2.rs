@@ -367,6 +367,20 @@ fn complete_seldom(t: &mut Table) {
         ok,
     );
     t.frames(
+        "after_an_interim_with_length",
+        "S-5; RFC 9110 section 8.6",
+        |shape| {
+            let fields = vec![("content-length".to_owned(), "5".to_owned())];
+            let interim = Step::Head { status: 103, fields, end: false };
+            applied(std::iter::once(interim).chain(whole(shape, 200, &[])))
+        },
+        // Forbidden, and harmless once it is gone.
+        move |shape| {
+            let refused = [open(BROKEN, false), open(BROKEN_INSIDE, true)];
+            Truth::Either(std::iter::once(ok(shape)).chain(refused).collect())
+        },
+    );
+    t.frames(
         "unknown_frames_around",
         "RFC 9113 section 5.5",
         |shape| {

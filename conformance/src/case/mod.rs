@@ -41,6 +41,12 @@ pub enum Pairing {
     Grpc,
     /// A WebSocket, by HTTP/1.1 on both sides.
     WebSocket,
+    /// A WebSocket, by HTTP/2 (RFC 8441) between caller and broker alone.
+    WebSocketCaller,
+    /// A WebSocket, by HTTP/2 between broker and origin alone.
+    WebSocketOrigin,
+    /// A WebSocket, by HTTP/2 on both sides.
+    WebSocketStreams,
 }
 
 impl Pairing {
@@ -54,19 +60,54 @@ impl Pairing {
             Self::Http2 => "h2",
             Self::Grpc => "grpc",
             Self::WebSocket => "ws",
+            Self::WebSocketCaller => "ws-h2-h1",
+            Self::WebSocketOrigin => "ws-h1-h2",
+            Self::WebSocketStreams => "ws-h2",
         }
     }
 
     /// Whether the caller speaks HTTP/2.
     #[must_use]
     pub const fn caller_speaks_http2(self) -> bool {
-        matches!(self, Self::Http2Caller | Self::Http2 | Self::Grpc)
+        match self {
+            Self::Http2Caller
+            | Self::Http2
+            | Self::Grpc
+            | Self::WebSocketCaller
+            | Self::WebSocketStreams => true,
+            Self::Http1 | Self::Http2Origin | Self::WebSocket | Self::WebSocketOrigin => false,
+        }
     }
 
     /// Whether the origin speaks HTTP/2.
     #[must_use]
     pub const fn origin_speaks_http2(self) -> bool {
-        matches!(self, Self::Http2Origin | Self::Http2 | Self::Grpc)
+        match self {
+            Self::Http2Origin
+            | Self::Http2
+            | Self::Grpc
+            | Self::WebSocketOrigin
+            | Self::WebSocketStreams => true,
+            Self::Http1 | Self::Http2Caller | Self::WebSocket | Self::WebSocketCaller => false,
+        }
+    }
+
+    /// Whether the two sides speak different protocols.
+    #[must_use]
+    pub const fn is_crossed(self) -> bool {
+        self.caller_speaks_http2() != self.origin_speaks_http2()
+    }
+
+    /// Whether the caller asks for a WebSocket.
+    #[must_use]
+    pub const fn is_websocket(self) -> bool {
+        match self {
+            Self::WebSocket
+            | Self::WebSocketCaller
+            | Self::WebSocketOrigin
+            | Self::WebSocketStreams => true,
+            Self::Http1 | Self::Http2Caller | Self::Http2Origin | Self::Http2 | Self::Grpc => false,
+        }
     }
 }
 
@@ -79,8 +120,10 @@ pub enum Family {
     Http2,
     /// A service of gRPC.
     Grpc,
-    /// A WebSocket.
+    /// A WebSocket at an origin of HTTP/1.1.
     WebSocket,
+    /// A WebSocket at an origin of HTTP/2.
+    WebSocketStreams,
 }
 
 impl Family {
@@ -90,7 +133,8 @@ impl Family {
             (Self::Http1, Pairing::Http1 | Pairing::Http2Caller)
                 | (Self::Http2, Pairing::Http2Origin | Pairing::Http2)
                 | (Self::Grpc, Pairing::Grpc)
-                | (Self::WebSocket, Pairing::WebSocket)
+                | (Self::WebSocket, Pairing::WebSocket | Pairing::WebSocketCaller)
+                | (Self::WebSocketStreams, Pairing::WebSocketOrigin | Pairing::WebSocketStreams)
         )
     }
 }
@@ -254,6 +298,15 @@ pub enum Truth {
         status: u16,
         /// Whether it names a time for a repeat.
         retry_after: bool,
+        /// Its content.
+        content: String,
+    },
+    /// A complete answer exists whose status would tell this caller that its WebSocket is open.
+    Misleading {
+        /// Its status.
+        status: u16,
+        /// The status that the caller gets.
+        shown: u16,
         /// Its content.
         content: String,
     },

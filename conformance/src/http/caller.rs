@@ -42,7 +42,8 @@ pub struct Request {
     pub fields: Vec<(String, String)>,
     /// The content, sent with `Content-Length`.
     pub content: Option<Vec<u8>>,
-    /// Bytes of the protocol that an `Upgrade` asks for, sent without waiting for the switch.
+    /// Bytes inside of the WebSocket that is asked for, sent without waiting until it is open. Over
+    /// HTTP/2 it is asked for by an extended CONNECT.
     pub early: Option<Vec<u8>>,
 }
 

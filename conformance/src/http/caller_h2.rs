@@ -1,8 +1,11 @@
 //! The caller's side of HTTP/2: a response is whole when END_STREAM says so, and cut by a reset, by
-//! the end of the connection, or by a length that does not agree (RFC 9113 section 8.1.1).
+//! the end of the connection, or by a length that does not agree (RFC 9113 section 8.1.1). An opened
+//! WebSocket is told as HTTP/1.1 has it: by a 101.
 
 use super::caller::{Answer, End, Received, Request};
 use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::ext::Protocol;
 use http::HeaderMap;
 use std::io;
 use std::time::Duration;
@@ -38,12 +41,13 @@ where
 }
 
 async fn exchange(
-    client: h2::client::SendRequest<Bytes>,
+    client: SendRequest<Bytes>,
     request: &Request,
     patience: Duration,
 ) -> io::Result<Answer> {
+    let opens = request.early.is_some();
     let mut head = http::Request::builder()
-        .method(request.method)
+        .method(if opens { "CONNECT" } else { request.method })
         .uri(format!("https://{}{}", request.authority, request.path));
     for (name, value) in &request.fields {
         head = head.header(name.to_ascii_lowercase(), value);
@@ -51,12 +55,20 @@ async fn exchange(
     if let Some(content) = &request.content {
         head = head.header("content-length", content.len());
     }
+    if opens {
+        head = head.extension(Protocol::from_static("websocket"));
+        if timeout(patience, takes_extended_connect(&client)).await.is_err() {
+            return Ok(Answer::Nothing("the proxy takes no extended CONNECT".to_owned()));
+        }
+    }
     let head = head.body(()).map_err(io::Error::other)?;
     let mut client = client.ready().await.map_err(io::Error::other)?;
+    let sent = request.content.as_deref().or(request.early.as_deref());
     let (response, mut sending) =
-        client.send_request(head, request.content.is_none()).map_err(io::Error::other)?;
-    if let Some(content) = &request.content
-        && sending.send_data(Bytes::copy_from_slice(content), true).is_err()
+        client.send_request(head, sent.is_none()).map_err(io::Error::other)?;
+    // What is inside of a WebSocket has no end before the WebSocket itself.
+    if let Some(bytes) = sent
+        && sending.send_data(Bytes::copy_from_slice(bytes), !opens).is_err()
     {
         tracing::debug!("the request was not taken in full");
     }
@@ -66,8 +78,9 @@ async fn exchange(
         Ok(Ok(response)) => response,
     };
     let (parts, mut body) = response.into_parts();
+    let status = parts.status.as_u16();
     let mut received = Received {
-        status: parts.status.as_u16(),
+        status: if opens && status == 200 { 101 } else { status },
         fields: lines(&parts.headers),
         content: Vec::new(),
         trailers: Vec::new(),
@@ -93,6 +106,13 @@ async fn exchange(
             },
         }
         return Ok(Answer::Response(received));
+    }
+}
+
+/// Waits for the word of RFC 8441 section 3, before which a client must not open a WebSocket.
+async fn takes_extended_connect(client: &SendRequest<Bytes>) {
+    while !client.is_extended_connect_protocol_enabled() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 

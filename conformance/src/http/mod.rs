@@ -8,4 +8,4 @@ mod script;
 pub use caller::{Answer, Caller, End, Received, Request};
 pub use origin::{Origin, Seen};
 pub(crate) use origin::{Shared, Transport};
-pub use script::{Opening, Script, Step};
+pub use script::{Accept, Opening, Script, Step};

@@ -1,8 +1,11 @@
 //! The scripted origin: listens on loopback, reads HTTP/1.1 strictly, and keeps the ledger. Where
 //! TLS agreed on HTTP/2, [`crate::http2`] serves the connection with the same ledger.
 
-use super::{Opening, Script, Step};
+use super::{Accept, Opening, Script, Step};
+use crate::case::MARK;
 use crate::peer::{self, After, Counts, Life, counted};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -224,6 +227,16 @@ impl Shared {
         ledger.effects.push(path_of(&target.unwrap_or_default()).to_owned());
     }
 
+    /// Counts bytes that came where none may come.
+    pub(crate) fn stray(&self, count: usize) {
+        self.ledger().stray_bytes += count as u64;
+    }
+
+    /// Whether connections of HTTP/2 take an extended CONNECT.
+    pub(crate) fn takes_websockets(&self) -> bool {
+        self.opening != Opening::WithoutWebSockets
+    }
+
     pub(crate) fn script(&self, target: &str) -> Option<Script> {
         let path = path_of(target);
         let of = |wanted: &str| self.scripts.iter().find(|script| script.path == wanted);
@@ -250,7 +263,7 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) -> io::Result<()
     };
     stream.set_nodelay(true)?;
     match shared.opening {
-        Opening::Serve => {}
+        Opening::Serve | Opening::WithoutWebSockets => {}
         Opening::GivesUp(way) => return shared.life.give_up(way, &mut stream).await.map(drop),
         Opening::CloseAfterHello | Opening::ClearText | Opening::Silent => {
             return unserved(stream, shared).await;
@@ -276,7 +289,7 @@ async fn unserved(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
     let mut first = [0; 1024];
     let read = stream.read(&mut first).await?;
     if shared.tls.is_none() {
-        shared.ledger().stray_bytes += read as u64;
+        shared.stray(read);
     }
     match shared.opening {
         Opening::ClearText => {
@@ -284,7 +297,10 @@ async fn unserved(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
             stream.shutdown().await
         }
         Opening::Silent => shared.life.over().await,
-        Opening::Serve | Opening::GivesUp(_) | Opening::CloseAfterHello => stream.shutdown().await,
+        Opening::Serve
+        | Opening::WithoutWebSockets
+        | Opening::GivesUp(_)
+        | Opening::CloseAfterHello => stream.shutdown().await,
     }
 }
 
@@ -346,6 +362,18 @@ async fn take<S: Transport>(
             stream.write_all(bytes).await?;
             stream.flush().await?;
         }
+        Step::Switch { answer, after } => {
+            let accept = match answer {
+                Accept::Right => accept(head),
+                Accept::Wrong => "bGll".to_owned(),
+            };
+            let text = format!(
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                 {MARK}: 1\r\nSec-WebSocket-Accept: {accept}\r\n\r\n"
+            );
+            stream.write_all(&[text.as_bytes(), after].concat()).await?;
+            stream.flush().await?;
+        }
         Step::Drip(bytes) => {
             for byte in bytes.iter() {
                 stream.write_all(&[*byte]).await?;
@@ -365,6 +393,14 @@ async fn take<S: Transport>(
         Step::Stall => return shared.life.over().await.map(|()| After::Ended),
     }
     Ok(After::Next)
+}
+
+/// The answer to the key of an upgrade (RFC 6455 section 4.2.2).
+fn accept(head: &[u8]) -> String {
+    let key = field(head, "sec-websocket-key").unwrap_or_default();
+    let text = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
+    STANDARD.encode(digest)
 }
 
 async fn hold(shared: &Shared) {
@@ -387,7 +423,7 @@ async fn read_head<S: Transport>(
                 return Ok(None);
             }
             Err(error) => {
-                shared.ledger().stray_bytes += head.len() as u64;
+                shared.stray(head.len());
                 return Err(error);
             }
         }

@@ -15,6 +15,13 @@ pub enum Step {
     Apply,
     /// Sends bytes as they are.
     Send(Bytes),
+    /// Switches to a WebSocket by a 101, with what comes behind it in the same write.
+    Switch {
+        /// How the request's key is answered.
+        answer: Accept,
+        /// The first bytes inside.
+        after: Bytes,
+    },
     /// Sends bytes one at a time, each in a write of its own.
     Drip(Bytes),
     /// Waits until [`super::Origin::release`] lets it go on.
@@ -31,12 +38,23 @@ pub enum Step {
     Stall,
 }
 
+/// How the key of an upgrade is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accept {
+    /// As RFC 6455 section 4.2.2 has it.
+    Right,
+    /// With something else.
+    Wrong,
+}
+
 /// What an origin does with a new connection, before any request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Opening {
     /// Serves it.
     #[default]
     Serve,
+    /// Serves it, and over HTTP/2 takes no extended CONNECT.
+    WithoutWebSockets,
     /// Gives it up at once, unread.
     GivesUp(Way),
     /// Reads the first bytes (of TLS: the ClientHello), then closes.

@@ -31,6 +31,8 @@ pub enum Step {
     ReadBody,
     /// Reads one frame of the content.
     ReadSome,
+    /// Reads so many bytes of what a stream that was opened carries.
+    ReadBytes(usize),
     /// Applies the effect: the ledger counts it.
     Apply,
     /// HEADERS: `:status` and field lines as they are, names included.

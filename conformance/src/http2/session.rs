@@ -8,12 +8,16 @@ use std::io;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// SETTINGS_ENABLE_CONNECT_PROTOCOL with the value 1 (RFC 8441 section 3).
+const CONNECTS: &[u8] = &[0, 8, 0, 0, 0, 1];
 
 struct Session<'a, S> {
     stream: BufReader<S>,
     connection: u32,
     shared: &'a Shared,
     decoder: loona_hpack::Decoder<'static>,
+    /// Streams that asked for a WebSocket.
+    sockets: Vec<u32>,
 }
 
 /// A request on its stream.
@@ -23,6 +27,8 @@ struct Asked {
     index: usize,
     path: String,
     ended: bool,
+    /// Bytes of its content that were read.
+    read: usize,
 }
 
 /// Serves a connection to its end.
@@ -34,10 +40,12 @@ pub(crate) async fn serve<S: Transport>(
     let mut stream = BufReader::new(stream);
     stream.read_exact(&mut [0; PREFACE.len()]).await?;
     let decoder = loona_hpack::Decoder::new();
-    let mut session = Session { stream, connection, shared, decoder };
-    session.send(&frame(kind::SETTINGS, 0, 0, &[])).await?;
+    let mut session = Session { stream, connection, shared, decoder, sockets: Vec::new() };
+    let settings = if shared.takes_websockets() { CONNECTS } else { &[] };
+    session.send(&frame(kind::SETTINGS, 0, 0, settings)).await?;
     while let Some(frame) = Frame::read(&mut session.stream).await? {
         if frame.kind != kind::HEADERS {
+            session.stray(&frame);
             session.housekeeping(&frame).await?;
             continue;
         }
@@ -56,6 +64,13 @@ impl<S: Transport> Session<'_, S> {
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await?;
         self.stream.flush().await
+    }
+
+    /// Counts what is meant for a WebSocket and came without the script's reading it.
+    fn stray(&self, frame: &Frame) {
+        if frame.kind == kind::DATA && self.sockets.contains(&frame.stream) {
+            self.shared.stray(frame.content().len());
+        }
     }
 
     /// What a peer wants to have answered, whatever the script is.
@@ -89,9 +104,13 @@ impl<S: Transport> Session<'_, S> {
             let found = lines.iter().find(|(name, _)| name == wanted.as_bytes());
             found.map(|(_, value)| text(value))
         };
-        let Some(method) = of(":method") else { return Ok(None) };
+        let Some(mut method) = of(":method") else { return Ok(None) };
         let path = of(":path").unwrap_or_default();
         // As HTTP/1.1 would have it, so that one ledger serves both.
+        if method == "CONNECT" && of(":protocol").as_deref() == Some("websocket") {
+            "GET".clone_into(&mut method);
+            self.sockets.push(first.stream);
+        }
         let mut head = format!("{method} {path} HTTP/2\r\n");
         if let Some(authority) = of(":authority") {
             head.push_str(&format!("host: {authority}\r\n"));
@@ -102,7 +121,7 @@ impl<S: Transport> Session<'_, S> {
         head.push_str("\r\n");
         let seen = Seen { head: head.into_bytes(), body: Vec::new(), connection: self.connection };
         let index = self.shared.note(seen);
-        Ok(Some(Asked { id: first.stream, index, path, ended: first.ends_stream() }))
+        Ok(Some(Asked { id: first.stream, index, path, ended: first.ends_stream(), read: 0 }))
     }
 
     /// Reads one frame of the request's content.
@@ -118,6 +137,7 @@ impl<S: Transport> Session<'_, S> {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
             if next.kind == kind::DATA {
+                asked.read += next.content().len();
                 self.shared.content(asked.index, next.content());
                 if !asked.ended && !next.payload.is_empty() {
                     let more = u32::try_from(next.payload.len()).unwrap_or_default().to_be_bytes();
@@ -138,6 +158,14 @@ impl<S: Transport> Session<'_, S> {
                 }
             }
             Step::ReadSome => self.some(asked).await?,
+            Step::ReadBytes(count) => {
+                while asked.read < *count {
+                    if asked.ended {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    self.some(asked).await?;
+                }
+            }
             Step::Apply => self.shared.apply(asked.index),
             Step::Head { status, fields, end } => {
                 let status = status.to_string();

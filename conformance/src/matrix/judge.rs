@@ -5,7 +5,7 @@
 use super::Dialect;
 use super::plan::Row;
 use super::play::Observed;
-use crate::case::{Expected, MARK, Pairing, Shape, Truth, expect};
+use crate::case::{Expected, MARK, Shape, Truth, expect};
 use crate::fields::{self, ERROR_TYPES};
 use crate::http::{Answer, End, Received};
 use journal::contract::{Outcome, Retry};
@@ -70,7 +70,7 @@ impl Judge<'_> {
             self.lie("C-9: bytes came as TLS early data");
         }
         let passed = self.received().is_some_and(|got| got.status == 101);
-        let socket = self.row.shape.pairing == Pairing::WebSocket;
+        let socket = self.row.shape.pairing.is_websocket();
         if socket && !passed && self.seen.stray_bytes > 0 {
             self.lie("S-6: what was meant for a WebSocket went to an origin that did not switch");
         }
@@ -166,7 +166,7 @@ impl Judge<'_> {
             self.shrug("no record of the invocation");
             return;
         };
-        self.proxy_status(&got);
+        self.proxy_status(&got, &record);
         self.record(&record);
         let on_record = record["error"]["outcome"].as_str().unwrap_or_default().to_owned();
         let streams = self.row.shape.streamed && got.field(MARK).is_some();
@@ -229,16 +229,24 @@ impl Judge<'_> {
         }
     }
 
-    /// E-4: the hop's own member is there, well formed, with a registered error type.
-    fn proxy_status(&mut self, got: &Received) {
+    /// E-4: the hop's own member is there, well formed, with a registered error type, which says of an
+    /// answer of the broker's own what the code on record says.
+    fn proxy_status(&mut self, got: &Received, record: &Value) {
         let hops = got.field("proxy-status").map(fields::proxy_status);
         match hops {
             None => self.shrug("E-4: no Proxy-Status"),
             Some(Err(error)) => self.lie(format!("E-4: Proxy-Status: {error}")),
             Some(Ok(hops)) => {
+                let code = record["error"]["code"].as_str().unwrap_or_default();
+                let own = got.field(MARK).is_none();
+                if own && hops.last().is_none_or(|hop| hop.error.is_none()) {
+                    self.shrug("E-4: an answer of the broker's own without an error type");
+                }
                 for error in hops.into_iter().filter_map(|hop| hop.error) {
                     if !ERROR_TYPES.iter().any(|(name, _)| *name == error) {
                         self.lie(format!("RFC 9209: no such error type: {error}"));
+                    } else if own && !fields::error_types(code).contains(&error.as_str()) {
+                        self.lie(format!("RFC 9209: {error} beside the code {code}"));
                     }
                 }
             }
@@ -306,7 +314,7 @@ fn permits(retry: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Contract, Method, cases};
+    use crate::case::{Contract, Method, Pairing, cases};
     use std::sync::Arc;
 
     fn row(case: &str) -> Row {
@@ -386,7 +394,9 @@ mod tests {
         assert_eq!(judged(&affiant("unknown", "reconcile", code, true)), []);
         assert_eq!(judged(&affiant("unknown", "backoff", code, true)), [Kind::Lie]);
         assert_eq!(judged(&affiant("unknown", "never", code, true)), [Kind::Shrug]);
-        assert_eq!(judged(&affiant("unknown", "reconcile", "OK", true)), [Kind::Shrug]);
+        // The wrong code, and the error type of another one.
+        let other = judged(&affiant("unknown", "reconcile", "OK", true));
+        assert_eq!(other, [Kind::Lie, Kind::Shrug]);
         assert!(judged(&affiant("committed", "never", "OK", true)).contains(&Kind::Lie));
         assert!(judged(&affiant("not_attempted", "backoff", code, false)).contains(&Kind::Lie));
         let mut differing = affiant("unknown", "reconcile", code, true);

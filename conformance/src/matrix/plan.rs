@@ -47,8 +47,7 @@ pub fn rows() -> Vec<Row> {
                 continue;
             }
             for contract in [Contract::Plain, Contract::Idempotent, Contract::Once, Contract::Key] {
-                let crossed = matches!(shape.pairing, Pairing::Http2Caller | Pairing::Http2Origin);
-                let simple = !crossed
+                let simple = !shape.pairing.is_crossed()
                     && !shape.reused
                     && (!shape.streamed || shape.pairing == Pairing::Grpc)
                     && shape.tls;
@@ -100,6 +99,15 @@ fn shapes() -> Vec<Shape> {
     for tls in [false, true] {
         let (pairing, method) = (Pairing::WebSocket, Method::Get);
         shapes.push(Shape { pairing, method, tls, reused: false, streamed: false });
+    }
+    for (pairing, reused) in [
+        (Pairing::WebSocketCaller, false),
+        (Pairing::WebSocketOrigin, false),
+        (Pairing::WebSocketStreams, false),
+        (Pairing::WebSocketStreams, true),
+    ] {
+        let (method, tls) = (Method::Get, true);
+        shapes.push(Shape { pairing, method, tls, reused, streamed: false });
     }
     shapes
 }

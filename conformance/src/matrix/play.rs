@@ -79,8 +79,9 @@ fn can_be_asked(row: &Row, broker: &Broker) -> bool {
     let trusted = !row.shape.tls || broker.caller.trust.is_some();
     let declared = row.contract == Contract::Plain || broker.contracts;
     // Other proxies speak on both sides what caller and origin have in common, so the two do not meet.
-    let crossed = matches!(pairing, Pairing::Http2Caller | Pairing::Http2Origin);
-    let promised = !crossed || broker.dialect == Dialect::Affiant;
+    // Nor do they promise WebSockets over HTTP/2.
+    let own = pairing.is_crossed() || pairing == Pairing::WebSocketStreams;
+    let promised = !own || broker.dialect == Dialect::Affiant;
     let spoken = !pairing.caller_speaks_http2() || broker.http2;
     trusted && declared && promised && spoken
 }
@@ -145,7 +146,12 @@ async fn once(
         Socket::Refusing(socket) => (None, Some(socket)),
     };
     if row.shape.reused {
-        let warm = request(&row.shape, &authority, "/warm".to_owned(), None);
+        let mut warm = request(&row.shape, &authority, "/warm".to_owned(), None);
+        if row.shape.pairing.is_websocket() {
+            // What makes a connection a used one is a plain request.
+            warm.fields.clear();
+            warm.early = None;
+        }
         ask(broker, row.shape.pairing, &warm).await;
     }
     let content = row.shape.method.has_content().then(|| vec![b'a'; row.case.request_bytes]);
@@ -233,7 +239,9 @@ fn request(shape: &Shape, authority: &str, path: String, content: Option<Vec<u8>
     let fields: &[(&str, &str)] = match shape.pairing {
         Pairing::Http1 | Pairing::Http2Caller | Pairing::Http2Origin | Pairing::Http2 => &[],
         Pairing::Grpc => &[("content-type", "application/grpc"), ("te", "trailers")],
-        Pairing::WebSocket => &[
+        // The rest is said by the extended CONNECT itself (RFC 8441 section 5).
+        Pairing::WebSocketCaller | Pairing::WebSocketStreams => &[("Sec-WebSocket-Version", "13")],
+        Pairing::WebSocket | Pairing::WebSocketOrigin => &[
             ("Connection", "Upgrade"),
             ("Upgrade", "websocket"),
             ("Sec-WebSocket-Version", "13"),
@@ -248,7 +256,7 @@ fn request(shape: &Shape, authority: &str, path: String, content: Option<Vec<u8>
         path,
         fields: fields.iter().map(owned).collect(),
         content,
-        early: (shape.pairing == Pairing::WebSocket).then(|| EARLY.to_vec()),
+        early: shape.pairing.is_websocket().then(|| EARLY.to_vec()),
     }
 }
 

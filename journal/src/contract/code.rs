@@ -52,6 +52,9 @@ wire_enum! {
         JournalUnavailable = "JOURNAL_UNAVAILABLE",
         /// The broker is going down and takes no new calls. Next: later.
         ShuttingDown = "SHUTTING_DOWN",
+        /// The broker is out of descriptors or of memory for sockets. Next: later; the operator raises
+        /// its limits.
+        ResourcesExhausted = "RESOURCES_EXHAUSTED",
         /// A fault of the broker's own before dispatch. Next: later; report it.
         InternalError = "INTERNAL_ERROR",
 

@@ -1,7 +1,7 @@
 //! The search for the credential in content, encoded or not, on its way (contract I-4).
 
 use super::{Down, Relay};
-use crate::head::Response;
+use crate::head::{Response, is_bodiless};
 use crate::packed::{Coded, Rewrite, Stop, Watch};
 use crate::respond::Broken;
 use bytes::Bytes;
@@ -42,7 +42,7 @@ impl Relay<'_> {
         if coded == Coded::Plain || !self.parts.redactor.is_active() {
             return Search::Plain;
         }
-        let has_content = self.parts.method != "HEAD" && !matches!(head.status, 204 | 304);
+        let has_content = !is_bodiless(self.parts.method, head.status);
         let watch = match coded {
             Coded::By(coding) if has_content => Watch::new(coding, self.parts.redactor).ok(),
             Coded::By(_) | Coded::Plain | Coded::Other => None,

@@ -5,7 +5,7 @@ use crate::batch;
 use crate::deliver::{self, Delivery, Ours};
 use crate::engine::{BACKOFF_MS, now_ms};
 use crate::grpc;
-use crate::head::{Fields, Response, Version};
+use crate::head::{Fields, Response, Version, is_bodiless};
 use crate::hops;
 use crate::job;
 use crate::record::retry_after;
@@ -105,7 +105,7 @@ impl<'a> Relay<'a> {
     ) -> bool {
         let verdict = settled.verdict();
         let length = held.iter().map(Bytes::len).sum::<usize>();
-        let bodiless = self.parts.method == "HEAD" || matches!(head.status, 204 | 304);
+        let bodiless = is_bodiless(self.parts.method, head.status);
         let delivery = if bodiless || head.fields.has("content-length") {
             Delivery::AsDeclared
         } else if (completion == Completion::Chunked || trailers.iter().next().is_some())

@@ -4,7 +4,7 @@ use crate::render::{Extra, Value};
 use crate::upstream::tls::Alert;
 use crate::upstream::{dial, exchange};
 use crate::{body, head};
-use journal::contract::{Code, Retry, Verdict};
+use journal::contract::{Code, Outcome, Retry, Verdict};
 
 /// The origin did not change to the protocol that was asked for.
 pub(crate) const UPGRADE_FAILED: &str = "http_upgrade_failed";
@@ -25,9 +25,13 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// By the code alone.
-    pub(crate) fn of(code: Code) -> Self {
-        let (status, error) = status(code);
+    /// By the verdict alone.
+    pub(crate) fn of(verdict: Verdict) -> Self {
+        let (status, error) = match (verdict.code(), verdict.outcome()) {
+            // Content that grew over the limit on its way: no word here may say that nothing was sent.
+            (Code::PayloadLimit, Outcome::Unknown) => (502, "connection_terminated"),
+            (code, _) => status(code),
+        };
         let mut extra = Vec::new();
         if error == "http_request_error" {
             extra.push(Extra { key: "status-code", value: Value::Integer(status.into()) });
@@ -38,7 +42,7 @@ impl Account {
     }
 
     pub(super) fn of_setup(failure: &dial::Failure) -> Self {
-        let account = Self::of(failure.error.verdict().code());
+        let account = Self::of(failure.error.verdict());
         let account = Self { hop: Some(failure.hop.clone()), ..account };
         match &failure.error {
             dial::Error::Resolve { rcode: Some(rcode), info_code } => {
@@ -65,6 +69,7 @@ impl Account {
             dial::Error::Resolve { rcode: None, .. }
             | dial::Error::ResolveTimeout
             | dial::Error::Prohibited
+            | dial::Error::Exhausted(_)
             | dial::Error::Connect(_)
             | dial::Error::Timeout
             | dial::Error::Broken(_)
@@ -140,6 +145,7 @@ pub(crate) const fn status(code: Code) -> (u16, &'static str) {
         Code::InDoubtDuplicate | Code::InFlight => (424, "http_request_denied"),
         Code::JournalUnavailable
         | Code::ShuttingDown
+        | Code::ResourcesExhausted
         | Code::VaultLocked
         | Code::SecretSourceFailed => (503, "proxy_internal_error"),
         Code::InternalError => (500, "proxy_internal_error"),

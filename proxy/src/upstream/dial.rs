@@ -70,6 +70,9 @@ pub(crate) enum Error {
     /// Every address is of a class that policy forbids.
     #[error("the destination's address is private, local or reserved")]
     Prohibited,
+    /// The broker itself has no descriptor, or no memory, for a socket.
+    #[error("the broker is out of descriptors or memory for a connection")]
+    Exhausted(#[source] io::Error),
     /// TCP failed.
     #[error("the destination could not be connected to")]
     Connect(#[source] io::Error),
@@ -121,6 +124,7 @@ impl Error {
             Self::ResolveTimeout => backoff(Code::DnsTimeout),
             Self::NotFound => correct(Code::DestinationNotFound),
             Self::Prohibited => correct(Code::AddressProhibited),
+            Self::Exhausted(_) => backoff(Code::ResourcesExhausted),
             Self::Connect(error) => backoff(connect_code(error)),
             Self::Timeout => backoff(Code::ConnectionTimeout),
             Self::Broken(_) => backoff(Code::ConnectionTerminated),
@@ -144,7 +148,7 @@ impl Error {
             Self::ResolveTimeout => "DNS_TIMEOUT".to_owned(),
             Self::NotFound => "NAME_NOT_FOUND".to_owned(),
             Self::Prohibited => "ADDRESS_PROHIBITED".to_owned(),
-            Self::Connect(error) | Self::Broken(error) => errno(error),
+            Self::Exhausted(error) | Self::Connect(error) | Self::Broken(error) => errno(error),
             Self::Timeout => "ETIMEDOUT".to_owned(),
             Self::NoProtocol => "ALERT_NO_APPLICATION_PROTOCOL".to_owned(),
             Self::NoWebSocket => "NO_EXTENDED_CONNECT".to_owned(),
@@ -164,16 +168,15 @@ fn connect_code(error: &io::Error) -> Code {
             Code::DestinationUnroutable
         }
         io::ErrorKind::TimedOut => Code::ConnectionTimeout,
-        // Out of descriptors is our own lack.
-        _ if is_out_of_descriptors(error) => Code::InternalError,
         _ => Code::ConnectionTerminated,
     }
 }
 
-fn is_out_of_descriptors(error: &io::Error) -> bool {
+/// Whether the error is a lack of our own.
+pub(super) fn is_exhausted(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-    matches!(errno, Some(Errno::MFILE | Errno::NFILE))
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
 /// A name of an I/O error for records.
@@ -191,6 +194,8 @@ pub(crate) fn errno(error: &io::Error) -> String {
         io::ErrorKind::HostUnreachable => "EHOSTUNREACH",
         io::ErrorKind::NetworkUnreachable => "ENETUNREACH",
         io::ErrorKind::UnexpectedEof => "EOF",
+        _ if error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => "EMFILE",
+        _ if error.raw_os_error() == Some(rustix::io::Errno::NFILE.raw_os_error()) => "ENFILE",
         kind => return error.raw_os_error().map_or(format!("{kind:?}"), |n| format!("ERRNO_{n}")),
     };
     name.to_owned()
@@ -282,6 +287,7 @@ impl Dialer {
                         let code = "OVERTAKEN".to_owned();
                         return told.tell(SetupStage::TcpConnect, Some(address), code);
                     }
+                    Try::Failed(error) if is_exhausted(error) => Error::Exhausted(again(error)),
                     Try::Failed(error) => Error::Connect(again(error)),
                     Try::TimedOut => Error::Timeout,
                 };

@@ -156,7 +156,8 @@ impl Idle {
         }
     }
 
-    /// Crosses the dispatch boundary: the proof is used up.
+    /// Crosses the dispatch boundary: the proof is used up. What came, or ended, since the connection
+    /// was looked at last is no answer to this request, and nothing is written after it.
     pub(crate) fn dispatch(self, proof: Dispatched) -> (Sender, Receiver) {
         drop(proof);
         match self.transport {
@@ -166,8 +167,9 @@ impl Idle {
                     Receiver { side: Side::Stream(receiver), peer: self.peer, interim: 0 };
                 (Sender::Stream(sender), receiver)
             }
-            Transport::Wire(wire) => {
-                let (sender, receiver) = http1::exchange(wire);
+            Transport::Wire(mut wire) => {
+                let sound = !self.peer.reused || wire.is_quiet();
+                let (sender, receiver) = http1::exchange(wire, sound);
                 let side = Side::Wire(receiver);
                 (Sender::Wire(sender), Receiver { side, peer: self.peer, interim: 0 })
             }
@@ -251,7 +253,7 @@ impl Receiver {
     ) -> Result<Received, Error> {
         let received = match &mut self.side {
             Side::Wire(receiver) => receiver.head(method, opening).await?,
-            Side::Stream(receiver) => receiver.head(opening).await?,
+            Side::Stream(receiver) => receiver.head(method, opening).await?,
         };
         if matches!(received, Received::Interim(_)) {
             self.interim += 1;

@@ -1,6 +1,8 @@
-//! What a name server says of a failure beside its response code: the extended error (RFC 8914), which
-//! the resolver does not pass on. It is read off each response on its way to the resolver.
+//! What the resolver does not pass on: what a name server says of a failure beside its response code, the
+//! extended error (RFC 8914), and that there was no socket to ask it with. Both are read off each answer
+//! on its way to the resolver.
 
+use super::dial::is_exhausted;
 use dashmap::DashMap;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
@@ -20,34 +22,51 @@ const OPTION: u16 = 15;
 /// Names that a word is kept for, at most.
 const NAMES: usize = 256;
 
+/// What was heard beside a failure of the resolver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    /// The INFO-CODE of the server's extended error.
+    InfoCode(u16),
+    /// No socket was to be had for the question: the errno. The resolver itself says of it that there
+    /// are no connections.
+    Exhausted(i32),
+}
+
 /// The last word on each name, until it is asked for.
 #[derive(Clone, Default)]
-pub(super) struct Heard(Arc<DashMap<String, u16>>);
+pub(super) struct Heard(Arc<DashMap<String, Word>>);
 
 impl Heard {
-    /// The INFO-CODE of the last failure of the name.
-    pub(super) fn take(&self, name: &str) -> Option<u16> {
-        self.0.remove(&key(name)).map(|(_, code)| code)
+    /// The last word on the failure of the name.
+    pub(super) fn take(&self, name: &str) -> Option<Word> {
+        self.0.remove(&key(name)).map(|(_, word)| word)
     }
 
-    fn hear(&self, response: &DnsResponse) {
-        let Some(name) = response.queries.first().map(|query| key(&query.name().to_ascii())) else {
-            return;
-        };
-        match info_code(response) {
-            Some(code) => {
+    fn hear(&self, name: &str, answer: &Result<DnsResponse, NetError>) {
+        match word(answer) {
+            Some(word) => {
                 if self.0.len() >= NAMES {
                     self.0.clear();
                 }
-                self.0.insert(name, code);
+                self.0.insert(name.to_owned(), word);
             }
-            None => drop(self.0.remove(&name)),
+            None => drop(self.0.remove(name)),
         }
     }
 }
 
 fn key(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+fn word(answer: &Result<DnsResponse, NetError>) -> Option<Word> {
+    match answer {
+        Ok(response) => info_code(response).map(Word::InfoCode),
+        Err(NetError::Io(error)) if is_exhausted(error) => {
+            error.raw_os_error().map(Word::Exhausted)
+        }
+        Err(_) => None,
+    }
 }
 
 fn info_code(response: &DnsResponse) -> Option<u16> {
@@ -106,13 +125,8 @@ impl DnsHandle for Connection {
 
     fn send(&self, request: DnsRequest) -> Self::Response {
         let heard = self.heard.clone();
-        let responses = self.inner.send(request);
-        responses
-            .inspect(move |response| {
-                if let Ok(response) = response {
-                    heard.hear(response);
-                }
-            })
-            .boxed()
+        let asked = request.queries.first().map(|query| key(&query.name().to_ascii()));
+        let Some(name) = asked else { return self.inner.send(request).boxed() };
+        self.inner.send(request).inspect(move |answer| heard.hear(&name, answer)).boxed()
     }
 }

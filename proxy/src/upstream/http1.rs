@@ -11,12 +11,13 @@ use std::io;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use zeroize::Zeroizing;
 
-/// The two sides of the one exchange that a connection carries now.
-pub(super) fn exchange(wire: Wire) -> (Sender, Receiver) {
+/// The two sides of the one exchange that a connection carries now. `sound`: nothing came on it that
+/// would be taken for the response.
+pub(super) fn exchange(wire: Wire, sound: bool) -> (Sender, Receiver) {
     let wire = Shared::new(wire);
-    let sender = Sender { wire: wire.clone(), chunked: false, left: 0, ended: false };
+    let sender = Sender { wire: wire.clone(), sound, chunked: false, left: 0, ended: false };
     let (buffer, decoder) = (BytesMut::new(), Decoder::Empty);
-    (sender, Receiver { wire, buffer, decoder, keep: false })
+    (sender, Receiver { wire, sound, buffer, decoder, keep: false })
 }
 
 /// The connection after a complete exchange, if it may carry another one.
@@ -33,6 +34,7 @@ pub(super) fn rejoin(sender: Sender, receiver: Receiver) -> Option<Wire> {
 /// Sends on a connection of HTTP/1.1.
 pub(crate) struct Sender {
     wire: Shared<Wire>,
+    sound: bool,
     chunked: bool,
     left: u64,
     ended: bool,
@@ -45,6 +47,9 @@ impl Sender {
         framing: Framing,
         content: &[Bytes],
     ) -> io::Result<()> {
+        if !self.sound {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         match framing {
             Framing::Empty | Framing::Close => {}
             Framing::Length(length) => self.left = length,
@@ -116,6 +121,7 @@ impl Sender {
 /// Receives on a connection of HTTP/1.1.
 pub(crate) struct Receiver {
     wire: Shared<Wire>,
+    sound: bool,
     buffer: BytesMut,
     decoder: Decoder,
     keep: bool,
@@ -146,6 +152,9 @@ impl Receiver {
         method: &str,
         opening: Option<&Opening>,
     ) -> Result<Received, Error> {
+        if !self.sound {
+            return Err(Error::Closed);
+        }
         let head = self.one_head().await?;
         match head.status {
             101 => {
@@ -201,5 +210,71 @@ fn keeps_alive(head: &head::Response) -> bool {
     match head.version {
         head::Version::Http11 => !head.fields.has_member("connection", "close"),
         head::Version::Http10 => head.fields.has_member("connection", "keep-alive"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::exchange::Link;
+    use std::time::Duration;
+    use tokio::net::{TcpListener, TcpStream};
+
+    async fn pair() -> (Wire, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+        let near = TcpStream::connect(listener.local_addr().expect("address")).await.expect("near");
+        let (far, _) = listener.accept().await.expect("far");
+        (Wire::Plain(Link::Plain(near)), far)
+    }
+
+    fn head() -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n".to_vec())
+    }
+
+    async fn read_to_end(mut far: TcpStream) -> Vec<u8> {
+        let mut all = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(20), far.read_to_end(&mut all)).await;
+        // A side that closes with unread bytes resets.
+        let error = read.expect("in time").err().map(|error| error.kind());
+        assert!(matches!(error, None | Some(io::ErrorKind::ConnectionReset)), "{error:?}");
+        all
+    }
+
+    /// S-6, C-3: what came on a connection since it was looked at last is no answer to a request that was
+    /// not written yet, and nothing is written behind it.
+    #[tokio::test]
+    async fn s_6_a_stray_answer_is_not_taken() {
+        let (wire, mut far) = pair().await;
+        far.write_all(b"HTTP/1.1 408 Idle\r\nContent-Length: 0\r\n\r\n").await.expect("written");
+        let (mut sender, mut receiver) = exchange(wire, false);
+        let sent = sender.head(head(), Framing::Length(3), &[Bytes::from_static(b"abc")]).await;
+        assert_eq!(sent.map_err(|error| error.kind()), Err(io::ErrorKind::ConnectionAborted));
+        assert!(matches!(receiver.head("POST", None).await, Err(Error::Closed)));
+        assert!(rejoin(sender, receiver).is_none(), "the connection is not used again");
+        assert_eq!(read_to_end(far).await, b"");
+    }
+
+    /// D-7: not a byte of content more than was declared is written, none less is an end, and the
+    /// connection carries nothing after either.
+    #[tokio::test]
+    async fn d_7_content_has_the_length_that_was_declared() {
+        for (pieces, kind) in [
+            (&[&b"ab"[..], b"cd"][..], io::ErrorKind::InvalidInput),
+            (&[b"ab"], io::ErrorKind::UnexpectedEof),
+        ] {
+            let (wire, far) = pair().await;
+            let (mut sender, receiver) = exchange(wire, true);
+            sender.head(head(), Framing::Length(3), &[]).await.expect("the head");
+            let mut ended = Ok(());
+            for piece in pieces {
+                ended = sender.content(piece).await;
+            }
+            if ended.is_ok() {
+                ended = sender.finish(&Fields::default()).await;
+            }
+            assert_eq!(ended.map_err(|error| error.kind()), Err(kind));
+            assert!(rejoin(sender, receiver).is_none());
+            assert_eq!(read_to_end(far).await, [&head()[..], b"ab"].concat());
+        }
     }
 }

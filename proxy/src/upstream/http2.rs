@@ -112,8 +112,14 @@ impl Connection {
         let (tell, told) = oneshot::channel();
         let sender =
             Sender { send: Some(self.send), stream: None, opening: false, tell: Some(tell) };
-        let receiver =
-            Receiver { told: Some(told), response: None, body: None, id: 0, facts: self.facts };
+        let receiver = Receiver {
+            told: Some(told),
+            response: None,
+            body: None,
+            bodiless: false,
+            id: 0,
+            facts: self.facts,
+        };
         (sender, receiver)
     }
 }
@@ -221,9 +227,11 @@ impl Sender {
         self.opening = opening;
         let ended = matches!(framing, Framing::Empty | Framing::Length(0)) && !opening;
         let mut send = self.send.take().ok_or(io::ErrorKind::NotConnected)?;
+        let tell = self.tell.take();
+        // On a failure no stream was opened, and dropping `tell` says so.
         let (response, stream) = send.send_request(request, ended).map_err(failed)?;
         self.stream = (!ended).then_some(stream);
-        if let Some(tell) = self.tell.take() {
+        if let Some(tell) = tell {
             // Nobody waits any more when the exchange was given up.
             drop(tell.send(response));
         }
@@ -284,6 +292,8 @@ pub(crate) struct Receiver {
     told: Option<oneshot::Receiver<ResponseFuture>>,
     response: Option<ResponseFuture>,
     body: Option<RecvStream>,
+    /// Whether the response has no content by its method or status.
+    bodiless: bool,
     id: u32,
     facts: Arc<Facts>,
 }
@@ -314,9 +324,19 @@ impl Receiver {
     }
 
     /// Cancel-safe.
-    pub(super) async fn head(&mut self, opening: Option<&Opening>) -> Result<Received, Error> {
+    pub(super) async fn head(
+        &mut self,
+        method: &str,
+        opening: Option<&Opening>,
+    ) -> Result<Received, Error> {
         if let Some(told) = &mut self.told {
-            let response = told.await.map_err(|_| Error::Closed)?;
+            // A stream that could not be opened any more lies above whatever a GOAWAY names.
+            let going_away = &self.facts.going_away;
+            let unopened = |_| match going_away.load(Ordering::Acquire) {
+                true => Error::NotProcessed,
+                false => Error::Closed,
+            };
+            let response = told.await.map_err(unopened)?;
             self.told = None;
             self.id = response.stream_id().as_u32();
             self.response = Some(response);
@@ -346,7 +366,11 @@ impl Receiver {
         if interim {
             return Ok(Received::Interim(head));
         }
+        if head.status > 599 {
+            return Err(Error::Head(head::Fault::StartLine));
+        }
         self.response = None;
+        self.bodiless = head::is_bodiless(method, head.status);
         self.body = body;
         if let Some(opening) = opening.filter(|_| (200..300).contains(&head.status)) {
             return Ok(Received::Switched(with_accept(head, opening)));
@@ -359,6 +383,9 @@ impl Receiver {
         let Some(body) = &mut self.body else { return Err(Error::Closed) };
         let next = body.data().await;
         match next {
+            // The library takes such content for a response's own (RFC 9113 section 8.1.1); behind the
+            // head of HTTP/1.1 it would be the next response.
+            Some(Ok(piece)) if self.bodiless && !piece.is_empty() => Err(Error::Stream),
             Some(Ok(piece)) => {
                 if let Err(error) = body.flow_control().release_capacity(piece.len()) {
                     return Err(self.error(&error));
@@ -374,5 +401,44 @@ impl Receiver {
                 Err(error) => Err(self.error(&error)),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::exchange::Link;
+    use journal::contract::PeerIdentity;
+    use std::time::Duration;
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// C-6: after a GOAWAY no stream can be opened any more, so that a request that was to open one was not
+    /// processed; that is known at once.
+    #[tokio::test]
+    async fn c_6_a_goaway_before_the_stream_is_opened() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+        let address = listener.local_addr().expect("address");
+        let near = TcpStream::connect(address).await.expect("near");
+        let (far, _) = listener.accept().await.expect("far");
+        tokio::spawn(async move {
+            let mut origin = h2::server::handshake(far).await.expect("handshake");
+            origin.graceful_shutdown();
+            while origin.accept().await.is_some() {}
+        });
+        let identity = PeerIdentity::Unverified;
+        let peer = Peer { connection: 1, address, identity, reused: true };
+        let begun = Connection::begin(Wire::Plain(Link::Plain(near)), peer).await;
+        let connection = begun.expect("begun");
+        let until = tokio::time::Instant::now() + Duration::from_secs(20);
+        while connection.again().is_some() {
+            assert!(tokio::time::Instant::now() < until, "no GOAWAY came");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let (mut sender, mut receiver) = connection.exchange();
+        let head = Zeroizing::new(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec());
+        assert!(sender.head(head, Framing::Empty, &[]).await.is_err());
+        let answer =
+            tokio::time::timeout(Duration::from_secs(20), receiver.head("GET", None)).await;
+        assert!(matches!(answer.expect("at once"), Err(Error::NotProcessed)));
     }
 }

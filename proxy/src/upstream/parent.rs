@@ -25,6 +25,8 @@ pub(crate) struct Parent {
     pub(crate) authorization: Option<Secret>,
     /// Id and version of that credential.
     pub(crate) credential: Option<(String, u64)>,
+    /// This proxy's name, by which it knows itself again if the way leads back.
+    pub(crate) pseudonym: String,
 }
 
 impl Parent {
@@ -46,8 +48,9 @@ pub(crate) async fn tunnel(
     authority: &Authority,
 ) -> Result<(), Error> {
     let mut request = Zeroizing::new(Vec::with_capacity(4096));
-    for part in ["CONNECT ", &authority.to_string(), " HTTP/1.1\r\nHost: ", &authority.to_string()]
-    {
+    let target = authority.to_string();
+    let via = &parent.pseudonym;
+    for part in ["CONNECT ", &target, " HTTP/1.1\r\nHost: ", &target, "\r\nVia: 1.1 ", via] {
         request.extend_from_slice(part.as_bytes());
     }
     if let Some(authorization) = &parent.authorization {

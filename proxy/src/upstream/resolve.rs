@@ -5,12 +5,13 @@
 //! sources of the name service switch (mDNS, LDAP) do not.
 
 use super::dial::Error;
-use super::extended::{Heard, Provider};
+use super::extended::{Heard, Provider, Word};
 use hickory_resolver::Resolver;
 use hickory_resolver::config::{NameServerConfig, ResolverConfig};
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{RData, RecordType};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -78,7 +79,13 @@ impl Names {
         let (six, four) = timeout_at(until, both).await.map_err(|_| Error::ResolveTimeout)?;
         joined(six, four).map_err(|error| {
             let Error::Resolve { rcode, .. } = error else { return error };
-            Error::Resolve { rcode, info_code: self.heard.take(name) }
+            match (self.heard.take(name), rcode) {
+                (Some(Word::Exhausted(errno)), None) => {
+                    Error::Exhausted(io::Error::from_raw_os_error(errno))
+                }
+                (Some(Word::InfoCode(code)), _) => Error::Resolve { rcode, info_code: Some(code) },
+                (Some(Word::Exhausted(_)) | None, _) => Error::Resolve { rcode, info_code: None },
+            }
         })
     }
 }

@@ -330,6 +330,13 @@ async fn answer(
         "/trailers" => (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n5\r\nhello\r\n0\r\nX-T: 1\r\n\r\n".to_vec(), true),
         "/no-length" => (b"HTTP/1.1 200 OK\r\n\r\nall there is".to_vec(), false),
         "/interim" => (b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(), true),
+        "/until-close" => {
+            let length: usize = argument.parse().unwrap_or(0);
+            let mut out = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
+            out.extend((0..length).map(|i| u8::try_from(i % 251).unwrap_or(0)));
+            (out, false)
+        }
+        "/framed-interim" => (b"HTTP/1.1 103 Early Hints\r\nLink: x\r\nContent-Length: 5\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(), true),
         "/bad-head" => (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok".to_vec(), false),
         "/bare-lf" => (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok".to_vec(), false),
         "/long-head" => (format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "a".repeat(70_000)).into_bytes(), false),
@@ -362,7 +369,7 @@ async fn answer(
             let start = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
             drop(stream.write_all(start.as_bytes()).await);
             drop(stream.flush().await);
-            for n in 0..3 {
+            for n in 0..argument.parse().unwrap_or(3) {
                 let event = format!("data: {n}\n\n");
                 drop(stream.write_all(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes()).await);
                 drop(stream.flush().await);

@@ -1,6 +1,6 @@
 //! Messages and frames that nobody may take for good ones.
 
-use super::{BROKEN, applied, lines, open, raw, whole};
+use super::{BROKEN, BROKEN_INSIDE, applied, lines, open, raw, whole};
 use crate::case::table::{Table, settled};
 use crate::case::{Shape, Truth};
 use crate::http2::{OnStream, Step, kind};
@@ -23,9 +23,20 @@ pub(super) fn heads(t: &mut Table) {
         ("nul_in_value", &[(":status", "200"), ("x", "a\0b")]),
         ("lf_in_value", &[(":status", "200"), ("x", "a\nb")]),
         ("unasked_switch", &[(":status", "101")]),
+        ("status_999", &[(":status", "999")]),
     ] {
         let steps = move |_: &Shape| applied([own(lines, true)]);
         t.frames(name, rule, steps, malformed);
+    }
+    // Behind the head of HTTP/1.1 such content would be the next response.
+    for (name, status) in [("no_content_with_data", 204), ("not_modified_with_data", 304)] {
+        let steps = move |shape: &Shape| {
+            let head = Step::Head { status, fields: lines(shape, &[]), end: false };
+            let next = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
+            applied([head, Step::Data { content: next.into(), end: true }])
+        };
+        let rule = "S-2 S-6; RFC 9110 section 6.4.1";
+        t.frames(name, rule, steps, |_| open(BROKEN_INSIDE, true)).only(Shape::bodied);
     }
     // The same of a pseudo field of requests, which libraries drop unseen.
     let pseudo = |shape: &Shape| {
@@ -85,9 +96,9 @@ pub(super) fn frames(t: &mut Table) {
     let endless = |_: &Shape| {
         let first = raw(kind::HEADERS, 0, OnStream::This, &[0x88]);
         let empty = raw(kind::CONTINUATION, 0, OnStream::This, &[]);
-        applied(
-            std::iter::once(first).chain(std::iter::repeat_n(empty, 5_000)).chain([Step::Close]),
-        )
+        // Whoever waits for its end waits for ever.
+        let all = std::iter::once(first).chain(std::iter::repeat_n(empty, 5_000));
+        applied(all.chain([Step::Stall]))
     };
     t.frames("endless_continuation", "D-1; RFC 9113 section 10.5", endless, broken);
     // A client may take any number of these; it may also call it a day.
