@@ -7,7 +7,7 @@ use crate::output::{self, Negative};
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
-use policy::secrets::{Label, Standing};
+use policy::secrets::{Label, Standing, Version};
 use policy::vault::Status;
 use policy::{Policy, Secret};
 use std::io::{IsTerminal as _, Read as _};
@@ -127,18 +127,23 @@ fn list(context: &Context, store: &Policy) -> anyhow::Result<ExitCode> {
 
 /// What is known of each version; never a value.
 fn versions(context: &Context, store: &Policy, name: &str) -> anyhow::Result<ExitCode> {
-    let versions = store.secret_versions(name).map_err(|error| match error {
-        policy::secrets::Error::Unknown => {
+    let versions = store.secret_versions(name).map_err(|error| {
+        if matches!(error, policy::secrets::Error::Unknown) {
             let words = format!("there is no secret {name:?}; `affiant secret list` lists them");
-            anyhow::Error::new(Negative(words))
+            return anyhow::Error::new(Negative(words));
         }
-        other => other.into(),
+        error.into()
     })?;
     if context.json {
         let rows = versions.iter().map(|(version, standing)| {
-            let mut row = serde_json::json!(version);
-            row["standing"] = serde_json::json!(standing);
-            row
+            let Version { version, set_at_ms, by, tags } = version;
+            serde_json::json!({
+                "version": version,
+                "set_at_ms": set_at_ms,
+                "by": by,
+                "tags": tags,
+                "standing": standing,
+            })
         });
         output::json(&rows.collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);

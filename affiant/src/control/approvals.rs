@@ -105,7 +105,13 @@ pub(super) async fn request(
             journal::result::Error::Locked => {
                 Problem::new(ProblemCode::VaultLocked, error.to_string())
             }
-            other => Problem::new(ProblemCode::Internal, other.to_string()),
+            error @ (journal::result::Error::NotFound
+            | journal::result::Error::Incomplete
+            | journal::result::Error::Expired
+            | journal::result::Error::Damaged
+            | journal::result::Error::Read(_)) => {
+                Problem::new(ProblemCode::Internal, error.to_string())
+            }
         })?;
     let text = whole(&state.policy.screen(), &stored.head, &stored.content);
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
