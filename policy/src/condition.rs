@@ -71,6 +71,13 @@ impl Doubt {
     const UNREADABLE: Self =
         Self { field: "target.query", why: "an escape in the query can't be read" };
 
+    /// Of a path.
+    pub(crate) const PATH: Self = Self {
+        field: "target.path",
+        why: "servers differ in how they read it (an escaped slash, a backslash, a semicolon, a \
+              slash at the end, dot segments or empty ones)",
+    };
+
     /// Of content.
     pub(crate) const fn body(why: &'static str) -> Self {
         Self { field: "request.body", why }

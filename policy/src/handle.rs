@@ -153,7 +153,9 @@ impl Policy {
         let state = State::load(&store, None, &Mutex::default())?;
         let state = ArcSwap::from_pointee(state);
         let (minted, leased, reload, prepared) = Default::default();
-        Ok(Self { store, vault, state, reload, prepared, minted, leased })
+        let policy = Self { store, vault, state, reload, prepared, minted, leased };
+        policy.remove_stale_key_file()?;
+        Ok(policy)
     }
 
     /// Creates store and vault key where they are missing, and opens them. With a passphrase the

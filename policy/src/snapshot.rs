@@ -190,6 +190,10 @@ impl Snapshot {
             Found::Undecided(route, doubt) => Err(undecided(&route.name, doubt)),
             Found::None => match self.defaults.egress {
                 Egress::Deny => Err(self.http.refuse(&target)),
+                Egress::Allow | Egress::Observe if self.http.reads_as(&target).is_some() => {
+                    let route = self.http.reads_as(&target).map_or(EGRESS, |route| &route.name);
+                    Err(undecided(route, Doubt::PATH))
+                }
                 Egress::Allow => Ok(self.open_egress(&target.host, None)),
                 Egress::Observe => {
                     Ok(self.open_egress(&target.host, Some(self.http.refuse(&target).code)))
@@ -424,13 +428,16 @@ fn approval_pending(route: &str) -> Denial {
 
 /// A refusal because a condition of a route can't be judged.
 fn undecided(route: &str, Doubt { field, why }: Doubt) -> Denial {
+    let code =
+        if field == Doubt::PATH.field { Code::InvalidTarget } else { Code::TargetNotAllowed };
     let part = match field {
+        "target.path" => "path",
         "request.body" => "content",
         "request.headers" => "header fields",
         _ => "query",
     };
     Denial {
-        code: Code::TargetNotAllowed,
+        code,
         field: field.to_owned(),
         message: format!(
             "Route {route:?} looks at the {part} of this request, which can't be judged: {why}."

@@ -471,3 +471,43 @@ fn k_4_a_key_of_ours_is_the_routes_word() {
         assert_eq!(with(&rule).is_ok(), right, "{rule}");
     }
 }
+
+/// V-1: a path that a server may read as that of a narrower route is not decided by the wider one.
+#[test]
+fn v_1_spelling_opens_no_wider_route() {
+    let text = route("all", "host = \"a.test\", path = \"/**\"", "")
+        + &route("admin", "host = \"a.test\", path = \"/admin/**\"", "approval = \"required\"")
+        + &route("pay", "host = \"a.test\", path = \"/v1/charges\"", "approval = \"required\"")
+        + &route("git", "host = \"git.test\", path = \"/projects/*/issues\"", "")
+        + &route("git-all", "host = \"git.test\", path = \"/projects/**\"", "");
+    let snapshot = compile(&text);
+    let decide = |host, path| {
+        let decided = snapshot.http(&action("GET", host, path));
+        decided.map(|grant| grant.route.unwrap()).map_err(|denial| (denial.code, denial.rule))
+    };
+    for path in [
+        "/admin%2Fx",
+        "/admin%5cx",
+        "/admin\\x",
+        "/admin;v=1/x",
+        "/admin/../pub",
+        "/x/../admin;/y",
+        "/v1;a/charges",
+        "/v1/charges/",
+        "/v1//charges/;x",
+    ] {
+        assert!(matches!(decide("a.test", path), Err((Code::InvalidTarget, _))), "{path}");
+    }
+    for (path, rule) in [("/admin/x", "admin"), ("/v1/charges", "pay"), ("/pub/a%2Fb;c/", "all")] {
+        assert_eq!(decide("a.test", path), Ok(rule.to_owned()), "{path}");
+    }
+    // A narrower route may be meant for the escape.
+    assert_eq!(decide("git.test", "/projects/group%2Fproject/issues"), Ok("git".to_owned()));
+    let open = compile(
+        &("[defaults]\negress = \"allow\"\n".to_owned()
+            + &text.replacen("path = \"/**\"", "path = \"/pub\"", 1)),
+    );
+    let decided = |path| open.http(&action("GET", "a.test", path)).map_err(|denial| denial.code);
+    assert_eq!(decided("/admin%2Fx").unwrap_err(), Code::InvalidTarget);
+    assert!(decided("/other%2Fx").is_ok());
+}

@@ -306,6 +306,24 @@ fn a_change_of_the_key_file_survives_a_crash() {
 }
 
 /// I-1: from a key file to a passphrase, to a key that is handed in, and back.
+/// I-1: a key file that a cut-off change left behind is removed at the next opening: it opens what was
+/// encrypted before the change.
+#[test]
+fn a_change_away_from_the_key_file_leaves_none_after_a_crash() {
+    let (dir, policy) = home();
+    let home = dir.path().join("home");
+    let file = home.join("vault.key");
+    let before = fs::read(&file).unwrap();
+    policy.rotate_vault(vault::Protection::Passphrase(&Secret::from("open sesame"))).unwrap();
+    assert!(!file.exists());
+    drop(policy);
+    // As if the process had ended between its commit and the removal.
+    fs::write(&file, before).unwrap();
+    let policy = Policy::open(&home).unwrap();
+    assert!(!file.exists());
+    assert_eq!(policy.vault().status(), vault::Status::Locked);
+}
+
 #[test]
 fn i_1_the_protection_of_the_vault_changes() {
     let (dir, policy) = home();

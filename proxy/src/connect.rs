@@ -84,7 +84,7 @@ impl Job<'_> {
                 scheme: target.scheme,
                 authority: target.authority.clone(),
                 trust: prepared.snapshot.trust_for(&target.authority.host.to_string()),
-                credential: bound.map(|bound| (bound.id, bound.version)),
+                credential: bound.map(|bound| (bound.id, bound.version, own.mark)),
                 parent: parent.as_ref().map(Parent::through),
                 offer: match target.scheme {
                     Scheme::Http => Offer::Http11,
@@ -117,14 +117,14 @@ impl Job<'_> {
         };
         let Some((credential, bound)) = prepared.grant.credential.as_ref().zip(bound) else {
             before.check_strays().map_err(Refusal::Credential)?;
-            return Ok(Own { injected: None, client: None });
+            return Ok(Own { injected: None, client: None, mark: 0 });
         };
         let secret = secret_of(&self.shared.policy, credential, bound).await;
         let secret = secret.map_err(Refusal::Credential)?;
         let certificate = credential.inject.client_certificate(&secret);
         let Some(certificate) = certificate.map_err(Refusal::Credential)? else {
             let injected = before.inject(credential, &secret).map_err(Refusal::Credential)?;
-            return Ok(Own { injected: Some(injected), client: None });
+            return Ok(Own { injected: Some(injected), client: None, mark: 0 });
         };
         before.check_strays().map_err(Refusal::Credential)?;
         if prepared.target.scheme == Scheme::Http {
@@ -136,7 +136,7 @@ impl Job<'_> {
                 "its private key is not the certificate's, or of a kind that is not supported";
             Refusal::Credential(credential::Error::Unreadable(why))
         })?;
-        Ok(Own { injected: None, client: Some(client) })
+        Ok(Own { injected: None, client: Some(client), mark: pool::mark(secret.expose()) })
     }
 
     /// The upstream proxy of the route, with the credential for it.
@@ -157,11 +157,12 @@ impl Job<'_> {
             let secret = secret_of(&self.shared.policy, credential, &bound).await;
             let secret = secret.map_err(Refusal::Credential)?;
             let (_, value) = credential.inject.header(&secret).map_err(Refusal::Credential)?;
+            as_whom = Some((bound.id, bound.version, pool::mark(value.expose())));
             authorization = Some(value);
-            as_whom = Some((bound.id, bound.version));
         }
         let authority = Authority { host, port: parent.port };
-        let shown = as_whom.as_ref().map(|(id, version)| format!(", credential {id} v{version}"));
+        let shown =
+            as_whom.as_ref().map(|(id, version, _)| format!(", credential {id} v{version}"));
         let detail = format!(
             "{}: {}://{authority}{}",
             parent.name,
@@ -281,6 +282,8 @@ struct Own {
     injected: Option<Injected>,
     /// A certificate for the handshake.
     client: Option<Client>,
+    /// Of the client certificate: another one makes another connection.
+    mark: u64,
 }
 
 /// The secret of a credential; a slow source is asked off the threads that serve other calls.

@@ -9,7 +9,7 @@
 
 use super::order::{self, Bucket, Relation, admits, breadth, relate};
 use super::{Found, MOST_TIES, Tie, near, normal_host, not_allowed, shown};
-use crate::condition::{self, Unmet};
+use crate::condition::{self, Doubt, Unmet};
 use crate::document::HttpRoute;
 use crate::host::{self, Pattern};
 use crate::json::Content;
@@ -27,6 +27,8 @@ pub(super) struct Target<'a> {
     pub(super) port: u16,
     pub(super) method: &'a str,
     pub(super) path: String,
+    /// What a server may take the path for instead.
+    readings: Vec<String>,
     pub(super) details: Details<'a>,
     content: Content,
 }
@@ -42,8 +44,8 @@ impl<'a> Target<'a> {
             message: format!("The path of the target can't be judged: {error}."),
             rule: super::EGRESS.to_owned(),
         })?;
-        let content = Content::default();
-        Ok(Self { agent, scheme, host, port, method, path, details, content })
+        let (content, readings) = (Content::default(), path::readings(action.path));
+        Ok(Self { agent, scheme, host, port, method, path, readings, details, content })
     }
 }
 
@@ -173,13 +175,42 @@ impl Index {
         self.sites(host).flat_map(|s| &s.all).filter_map(|&i| self.routes.get(i))
     }
 
-    /// The deciding route.
+    /// The deciding route. Where the path can be read in another way, and a narrower route would decide
+    /// then, neither does: spelling opens nothing.
     pub(super) fn find(&self, target: &Target<'_>) -> Found<'_> {
+        let found = self.decide(target, &target.path);
+        if let Found::Route(route) = found {
+            let covers = |reading: &str| route.path.as_ref().is_none_or(|p| p.matches(reading));
+            let narrower = target.readings.iter().filter(|reading| covers(reading));
+            let mut narrower = narrower.filter_map(|reading| self.search(target, reading));
+            if let Some(other) = narrower.find(|other| other.name != route.name) {
+                return Found::Undecided(other, Doubt::PATH);
+            }
+        }
+        found
+    }
+
+    /// The route that would decide on another reading of the path.
+    pub(super) fn reads_as(&self, target: &Target<'_>) -> Option<&HttpRoute> {
+        target.readings.iter().find_map(|reading| self.search(target, reading))
+    }
+
+    /// What a path comes to.
+    fn decide(&self, target: &Target<'_>, path: &str) -> Found<'_> {
+        let Some(route) = self.search(target, path) else { return Found::None };
+        match route.conditions.unmet(&target.details, &target.content) {
+            Some(Unmet::Unjudged(doubt)) => Found::Undecided(route, doubt),
+            Some(Unmet::Header(_) | Unmet::Query(_) | Unmet::Body(_)) | None => Found::Route(route),
+        }
+    }
+
+    /// The narrowest route that matches with this path, or that can't be judged.
+    fn search(&self, target: &Target<'_>, path: &str) -> Option<&HttpRoute> {
         // What the conditions of a route can't judge ends the search like a match.
         let accept = |i: usize| {
             self.routes.get(i).is_some_and(|route| {
                 admits(&route.methods, target.method)
-                    && route.path.as_ref().is_none_or(|p| p.matches(&target.path))
+                    && route.path.as_ref().is_none_or(|p| p.matches(path))
                     && (route.conditions.is_empty()
                         || match route.conditions.unmet(&target.details, &target.content) {
                             None | Some(Unmet::Unjudged(_)) => true,
@@ -187,24 +218,18 @@ impl Index {
                         })
             })
         };
-        let found = self
-            .sites(&target.host)
+        self.sites(&target.host)
             .filter_map(|site| site.ports.get(&(target.scheme, target.port)))
             .find_map(|paths| {
-                let literal = paths.literal.get(&target.path);
-                let starred = prefixes(&target.path).filter_map(|p| paths.starred.get(p));
+                let literal = paths.literal.get(path);
+                let starred = prefixes(path).filter_map(|p| paths.starred.get(p));
                 literal
                     .into_iter()
                     .chain(starred)
                     .chain([&paths.any])
                     .find_map(|bucket| bucket.first(target.agent, accept))
             })
-            .and_then(|i| self.routes.get(i));
-        let Some(route) = found else { return Found::None };
-        match route.conditions.unmet(&target.details, &target.content) {
-            Some(Unmet::Unjudged(why)) => Found::Undecided(route, why),
-            Some(Unmet::Header(_) | Unmet::Query(_) | Unmet::Body(_)) | None => Found::Route(route),
-        }
+            .and_then(|i| self.routes.get(i))
     }
 
     /// Whether some route leads the agent to the host and port.

@@ -2,7 +2,7 @@
 //! evidence of that hop alone (contract C-8).
 
 use super::dial::Error;
-use super::pool::Through;
+use super::pool::{AsWhom, Through};
 use crate::head::{self, MAX_BYTES};
 use crate::hops;
 use crate::redact::Redactor;
@@ -23,8 +23,8 @@ pub(crate) struct Parent {
     pub(crate) trust: Vec<PathBuf>,
     /// The value of `Proxy-Authorization`.
     pub(crate) authorization: Option<Secret>,
-    /// Id and version of that credential.
-    pub(crate) credential: Option<(String, u64)>,
+    /// That credential, and what is shown of it.
+    pub(crate) credential: Option<AsWhom>,
     /// This proxy's name, by which it knows itself again if the way leads back.
     pub(crate) pseudonym: String,
 }

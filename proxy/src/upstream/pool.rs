@@ -5,8 +5,10 @@ use super::http2;
 use super::versions::Offer;
 use crate::target::{Authority, Scheme};
 use dashmap::DashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// Connections kept for one key at most.
@@ -18,6 +20,16 @@ const IDLE: Duration = Duration::from_secs(45);
 /// Many servers close after 5 s. An operation that must not run twice keeps clear of that race.
 const IDLE_UNREPEATABLE: Duration = Duration::from_secs(3);
 
+/// As whom a connection is made: id and version of the credential, and a mark of what it showed, for
+/// a source without versions can hold another certificate at any time (contract C-5).
+pub(crate) type AsWhom = (String, u64, u64);
+
+/// Marks bytes: equal ones alike, for the life of this process and for no other.
+pub(crate) fn mark(shown: &[u8]) -> u64 {
+    static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    STATE.hash_one(shown)
+}
+
 /// What two calls must share to share a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
@@ -25,8 +37,8 @@ pub(crate) struct Key {
     pub(crate) authority: Authority,
     /// Files of extra roots.
     pub(crate) trust: Vec<PathBuf>,
-    /// Id and version of the credential.
-    pub(crate) credential: Option<(String, u64)>,
+    /// The credential, and what the handshake showed of it.
+    pub(crate) credential: Option<AsWhom>,
     /// The upstream proxy, and as whom.
     pub(crate) parent: Option<Through>,
     /// The versions of HTTP that were offered.
@@ -39,8 +51,8 @@ pub(crate) struct Through {
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
     pub(crate) trust: Vec<PathBuf>,
-    /// Id and version of the credential.
-    pub(crate) credential: Option<(String, u64)>,
+    /// The credential, and what the proxy was shown.
+    pub(crate) credential: Option<AsWhom>,
 }
 
 /// A connection that carries many exchanges, and when the last of them began.
@@ -179,7 +191,8 @@ mod tests {
         // What identifies trust keeps connections apart (contract C-5).
         for other in [
             Key { trust: vec!["/x".into()], ..key(3) },
-            Key { credential: Some(("c".to_owned(), 1)), ..key(3) },
+            Key { credential: Some(("c".to_owned(), 1, 0)), ..key(3) },
+            Key { credential: Some(("c".to_owned(), 1, mark(b"another"))), ..key(3) },
             Key { offer: Offer::Http2, ..key(3) },
             Key {
                 parent: Some(Through {
