@@ -63,8 +63,8 @@ pub(crate) fn admit(
         give_back(counted);
         return Err(error);
     }
-    let event = Arc::new(event);
-    let admitted = enqueue_first(core, &event, draft, request_hash, key_hash);
+    let name = event.body.name();
+    let admitted = enqueue_first(core, event, draft, request_hash, key_hash);
     let Ok((entry, epoch)) = admitted else {
         core.release(reserved);
         give_back(counted);
@@ -77,7 +77,7 @@ pub(crate) fn admit(
         recent.keys.entry(hash).or_default().push(Arc::clone(&entry));
     }
     drop(recent);
-    failpoint::event(Stage::Act, id, event.body.name());
+    failpoint::event(Stage::Act, id, name);
     let call = Call::new(Arc::clone(core), entry, epoch, reserved, counted);
     Ok(Admission::New(call.with_uses(uses)))
 }
@@ -90,7 +90,7 @@ fn give_back(counted: Option<Counted>) {
 
 fn enqueue_first(
     core: &Core,
-    event: &Arc<Event>,
+    event: Event,
     draft: Draft,
     request_hash: Option<[u8; 16]>,
     key_hash: Option<[u8; 16]>,
@@ -99,8 +99,8 @@ fn enqueue_first(
     let mut queue = core.queue.lock();
     queue.check(None)?;
     let sequence = queue.next();
-    let live = Invocation::start(sequence, event)?;
-    let entry = Arc::new(Entry::admitted(live, Arc::clone(event), request_hash, key_hash));
+    let live = Invocation::start(sequence, &event)?;
+    let entry = Arc::new(Entry::admitted(live, event, request_hash, key_hash));
     slot.insert(Arc::clone(&entry));
     let item = Item {
         draft,
@@ -247,7 +247,7 @@ fn candidates(
     for entry in entries.into_iter().flatten().rev() {
         let mut state = entry.state.lock();
         let view = state.view(limit);
-        found.push((state.live.clone(), view));
+        found.push((Invocation::clone(&state.live), view));
     }
     let index = core.index.read();
     let stored = match index.as_ref() {
@@ -265,7 +265,7 @@ fn candidates(
             Some(entry) => {
                 let mut state = entry.state.lock();
                 let view = state.view(limit);
-                (state.live.clone(), view)
+                (Invocation::clone(&state.live), view)
             }
             None => (invocation.clone(), invocation),
         });

@@ -147,10 +147,10 @@ impl Call {
         self.entry.id
     }
 
-    /// A copy of the invocation as this call has made it so far, durable or not.
+    /// The invocation as this call has made it so far, durable or not.
     #[must_use]
-    pub fn invocation(&self) -> Invocation {
-        self.entry.state.lock().live.clone()
+    pub fn invocation(&self) -> Arc<Invocation> {
+        Arc::clone(&self.entry.state.lock().live)
     }
 
     /// The credential that it is bound to (contract V-5).
@@ -374,7 +374,7 @@ impl Call {
         parts.push(Part::Event(source, Body::RemoteResponseComplete(complete)));
         parts.push(Part::Event(source, Body::ResultCommitted(Box::new(committed))));
         let appended = self.append_durable(parts).await;
-        self.end_count();
+        self.wind_up();
         let sequence = appended?;
         key::settle_repeated(&self.core, self.entry.id, &self.uses, verdict);
         Ok(Settled { id: self.entry.id, sequence, verdict })
@@ -394,7 +394,7 @@ impl Call {
         let body = Body::ResultCommitted(Box::new(committed));
         let parts = vec![Part::Event(Source::TransportObserved, body)];
         let appended = self.append_durable(parts).await;
-        self.end_count();
+        self.wind_up();
         Ok(Settled { id: self.entry.id, sequence: appended?, verdict })
     }
 
@@ -407,7 +407,7 @@ impl Call {
         let body = Body::InvocationEnded(Box::new(ended));
         let parts = vec![Part::Event(Source::TransportObserved, body)];
         let appended = self.append_durable(parts).await;
-        self.end_count();
+        self.wind_up();
         Ok(Settled { id: self.entry.id, sequence: appended?, verdict })
     }
 
@@ -426,14 +426,16 @@ impl Call {
         let body = Body::InvocationEnded(Box::new(ended));
         parts.push(Part::Event(Source::TransportObserved, body));
         let appended = self.append_durable(parts).await;
-        self.end_count();
+        self.wind_up();
         Ok(Settled { id: self.entry.id, sequence: appended?, verdict })
     }
 
-    /// Ends the count of a budget: bytes are known, and another call may begin.
-    fn end_count(&mut self) {
+    /// Ends the count of a budget: bytes are known, and another call may begin. The events of a
+    /// settled call go out of memory here, on the thread that made them.
+    fn wind_up(&mut self) {
+        let mut state = self.entry.state.lock();
+        state.catch_up(self.core.durable());
         let Some(counted) = self.counted.take() else { return };
-        let state = self.entry.state.lock();
         let used = state.live.is_dispatched().then(|| state.live.moved_bytes());
         drop(state);
         counted.end(used, now_ms());
@@ -501,7 +503,7 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         self.give_up();
-        self.end_count();
+        self.wind_up();
         self.core.release(self.reserved_events + self.reserved_result);
         let was_taken = std::mem::take(&mut self.entry.state.lock().is_taken);
         if was_taken {

@@ -71,12 +71,12 @@ impl Core {
             let sequence = queue.next();
             let mut settling = false;
             if let Some(event) = event {
-                state.live.apply(sequence, &event)?;
+                Arc::make_mut(&mut state.live).apply(sequence, &event)?;
                 settling = settles(&event.body);
                 if settling {
                     self.tally.settled(&state.live, event.source);
                 }
-                state.events.push_back((sequence, Arc::new(event)));
+                state.events.push_back((sequence, event));
             }
             let waiter = (wait != Wait::No && n == last).then(|| {
                 let (sender, receiver) = oneshot::channel();
@@ -131,16 +131,16 @@ impl Core {
         calling.live.check(&dispatch.body, source)?;
         let queued = Instant::now();
         let first = queue.next();
-        held.live.apply(first, &used)?;
-        held.events.push_back((first, Arc::new(used)));
+        Arc::make_mut(&mut held.live).apply(first, &used)?;
+        held.events.push_back((first, used));
         let entry = Some(Arc::clone(subject));
         let (waiter, settles, urgent) = (None, false, false);
         let draft = used_draft;
         let item = Item { draft, sequence: first, entry, waiter, settles, urgent, queued };
         self.queue.push(&mut queue, item);
         let sequence = queue.next();
-        calling.live.apply(sequence, &dispatch)?;
-        calling.events.push_back((sequence, Arc::new(dispatch)));
+        Arc::make_mut(&mut calling.live).apply(sequence, &dispatch)?;
+        calling.events.push_back((sequence, dispatch));
         let (sender, receiver) = oneshot::channel();
         let (entry, waiter, urgent) = (Some(Arc::clone(call)), Some(sender), true);
         let draft = dispatch_draft;
@@ -154,7 +154,7 @@ impl Core {
     /// Queues a record of the whole state of an invocation, for when its earlier ones leave.
     pub(crate) fn carry_forward(&self, entry: &Arc<Entry>) -> Result<Queued, Error> {
         let state = entry.state.lock();
-        let payload = serde_json::to_vec(&state.live)
+        let payload = serde_json::to_vec(&*state.live)
             .ok()
             .filter(|payload| payload.len() <= MAX_PART)
             .ok_or(Error::TooLarge { length_bytes: 0, limit_bytes: MAX_PART })?;

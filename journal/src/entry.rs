@@ -28,15 +28,15 @@ pub(crate) struct Entry {
 
 /// The part that changes.
 ///
-/// Invariant: `live` is `durable` plus all of `events` above it. What others are shown comes from
-/// `durable`, so nobody sees what a crash could take back.
+/// Invariant: `live` is `durable` plus all of `events`. What others are shown comes from `durable`,
+/// so nobody sees what a crash could take back.
 pub(crate) struct EntryState {
     /// With everything that was queued.
-    pub(crate) live: Invocation,
+    pub(crate) live: Arc<Invocation>,
     /// With what is known to be durable; `None` before its first event is.
     durable: Option<Arc<Invocation>>,
-    /// Events that the index does not hold, in order; the later ones may not be durable.
-    pub(crate) events: VecDeque<(Sequence, Arc<Event>)>,
+    /// Events that `durable` lacks, in order; the later ones may not be on the disk yet.
+    pub(crate) events: VecDeque<(Sequence, Event)>,
     /// Positions of durable records that the index does not hold.
     pub(crate) records: Vec<(Sequence, Kind, Position)>,
     /// Calls and look-ups that hold it; it stays in memory while there are any.
@@ -51,7 +51,7 @@ impl Entry {
     /// A call that was just taken on record.
     pub(crate) fn admitted(
         live: Invocation,
-        event: Arc<Event>,
+        event: Event,
         request_hash: Option<[u8; 16]>,
         key_hash: Option<[u8; 16]>,
     ) -> Self {
@@ -64,7 +64,7 @@ impl Entry {
             settled: Notify::new(),
             is_listed: AtomicBool::new(false),
             state: Mutex::new(EntryState {
-                live,
+                live: Arc::new(live),
                 durable: None,
                 events,
                 records: Vec::with_capacity(RECORDS),
@@ -77,15 +77,16 @@ impl Entry {
 
     /// An invocation that the index holds.
     pub(crate) fn loaded(invocation: Invocation) -> Self {
+        let live = Arc::new(invocation);
         Self {
-            id: invocation.id(),
+            id: live.id(),
             request_hash: None,
             key_hash: None,
             settled: Notify::new(),
             is_listed: AtomicBool::new(false),
             state: Mutex::new(EntryState {
-                durable: Some(Arc::new(invocation.clone())),
-                live: invocation,
+                durable: Some(Arc::clone(&live)),
+                live,
                 events: VecDeque::new(),
                 records: Vec::new(),
                 users: 0,
@@ -109,28 +110,22 @@ impl Entry {
 }
 
 impl EntryState {
-    /// Applies what has become durable since.
+    /// Applies what has become durable since, and keeps its events no longer.
     pub(crate) fn catch_up(&mut self, limit: Sequence) -> Option<&Arc<Invocation>> {
-        let newest = self.live.last_sequence();
-        if newest <= limit {
+        if self.live.last_sequence() <= limit {
             // Nothing is open, so the two are the same.
-            if self.durable.as_ref().is_none_or(|durable| durable.last_sequence() < newest) {
-                self.durable = Some(Arc::new(self.live.clone()));
-            }
+            self.durable = Some(Arc::clone(&self.live));
+            self.events.clear();
             return self.durable.as_ref();
         }
-        for (sequence, event) in &self.events {
-            if *sequence > limit {
-                break;
-            }
+        while let Some((sequence, event)) =
+            self.events.pop_front_if(|(sequence, _)| *sequence <= limit)
+        {
             let applied = match &mut self.durable {
-                None => Invocation::start(*sequence, event).map(|started| {
+                None => Invocation::start(sequence, &event).map(|started| {
                     self.durable = Some(Arc::new(started));
                 }),
-                Some(durable) if *sequence > durable.last_sequence() => {
-                    Arc::make_mut(durable).apply(*sequence, event)
-                }
-                Some(_) => Ok(()),
+                Some(durable) => Arc::make_mut(durable).apply(sequence, &event),
             };
             if let Err(error) = applied {
                 // Every event went through the same function before it was queued.
@@ -148,23 +143,17 @@ impl EntryState {
         let first = self.events.front();
         first
             .and_then(|(sequence, event)| Invocation::start(*sequence, event).ok())
-            .unwrap_or_else(|| self.live.clone())
-    }
-
-    /// The durable events that the index does not hold.
-    pub(crate) fn durable_events(&self, limit: Sequence) -> Vec<(Sequence, Event)> {
-        let durable = self.events.iter().take_while(|(sequence, _)| *sequence <= limit);
-        durable.map(|(sequence, event)| (*sequence, (**event).clone())).collect()
+            .unwrap_or_else(|| Invocation::clone(&self.live))
     }
 
     /// Forgets what did not become durable. False when nothing is left.
     pub(crate) fn roll_back(&mut self, limit: Sequence) -> bool {
         self.catch_up(limit);
-        self.events.retain(|(sequence, _)| *sequence <= limit);
+        self.events.clear();
         self.records.retain(|(sequence, _, _)| *sequence <= limit);
         match &self.durable {
             Some(durable) => {
-                self.live = Invocation::clone(durable);
+                self.live = Arc::clone(durable);
                 true
             }
             None => false,

@@ -150,33 +150,17 @@ impl Journal {
     /// [`read::Error`].
     pub fn events(&self, id: InvocationId) -> Result<Vec<(Sequence, Event)>, read::Error> {
         let core = self.core();
-        let limit = core.durable();
-        let held = core.overlay.get(&id).map(|entry| entry.state.lock().durable_events(limit));
-        let held = held.unwrap_or_default();
-        let mut events = Vec::new();
         let first = core.first_segment.load(Ordering::Acquire);
-        for (sequence, kind, position) in self.indexed_records(id)? {
-            if kind != Kind::Event
-                || position.segment < first
-                || held.first().is_some_and(|(first, _)| sequence >= *first)
-            {
-                continue;
+        let mut events = Vec::new();
+        for (sequence, _, position) in self.records(id, Kind::Event)? {
+            if position.segment >= first {
+                let event = core.segments.checked(&position, sequence, |record| {
+                    serde_json::from_slice(record.payload).ok()
+                })?;
+                events.push((sequence, event));
             }
-            let event = core.segments.checked(&position, sequence, |record| {
-                serde_json::from_slice(record.payload).ok()
-            })?;
-            events.push((sequence, event));
         }
-        events.extend(held);
         Ok(events)
-    }
-
-    fn indexed_records(
-        &self,
-        id: InvocationId,
-    ) -> Result<Vec<(Sequence, Kind, Position)>, read::Error> {
-        let index = self.core().index.read();
-        Ok(index.as_ref().ok_or_else(closed)?.records(id)?)
     }
 
     /// Invocations, newest first.
@@ -238,7 +222,7 @@ impl Journal {
         }
         // The chunks of a stored request come before those of the result.
         let request_end = invocation.request().map(|(sequence, _)| sequence);
-        let mut records = self.chunks(invocation.id())?;
+        let mut records = self.records(invocation.id(), Kind::Chunk)?;
         records.retain(|(sequence, _, _)| request_end.is_none_or(|end| *sequence > end));
         self.open_stored(invocation.id(), reference, &records)
     }
@@ -258,19 +242,23 @@ impl Journal {
         StoredResult::open(Arc::clone(core), id, reference, chunks, key)
     }
 
-    /// All durable chunks of an invocation, in order.
-    pub(crate) fn chunks(
+    /// All durable records of a kind of an invocation, in order.
+    pub(crate) fn records(
         &self,
         id: InvocationId,
+        kind: Kind,
     ) -> Result<Vec<(Sequence, Kind, Position)>, read::Error> {
+        // Memory first: what leaves it meanwhile is in the index by then.
         let held = self.core().overlay.get(&id).map(|entry| entry.state.lock().records.clone());
-        let mut records = self.indexed_records(id)?;
+        let index = self.core().index.read();
+        let mut records = index.as_ref().ok_or_else(closed)?.records(id)?;
+        drop(index);
         for record in held.into_iter().flatten() {
             if !records.iter().any(|(known, _, _)| *known == record.0) {
                 records.push(record);
             }
         }
-        records.retain(|(_, kind, _)| *kind == Kind::Chunk);
+        records.retain(|(_, of, _)| *of == kind);
         records.sort_unstable_by_key(|(sequence, _, _)| *sequence);
         Ok(records)
     }

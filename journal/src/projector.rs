@@ -86,10 +86,9 @@ fn project(core: &Core, backlog: &mut Vec<Arc<Entry>>, mark: Option<&Watermark>)
 
 fn update(entry: &Arc<Entry>, limit: Sequence) -> Option<Update> {
     let mut state = entry.state.lock();
-    let events = state.events.front().is_some_and(|(sequence, _)| *sequence <= limit);
     let records: Vec<_> =
         state.records.iter().filter(|(sequence, _, _)| *sequence <= limit).copied().collect();
-    if !events && records.is_empty() {
+    if records.is_empty() {
         return None;
     }
     let invocation = Arc::clone(state.catch_up(limit)?);
@@ -104,7 +103,6 @@ fn drop_unused(core: &Core, entry: &Arc<Entry>, limit: Sequence) {
             return false;
         }
         let mut state = entry.state.lock();
-        state.events.retain(|(sequence, _)| *sequence > limit);
         state.records.retain(|(sequence, _, _)| *sequence > limit);
         state.users == 0 && state.events.is_empty() && state.records.is_empty()
     });

@@ -10,6 +10,7 @@ use crate::contract::{
 use crate::core::{closed, now_ms};
 use crate::enqueue::{Part, Wait};
 use crate::live::Journal;
+use crate::log::Kind;
 use crate::projection::{Invocation, Standing};
 use crate::read;
 use crate::result::{self, Sealer, Stream};
@@ -112,7 +113,7 @@ impl Journal {
         if invocation.result_expires_ms().is_some_and(|expiry| expiry <= now_ms()) {
             return Err(result::Error::Expired);
         }
-        let mut chunks = self.chunks(id)?;
+        let mut chunks = self.records(id, Kind::Chunk)?;
         chunks.retain(|(sequence, _, _)| *sequence < end);
         let mut opened = self.open_stored(id, stored.request, &chunks)?;
         let head = Zeroizing::new(opened.head().unwrap_or_default().to_vec());

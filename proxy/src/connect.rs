@@ -12,7 +12,7 @@ use crate::target::{Authority, Error as TargetError, Host, Scheme};
 use crate::upstream::dial::{self, Plan};
 use crate::upstream::exchange::Idle;
 use crate::upstream::parent::Parent;
-use crate::upstream::pool;
+use crate::upstream::pool::{self, Mark, Shown};
 use crate::upstream::tls::Client;
 use crate::upstream::versions::{Offer, Word};
 use journal::Call;
@@ -84,7 +84,11 @@ impl Job<'_> {
                 scheme: target.scheme,
                 authority: target.authority.clone(),
                 trust: prepared.snapshot.trust_for(&target.authority.host.to_string()),
-                credential: bound.map(|bound| (bound.id, bound.version, own.mark)),
+                shown: bound.map(|bound| Shown {
+                    id: bound.id,
+                    version: bound.version,
+                    opened_with: own.client.as_ref().map(Client::mark),
+                }),
                 parent: parent.as_ref().map(Parent::through),
                 offer: match target.scheme {
                     Scheme::Http => Offer::Http11,
@@ -117,14 +121,14 @@ impl Job<'_> {
         };
         let Some((credential, bound)) = prepared.grant.credential.as_ref().zip(bound) else {
             before.check_strays().map_err(Refusal::Credential)?;
-            return Ok(Own { injected: None, client: None, mark: 0 });
+            return Ok(Own { injected: None, client: None });
         };
         let secret = secret_of(&self.shared.policy, credential, bound).await;
         let secret = secret.map_err(Refusal::Credential)?;
         let certificate = credential.inject.client_certificate(&secret);
         let Some(certificate) = certificate.map_err(Refusal::Credential)? else {
             let injected = before.inject(credential, &secret).map_err(Refusal::Credential)?;
-            return Ok(Own { injected: Some(injected), client: None, mark: 0 });
+            return Ok(Own { injected: Some(injected), client: None });
         };
         before.check_strays().map_err(Refusal::Credential)?;
         if prepared.target.scheme == Scheme::Http {
@@ -136,7 +140,7 @@ impl Job<'_> {
                 "its private key is not the certificate's, or of a kind that is not supported";
             Refusal::Credential(credential::Error::Unreadable(why))
         })?;
-        Ok(Own { injected: None, client: Some(client), mark: pool::mark(secret.expose()) })
+        Ok(Own { injected: None, client: Some(client) })
     }
 
     /// The upstream proxy of the route, with the credential for it.
@@ -151,30 +155,26 @@ impl Job<'_> {
             Ok(address) => Host::Address(address),
             Err(_) => parent.host.parse().map_err(Refusal::Target)?,
         };
-        let (mut authorization, mut as_whom) = (None, None);
+        let (mut authorization, mut shown) = (None, None);
         if let Some(credential) = &parent.credential {
             let bound = self.shared.policy.bind(credential);
             let secret = secret_of(&self.shared.policy, credential, &bound).await;
             let secret = secret.map_err(Refusal::Credential)?;
             let (_, value) = credential.inject.header(&secret).map_err(Refusal::Credential)?;
-            as_whom = Some((bound.id, bound.version, pool::mark(value.expose())));
+            let opened_with = Some(Mark::of(&value.expose()));
             authorization = Some(value);
+            shown = Some(Shown { id: bound.id, version: bound.version, opened_with });
         }
         let authority = Authority { host, port: parent.port };
-        let shown =
-            as_whom.as_ref().map(|(id, version, _)| format!(", credential {id} v{version}"));
-        let detail = format!(
-            "{}: {}://{authority}{}",
-            parent.name,
-            parent.scheme,
-            shown.unwrap_or_default()
-        );
-        call.note("parent", &detail);
+        let as_whom = shown
+            .as_ref()
+            .map(|as_whom: &Shown| format!(", credential {} v{}", as_whom.id, as_whom.version));
+        let (name, scheme) = (&parent.name, parent.scheme);
+        let as_whom = as_whom.unwrap_or_default();
+        call.note("parent", &format!("{name}: {scheme}://{authority}{as_whom}"));
         let trust = snapshot.trust_for(&parent.host);
-        let scheme = parent.scheme;
         let pseudonym = self.shared.pseudonym.clone();
-        let credential = as_whom;
-        Ok(Some(Parent { scheme, authority, trust, authorization, credential, pseudonym }))
+        Ok(Some(Parent { scheme, authority, trust, authorization, shown, pseudonym }))
     }
 
     /// A connection for the call. One that carries many carries a WebSocket only where the origin
@@ -282,8 +282,6 @@ struct Own {
     injected: Option<Injected>,
     /// A certificate for the handshake.
     client: Option<Client>,
-    /// Of the client certificate: another one makes another connection.
-    mark: u64,
 }
 
 /// The secret of a credential; a slow source is asked off the threads that serve other calls.

@@ -300,7 +300,6 @@ impl Job<'_> {
         let target = request::target(&self.head, self.tunnel)?;
         self.known.target = Some(target.recorded());
         request::check(&self.head)?;
-        crate::outgoing::drop_nominated(&mut self.head.fields);
         let snapshot = shared.policy.snapshot();
         let Judged { grant, ahead: read } = self.judge(&snapshot, &agent, &target).await?;
         let limit_bytes = grant.limits.request_bytes;

@@ -68,6 +68,28 @@ impl Fault {
     }
 }
 
+/// Fields that no nomination takes away: what the meaning of the message rests on, and what this hop
+/// itself reads and does not pass on.
+const STAPLES: &[&str] = &[
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+];
+
+fn is_staple(name: &[u8]) -> bool {
+    let ours = name.get(..8).is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"affiant-"));
+    ours || STAPLES.iter().any(|staple| name.eq_ignore_ascii_case(staple.as_bytes()))
+}
+
 /// The minor version of HTTP/1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
@@ -101,6 +123,19 @@ impl Fields {
     pub(crate) fn retain(&mut self, keep: impl Fn(&[u8]) -> bool) {
         let buffer = self.buffer.clone();
         self.spans.retain(|(name, _)| buffer.get(name.clone()).is_some_and(&keep));
+    }
+
+    /// Takes away what `Connection` nominates (RFC 9110 section 7.6.1). It does not go on, so nothing
+    /// may be decided, approved or recorded by it.
+    fn drop_nominated(&mut self) {
+        let nominated: Vec<Vec<u8>> = self
+            .members("connection")
+            .filter(|name| !is_staple(name))
+            .map(<[u8]>::to_vec)
+            .collect();
+        if !nominated.is_empty() {
+            self.retain(|name| !nominated.iter().any(|gone| gone.eq_ignore_ascii_case(name)));
+        }
     }
 
     /// The values of every field of the name.
@@ -306,13 +341,10 @@ pub(crate) fn request(buffer: &Bytes) -> Result<Request, Fault> {
         return Err(Fault::StartLine);
     }
     let version = version(protocol)?;
+    let mut fields = fields(buffer, end)?;
+    fields.drop_nominated();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Fault::StartLine);
-    Ok(Request {
-        method: text(method)?,
-        target: text(target)?,
-        version,
-        fields: fields(buffer, end)?,
-    })
+    Ok(Request { method: text(method)?, target: text(target)?, version, fields })
 }
 
 /// Parses a response head that ends in its empty line.

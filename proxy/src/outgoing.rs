@@ -37,24 +37,6 @@ pub(crate) fn stays(name: &[u8], all: &Fields) -> bool {
         && all.members("connection").any(|member| member.eq_ignore_ascii_case(name))
 }
 
-/// Drops what `Connection` nominates (RFC 9110 section 7.6.1), before anybody looks at the request:
-/// what policy, a person and the fingerprint see is what goes on (contract V-5, V-6).
-pub(crate) fn drop_nominated(fields: &mut Fields) {
-    let is = |name: &[u8], known: &[&str]| {
-        known.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
-    };
-    // What carries the message, and our own, is read here and stays on its hop anyway.
-    let dropped: Vec<Vec<u8>> = fields
-        .members("connection")
-        .filter(|name| !is(name, HOP_BY_HOP) && !is(name, &["host", "content-length", "expect"]))
-        .filter(|name| !is_ours(name))
-        .map(<[u8]>::to_vec)
-        .collect();
-    if !dropped.is_empty() {
-        fields.retain(|name| !dropped.iter().any(|one| name.eq_ignore_ascii_case(one)));
-    }
-}
-
 /// Whether the name is in our own name space.
 pub(crate) fn is_ours(name: &[u8]) -> bool {
     name.len() > 8 && name.get(..8).is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"affiant-"))

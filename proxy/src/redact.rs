@@ -56,18 +56,14 @@ impl Redactor {
         redactor
     }
 
-    /// Looks for what a value of `Proxy-Authorization` shows: itself, and the pair in it.
-    pub(crate) fn of_authorization(value: &Secret) -> Self {
-        let text = value.expose();
-        let encoded = text.splitn(2, |byte| *byte == b' ').nth(1).unwrap_or_default();
-        let basic = text.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"basic "));
-        let pair = STANDARD.decode(encoded).ok().filter(|_| basic).map(Secret::new);
-        Self::new(pair.as_ref().unwrap_or(value), value)
-    }
-
-    /// Looks for what was shown to an upstream proxy, as well.
+    /// Looks for what was shown to an upstream proxy, as well, and for what that encodes.
     pub(crate) fn also(&mut self, shown: &Secret) {
-        let more = Self::of_authorization(shown);
+        let encoded = shown.expose_text().and_then(|text| text.split_once(' '));
+        let decoded = encoded
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"))
+            .and_then(|(_, text)| STANDARD.decode(text).ok())
+            .map(Secret::new);
+        let more = Self::new(decoded.as_ref().unwrap_or(shown), shown);
         self.patterns.extend(more.patterns);
         self.patterns.sort_by_key(|pattern| std::cmp::Reverse(pattern.len()));
     }

@@ -64,7 +64,7 @@ mod tests {
     /// T-3: what comes back is what was sent, but for the hop's own fields.
     #[test]
     fn t_3_a_stored_head_comes_back_as_it_was() {
-        let text = "POST /a%2Fb?q=1 HTTP/1.1\r\nHost: API.example:8443\r\nX-b: 1\r\nConnection: x-c\r\n\
+        let text = "POST /a%2Fb?q=1 HTTP/1.1\r\nHost: API.example:8443\r\nX-b: 1\r\nConnection: x-d\r\n\
                     X-C: 2\r\nProxy-Authorization: Basic s3cret\r\nAffiant-Invocation: act_1\r\n\
                     Content-Length: 2\r\nx-B: \u{e9}\r\n\r\n";
         let request = head::request(&Bytes::from_static(text.as_bytes())).expect("head");

@@ -332,3 +332,55 @@ async fn v_1_oversize_heads_are_refused() {
     }
     assert_eq!(world.origin.all_effects(), 0);
 }
+
+/// V-1, V-6, K-1: a field that `Connection` nominates does not go on, so it decides nothing: no rule is
+/// met by it, no key is bound by it, no condition is noted.
+#[tokio::test]
+async fn v_1_nominated_fields_decide_nothing() {
+    let world = World::with(
+        |origin, _| {
+            let port = origin.address.port();
+            format!(
+                "[[route]]\nname = \"dry\"\nagents = [\"coder\"]\nmatch = {{ scheme = \"http\", \
+                 host = \"127.0.0.1\", port = {port}, path = \"/close\" }}\n\
+                 private_addresses = \"allow\"\ncredential = \"pay\"\n\
+                 [[route]]\nname = \"keyed\"\nagents = [\"coder\"]\nmatch = {{ scheme = \"http\", \
+                 host = \"127.0.0.1\", port = {port}, path = \"/close\", \
+                 headers = {{ X-Dry-Run = \"true\" }} }}\n\
+                 idempotency = {{ header = \"Idempotency-Key\", scope = \"pay\", retention = \"24h\", \
+                 contract = \"verified\" }}\nprivate_addresses = \"allow\"\n"
+            )
+        },
+        proxy::Options::default(),
+    )
+    .await;
+    for (nominated, route, key) in [
+        ("", "keyed", Some("k1")),
+        ("Connection: idempotency-key\r\n", "keyed", None),
+        ("Connection: close, X-Dry-Run\r\n", "dry", None),
+        // What this hop itself needs can't be taken away.
+        ("Connection: Host, Proxy-Authorization, Content-Length\r\n", "keyed", Some("k1")),
+    ] {
+        let id = format!("Affiant-Invocation: {}\r\n", world.journal.new_id());
+        let fields = format!(
+            "{nominated}{id}X-Dry-Run: true\r\nIdempotency-Key: k1\r\nIf-Match: \"v1\"\r\n"
+        );
+        let response = world.plain("POST", "/close", &fields, "x").await;
+        let invocation = world.invocation(response.id()).await;
+        let bound = invocation.preflight().expect("bound");
+        assert_eq!(bound.route.as_deref(), Some(route), "{nominated}");
+        let carried = bound.idempotency.as_ref().map(|bound| bound.key.as_str());
+        assert_eq!(carried, key, "{nominated}");
+        let sent = world.origin.last_head().to_lowercase();
+        assert_eq!(sent.contains("x-dry-run: true"), route == "keyed", "{nominated} {sent}");
+        assert_eq!(
+            sent.contains("idempotency-key: k1"),
+            nominated != "Connection: idempotency-key\r\n"
+        );
+    }
+    let response =
+        world.plain("POST", "/ok", "Connection: If-Match\r\nIf-Match: \"v1\"\r\n", "x").await;
+    let events = world.events(response.id(), "RESULT_DELIVERED").await;
+    let noted = events.iter().any(|event| event.body.name() == "NOTED");
+    assert!(!noted, "{events:?}");
+}

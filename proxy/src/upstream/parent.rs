@@ -2,7 +2,7 @@
 //! evidence of that hop alone (contract C-8).
 
 use super::dial::Error;
-use super::pool::{AsWhom, Through};
+use super::pool::{Shown, Through};
 use crate::head::{self, MAX_BYTES};
 use crate::hops;
 use crate::redact::Redactor;
@@ -23,8 +23,8 @@ pub(crate) struct Parent {
     pub(crate) trust: Vec<PathBuf>,
     /// The value of `Proxy-Authorization`.
     pub(crate) authorization: Option<Secret>,
-    /// That credential, and what is shown of it.
-    pub(crate) credential: Option<AsWhom>,
+    /// What of that credential identifies its connections.
+    pub(crate) shown: Option<Shown>,
     /// This proxy's name, by which it knows itself again if the way leads back.
     pub(crate) pseudonym: String,
 }
@@ -36,7 +36,7 @@ impl Parent {
             scheme: self.scheme,
             authority: self.authority.clone(),
             trust: self.trust.clone(),
-            credential: self.credential.clone(),
+            shown: self.shown.clone(),
         }
     }
 }
@@ -64,9 +64,11 @@ pub(crate) async fn tunnel(
     if (200..=299).contains(&answer.status) {
         return Ok(());
     }
-    // I-4: its answer goes to the agent, to whom its credential is not shown.
-    let mut redactor =
-        parent.authorization.as_ref().map(Redactor::of_authorization).unwrap_or_default();
+    // Its word goes to the caller, and what it was shown must not go along (contract I-4).
+    let mut redactor = Redactor::default();
+    if let Some(authorization) = &parent.authorization {
+        redactor.also(authorization);
+    }
     let said = hops::read(&redactor.fields(answer.fields));
     Err(Error::Refused { status: answer.status, said })
 }

@@ -5,7 +5,7 @@ use super::http2;
 use super::versions::Offer;
 use crate::target::{Authority, Scheme};
 use dashmap::DashMap;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -20,16 +20,6 @@ const IDLE: Duration = Duration::from_secs(45);
 /// Many servers close after 5 s. An operation that must not run twice keeps clear of that race.
 const IDLE_UNREPEATABLE: Duration = Duration::from_secs(3);
 
-/// As whom a connection is made: id and version of the credential, and a mark of what it showed, for
-/// a source without versions can hold another certificate at any time (contract C-5).
-pub(crate) type AsWhom = (String, u64, u64);
-
-/// Marks bytes: equal ones alike, for the life of this process and for no other.
-pub(crate) fn mark(shown: &[u8]) -> u64 {
-    static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    STATE.hash_one(shown)
-}
-
 /// What two calls must share to share a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
@@ -37,8 +27,8 @@ pub(crate) struct Key {
     pub(crate) authority: Authority,
     /// Files of extra roots.
     pub(crate) trust: Vec<PathBuf>,
-    /// The credential, and what the handshake showed of it.
-    pub(crate) credential: Option<AsWhom>,
+    /// The credential of the call.
+    pub(crate) shown: Option<Shown>,
     /// The upstream proxy, and as whom.
     pub(crate) parent: Option<Through>,
     /// The versions of HTTP that were offered.
@@ -51,8 +41,28 @@ pub(crate) struct Through {
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
     pub(crate) trust: Vec<PathBuf>,
-    /// The credential, and what the proxy was shown.
-    pub(crate) credential: Option<AsWhom>,
+    pub(crate) shown: Option<Shown>,
+}
+
+/// A credential, as far as connections are kept apart by it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Shown {
+    pub(crate) id: String,
+    pub(crate) version: u64,
+    /// What the connection itself was opened with. The versions of a source outside of the vault are
+    /// not counted, and policy may point the id at another secret.
+    pub(crate) opened_with: Option<Mark>,
+}
+
+/// Stands for a value that a connection was opened with; of use in this process only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Mark(u64);
+
+impl Mark {
+    pub(crate) fn of(value: &impl Hash) -> Self {
+        static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self(KEYS.hash_one(value))
+    }
 }
 
 /// A connection that carries many exchanges, and when the last of them began.
@@ -164,7 +174,7 @@ mod tests {
             scheme: Scheme::Http,
             authority: Authority { host, port },
             trust: Vec::new(),
-            credential: None,
+            shown: None,
             parent: None,
             offer: Offer::Http11,
         }
@@ -189,17 +199,20 @@ mod tests {
         assert_eq!(pool.idle.len(), KEYS);
         assert_eq!((take(1), take(2), take(last)), (None, Some(2), Some(last.into())));
         // What identifies trust keeps connections apart (contract C-5).
+        let shown = Shown { id: "c".to_owned(), version: 0, opened_with: Some(Mark::of(&"old")) };
+        let renewed = Shown { opened_with: Some(Mark::of(&"new")), ..shown.clone() };
+        assert_ne!(shown, renewed);
+        assert_eq!(Mark::of(&"old"), Mark::of(&"old"));
         for other in [
             Key { trust: vec!["/x".into()], ..key(3) },
-            Key { credential: Some(("c".to_owned(), 1, 0)), ..key(3) },
-            Key { credential: Some(("c".to_owned(), 1, mark(b"another"))), ..key(3) },
+            Key { shown: Some(shown), ..key(3) },
             Key { offer: Offer::Http2, ..key(3) },
             Key {
                 parent: Some(Through {
                     scheme: Scheme::Http,
                     authority: key(4).authority,
                     trust: Vec::new(),
-                    credential: None,
+                    shown: None,
                 }),
                 ..key(3)
             },

@@ -1,5 +1,6 @@
 //! TLS towards origins: who is trusted, and what went wrong in words that records can hold.
 
+use super::pool::Mark;
 use super::versions::Offer;
 use dashmap::DashMap;
 use journal::contract::Code;
@@ -32,6 +33,11 @@ impl Client {
         let provider = rustls::crypto::ring::default_provider();
         let chain = certificate.chain.clone();
         CertifiedKey::from_der(chain, certificate.expose_key(), &provider).map(Self)
+    }
+
+    /// Stands for the certificate in the pool's key.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark::of(&self.0.cert)
     }
 }
 
