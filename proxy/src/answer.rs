@@ -232,8 +232,7 @@ impl Job<'_> {
     pub(crate) async fn withheld(&mut self, mut call: Call) -> Finished {
         call.delivery_failed(0);
         let envelope = call.invocation().envelope();
-        let account = Account::of(envelope.error.verdict);
-        self.problem(&envelope, account, false, false).await
+        self.problem(&envelope, Account::undecodable(), false, false).await
     }
 
     /// A record for a call that is refused before it was admitted.

@@ -13,12 +13,13 @@ use crate::upstream::dial::{self, Plan};
 use crate::upstream::exchange::Idle;
 use crate::upstream::parent::Parent;
 use crate::upstream::pool::{self, Mark, Shown};
-use crate::upstream::tls::Client;
+use crate::upstream::tls::{Client, TrustFile};
 use crate::upstream::versions::{Offer, Word};
 use journal::Call;
 use journal::contract::{CredentialUse, Preflight};
 use policy::{Credential, HttpGrant, Policy, Secret, Snapshot, credential};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::time::timeout;
 
@@ -79,11 +80,13 @@ impl Job<'_> {
         if let outgoing::Form::Absolute { authorization: Some(shown) } = form {
             redactor.also(shown);
         }
+        let trust = prepared.snapshot.trust_for(&target.authority.host.to_string());
         let mut way = Way {
             key: pool::Key {
                 scheme: target.scheme,
                 authority: target.authority.clone(),
-                trust: prepared.snapshot.trust_for(&target.authority.host.to_string()),
+                agent: self.known.agent.clone().unwrap_or_default(),
+                trust: TrustFile::all(&trust),
                 shown: bound.map(|bound| Shown {
                     id: bound.id,
                     version: bound.version,
@@ -97,6 +100,7 @@ impl Job<'_> {
                     }
                 },
             },
+            trust,
             parent,
             client: own.client,
         };
@@ -227,7 +231,7 @@ impl Job<'_> {
             scheme: way.key.scheme,
             authority: &way.key.authority,
             private_addresses,
-            trust: &way.key.trust,
+            trust: &way.trust,
             timeout: prepared.grant.limits.connect_timeout,
             offer: way.key.offer,
             rounds: if prepared.grant.retry.is_some() { SETUP_ROUNDS } else { 1 },
@@ -272,6 +276,8 @@ impl Job<'_> {
 /// The way to the origin.
 struct Way {
     key: pool::Key,
+    /// Files of extra roots.
+    trust: Vec<PathBuf>,
     parent: Option<Parent>,
     client: Option<Client>,
 }

@@ -1,6 +1,7 @@
 //! Asks policy about a request, with its content where conditions look at that.
 
 use crate::engine::Job;
+use crate::head::Request;
 use crate::respond::Refusal;
 use crate::target::Target;
 use bytes::Bytes;
@@ -21,7 +22,7 @@ impl Job<'_> {
         agent: &str,
         target: &Target,
     ) -> Result<Judged, Refusal> {
-        let looks = self.ask(agent, target, Body::default(), |action, details| {
+        let looks = ask(&self.head, agent, target, Body::default(), |action, details| {
             snapshot.looks_at_body(action, details)
         });
         let ahead = if looks { Some(self.read_ahead(u64::MAX, false).await?) } else { None };
@@ -31,8 +32,9 @@ impl Job<'_> {
             Some(_) => Body::Unreadable("it is longer than 1 MiB"),
             None => Body::default(),
         };
-        let grant =
-            self.ask(agent, target, body, |action, details| snapshot.http_with(action, details));
+        let grant = ask(&self.head, agent, target, body, |action, details| {
+            snapshot.http_with(action, details)
+        });
         let grant = grant.map_err(Refusal::Denied)?;
         let names = self.head.fields.iter().filter_map(|(name, _)| std::str::from_utf8(name).ok());
         grant.check_headers(names).map_err(Refusal::Denied)?;
@@ -45,25 +47,26 @@ impl Job<'_> {
         }
         Ok(Judged { grant, ahead })
     }
+}
 
-    fn ask<R>(
-        &self,
-        agent: &str,
-        target: &Target,
-        body: Body<'_>,
-        question: impl FnOnce(&HttpAction<'_>, &Details<'_>) -> R,
-    ) -> R {
-        let host = target.authority.host.to_string();
-        let action = HttpAction {
-            agent,
-            scheme: target.scheme,
-            host: &host,
-            port: target.authority.port,
-            method: &self.head.method,
-            path: target.path(),
-        };
-        let headers: Vec<_> = self.head.fields.iter().collect();
-        let query = target.path_and_query.split_once('?').map(|(_, query)| query);
-        question(&action, &Details { query, headers: &headers, body })
-    }
+/// Puts a question to policy about a request.
+pub(crate) fn ask<R>(
+    head: &Request,
+    agent: &str,
+    target: &Target,
+    body: Body<'_>,
+    question: impl FnOnce(&HttpAction<'_>, &Details<'_>) -> R,
+) -> R {
+    let host = target.authority.host.to_string();
+    let action = HttpAction {
+        agent,
+        scheme: target.scheme,
+        host: &host,
+        port: target.authority.port,
+        method: &head.method,
+        path: target.path(),
+    };
+    let headers: Vec<_> = head.fields.iter().collect();
+    let query = target.path_and_query.split_once('?').map(|(_, query)| query);
+    question(&action, &Details { query, headers: &headers, body })
 }

@@ -24,6 +24,7 @@
 //!   is in the frames, too, until they are sent; no table of the header compression keeps it.
 //! - Identity and policy are asked for every request, inside of tunnels as well.
 
+mod access;
 mod address;
 mod again;
 mod answer;

@@ -2,12 +2,14 @@
 //! passes inside is not judged, so its outcome is `unknown` by nature; on record are the opening, the
 //! bytes each way, and how it ended.
 
+use crate::access::{ACCESS_OVER, Access, Asked};
 use crate::answer::Finished;
 use crate::deliver::{self, Ours};
 use crate::engine::{Job, now_ms};
 use crate::engine::{Prepared, dispatch_record};
 use crate::fingerprint::{Content, fingerprint};
 use crate::head::{Fields, Response};
+use crate::proxy::Shared;
 use crate::pump::{BROKER_STOPPED, CALLER_BROKE, Passed, pump};
 use crate::redact::Redactor;
 use crate::render::Status;
@@ -44,12 +46,16 @@ impl Job<'_> {
         call.note("upgraded", versions(caller, origin_speaks));
         let bytes =
             deliver::switching(head, &self.opening(&call, operation, next_hop, Some(head.status)));
+        let identity = self.identity();
         let sent = self.out.open(&bytes).await;
         let passed = match (sent, self.incoming.take_rest().zip(origin)) {
             (Ok(()), Some((caller, origin))) => {
                 // A quiet WebSocket is no fault: only the bound of a whole response applies.
                 let idle = prepared.grant.limits.response_timeout;
-                pump(caller, self.out, origin, &mut redactor, idle, self.shared.cut_off()).await
+                let asked = Asked::Opening { head: &self.head, target: &prepared.target };
+                let access = Access { policy: &self.shared.policy, identity, asked };
+                let stop = stopped(self.shared, &access);
+                pump(caller, self.out, origin, &mut redactor, idle, stop).await
             }
             (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: CALLER_BROKE },
         };
@@ -112,12 +118,16 @@ impl Job<'_> {
             Err(error) => return self.refuse(Some(call), &Refusal::Journal(error)).await,
         };
         call.note("tunnel_opened", &next_hop);
+        let identity = self.identity();
         let bytes = deliver::established(&self.opening(&call, &operation, &next_hop, None));
         let sent = self.out.open(&bytes).await;
         let passed = match (sent, self.incoming.take_rest().zip(origin)) {
             (Ok(()), Some((caller, origin))) => {
                 let (mut redactor, idle) = (Redactor::default(), grant.limits.response_timeout);
-                pump(caller, self.out, origin, &mut redactor, idle, self.shared.cut_off()).await
+                let asked = Asked::Tunnel(authority);
+                let access = Access { policy: &self.shared.policy, identity, asked };
+                let stop = stopped(self.shared, &access);
+                pump(caller, self.out, origin, &mut redactor, idle, stop).await
             }
             (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: CALLER_BROKE },
         };
@@ -191,6 +201,14 @@ const fn versions(caller: bool, origin: bool) -> &'static str {
     }
 }
 
+/// Waits until the passage has to end: for the broker, or for its agent.
+async fn stopped(shared: &Shared, access: &Access<'_>) -> &'static str {
+    tokio::select! {
+        () = shared.cut_off() => BROKER_STOPPED,
+        () = access.over() => ACCESS_OVER,
+    }
+}
+
 /// Records the end.
 async fn close(mut call: Call, operation: &Operation, passed: Passed, message: &str) -> Finished {
     let detail = format!(
@@ -204,6 +222,12 @@ async fn close(mut call: Call, operation: &Operation, passed: Passed, message: &
         _ => Code::RemoteOutcomeUnknown,
     };
     let verdict = Verdict::unknown(retry, code);
+    let message = match passed.cause {
+        ACCESS_OVER => {
+            "The access of the agent, or policy's word for it, ended, and the connection with it."
+        }
+        _ => message,
+    };
     let ended = Ended {
         verdict,
         message: message.to_owned(),

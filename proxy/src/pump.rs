@@ -27,16 +27,15 @@ pub(crate) struct Passed {
     pub(crate) cause: &'static str,
 }
 
-/// Passes bytes until both directions ended, one of them broke, nothing passed for `idle`, or the
-/// broker stops.
-///
+/// Passes bytes until both directions ended, one of them broke, nothing passed for `idle`, or something
+/// says `stop`, and why.
 pub(crate) async fn pump(
     mut caller: Box<dyn AsyncRead + Send + Unpin>,
     out: &mut Outbound,
     origin: Opened,
     redactor: &mut Redactor,
     idle: Duration,
-    cut_off: impl Future<Output = ()>,
+    stop: impl Future<Output = &'static str>,
 ) -> Passed {
     let (to_origin, to_caller) = (AtomicU64::new(0), AtomicU64::new(0));
     let Opened { reader, mut writer, early } = origin;
@@ -54,7 +53,7 @@ pub(crate) async fn pump(
         }
     };
     let down = down(reader, out, early, redactor, &to_caller);
-    tokio::pin!(up, down, cut_off);
+    tokio::pin!(up, down, stop);
     let (mut up_open, mut down_open) = (true, true);
     let mut seen = (0, 0);
     let now = || (to_origin.load(Ordering::Relaxed), to_caller.load(Ordering::Relaxed));
@@ -68,7 +67,7 @@ pub(crate) async fn pump(
                 down_open = false;
                 ended
             }
-            () = &mut cut_off => Err(BROKER_STOPPED),
+            cause = &mut stop => Err(cause),
             () = sleep(idle) => {
                 if std::mem::replace(&mut seen, now()) == now() { Err("IDLE") } else { Ok(()) }
             }

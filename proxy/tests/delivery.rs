@@ -43,6 +43,29 @@ async fn r_5_a_caller_that_closes_after_its_answer_has_it() {
     }
 }
 
+/// R-4, S-2: what was kept of a long response that was cut is no result: it can't be fetched, and a repeat by
+/// id gets the envelope and no part of it.
+#[tokio::test]
+async fn r_4_a_result_that_was_cut_is_none() {
+    let world = World::new().await;
+    let id = world.journal.new_id();
+    let fields = format!("Affiant-Invocation: {id}\r\n");
+    let cut = world.plain("GET", "/cut-long", &fields, "").await;
+    assert_eq!((cut.status, cut.complete), (200, false));
+    assert!(cut.content.len() > 2_000_000, "most of it was streamed");
+    let invocation = world.invocation(id).await;
+    assert_eq!(invocation.verdict().code().as_str(), "REMOTE_RESULT_INCOMPLETE");
+    assert!(!invocation.evidence().result_stored);
+    assert!(world.journal.result(id).is_err());
+    let repeat = world.plain("GET", "/cut-long", &fields, "").await;
+    assert_eq!(repeat.status, 502, "{repeat:?}");
+    assert_eq!(
+        repeat.facts(),
+        ["REMOTE_RESULT_INCOMPLETE", "remote_execution", "unknown", "backoff"]
+    );
+    assert_eq!(world.origin.effects("/cut-long"), 1);
+}
+
 /// the same for stock curl, which closes without waiting for our goodbye.
 #[tokio::test(flavor = "multi_thread")]
 async fn r_5_k_11_equal_posts_of_curl_are_new_actions() {

@@ -175,6 +175,15 @@ async fn v_1_rapid_resets_end_the_connection() {
     .await;
 }
 
+/// Streams over the bound, on and on: so many refusals in a row end the connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_1_endless_refusals_end_the_connection() {
+    check("streams over the bound", |authority, n| {
+        frame(HEADERS, END_STREAM | END_HEADERS, 2 * n + 1, &fields(authority, "/hang"))
+    })
+    .await;
+}
+
 /// A head that never ends, in empty frames and in full ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn v_1_endless_heads_end_the_connection() {

@@ -100,6 +100,37 @@ async fn answer(response: h2::client::ResponseFuture) -> Answer {
     answer
 }
 
+/// D-7: content without a length that ends in an empty frame, or in trailers, is one message of HTTP/1.1 to
+/// the last byte: the next call goes over the same connection of the origin, and is understood.
+#[tokio::test(flavor = "multi_thread")]
+async fn d_7_ends_of_content_on_streams_leave_nothing_behind() {
+    let world = World::new().await;
+    let sender = connect(&world).await;
+    for (trailers, expected) in [(None, "\r\n"), (Some("x-sum"), "x-sum: 1\r\n\r\n")] {
+        for _ in 0..2 {
+            let mut sender = sender.clone().ready().await.expect("ready");
+            let request = request(&world, "PUT", "/status/200").header("te", "trailers");
+            let request = request.body(()).expect("request");
+            let (response, mut sending) = sender.send_request(request, false).expect("sent");
+            sending.send_data(Bytes::from_static(b"abc"), false).expect("data");
+            match trailers {
+                None => sending.send_data(Bytes::new(), true).expect("the end"),
+                Some(name) => {
+                    let mut fields = HeaderMap::new();
+                    fields.insert(name, "1".parse().expect("value"));
+                    sending.send_trailers(fields).expect("trailers");
+                }
+            }
+            let answer = answer(response).await;
+            assert_eq!((answer.status, answer.content.as_slice()), (200, &b"body"[..]));
+            assert_eq!(world.secure.last_content(), b"abc");
+            let seen = world.secure.seen.lock().expect("lock").trailers.pop();
+            assert_eq!(seen.as_deref(), Some(expected));
+        }
+    }
+    assert_eq!((world.secure.connections(), world.secure.effects("/status/200")), (1, 4));
+}
+
 /// Requests in turn and at once, with content and without; what the origin gets is HTTP/1.1.
 #[tokio::test(flavor = "multi_thread")]
 async fn d_2_calls_on_streams() {

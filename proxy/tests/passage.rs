@@ -126,6 +126,62 @@ fn left_alone(port: u16, closed: u16) -> String {
     )
 }
 
+/// The cause of the end on record.
+async fn cause(world: &World, id: InvocationId) -> Option<String> {
+    let events = world.events(id, "INVOCATION_ENDED").await;
+    let Some(Body::InvocationEnded(ended)) = events.into_iter().last().map(|event| event.body)
+    else {
+        unreachable!("it was waited for");
+    };
+    ended.observation.map(|seen| seen.cause)
+}
+
+/// V-5: what is open ends with the access that it rests on: when policy lets its agent there no more, and
+/// when the agent is gone. Another policy that still allows it ends nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_5_open_passages_end_with_their_access() {
+    let world =
+        World::with(|_, s| left_alone(s.address.port(), 1), proxy::Options::default()).await;
+    let text = |more: &str| {
+        let routes = left_alone(world.secure.address.port(), 1) + more;
+        support::policy_text(&world.origin, &world.secure, &routes)
+    };
+    let opened = async || {
+        let mut socket = Client::connect(world.address).await;
+        socket.send(&world.plain_request("GET", "/websocket", ASK, "")).await;
+        let switched = socket.response("GET").await;
+        assert_eq!((switched.status, socket.take(5).await), (101, b"early".to_vec()));
+        let mut tunnel = Client::connect(world.address).await;
+        let (port, credentials) = (world.secure.address.port(), world.credentials());
+        tunnel
+            .send(&format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+            .await;
+        let established = tunnel.response("CONNECT").await;
+        assert_eq!(established.status, 200);
+        [(socket, switched.id()), (tunnel, established.id())]
+    };
+    let passages = opened().await;
+    let more = "[[route]]\nname = \"more\"\nmatch = { host = \"more.test\" }\n";
+    world.policy.apply(&text(more), "policy.toml", "test").expect("applied");
+    // As many looks at the new policy as there are seconds in this.
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    let [(mut socket, id), (tunnel, other)] = passages;
+    socket.send("still").await;
+    assert_eq!(socket.take(5).await, b"still");
+    world.policy.apply("", "empty.toml", "test").expect("applied");
+    for (mut client, id) in [(socket, id), (tunnel, other)] {
+        assert!(client.ends().await);
+        assert_eq!(cause(&world, id).await.as_deref(), Some("ACCESS_OVER"));
+    }
+    world.policy.apply(&text(""), "policy.toml", "test").expect("applied");
+    let passages = opened().await;
+    world.policy.remove_agent("coder").expect("removed");
+    for (mut client, id) in passages {
+        assert!(client.ends().await);
+        assert_eq!(cause(&world, id).await.as_deref(), Some("ACCESS_OVER"));
+    }
+}
+
 /// A side that has ended its direction, and another that stays silent: the passage ends all the same, and
 /// the record says why.
 #[tokio::test]
@@ -148,12 +204,7 @@ async fn half_closed_passages_end() {
     let (_taken, _) = silent.accept().await.expect("accept");
     client.finish().await;
     assert!(client.ends().await);
-    let events = world.events(opened.id(), "INVOCATION_ENDED").await;
-    let Some(Body::InvocationEnded(ended)) = events.into_iter().last().map(|event| event.body)
-    else {
-        unreachable!("it was waited for");
-    };
-    assert_eq!(ended.observation.map(|seen| seen.cause).as_deref(), Some("IDLE"));
+    assert_eq!(cause(&world, opened.id()).await.as_deref(), Some("IDLE"));
 }
 
 /// A tunnel that policy leaves alone: the origin's own certificate reaches the client; opening, bytes

@@ -173,6 +173,8 @@ async fn i_4_a_decompression_bomb_is_withheld() {
         let [code, phase, outcome, retry] = response.facts();
         assert_eq!((phase.as_str(), outcome.as_str()), ("result_delivery", "committed"));
         assert_eq!((code.as_str(), retry.as_str()), ("DELIVERY_FAILED", "never"), "{response:?}");
+        let said = response.field("proxy-status");
+        assert!(said.starts_with("affiant;error=http_response_content_coding"), "{said}");
         world.events(response.id(), "DELIVERY_FAILED").await;
         let invocation = world.invocation(response.id()).await;
         assert_eq!(invocation.verdict().phase(), Phase::ResultDelivery);

@@ -29,6 +29,7 @@ use Place::{Here, Never, There};
 const ADDRESSES: &str = include_str!("addresses.rs");
 const CERTIFICATES: &str = include_str!("certificates.rs");
 const PARENTS: &str = include_str!("parents.rs");
+const REDACTION: &str = include_str!("redaction.rs");
 const WEBSOCKETS: &str = include_str!("websockets.rs");
 
 /// RFC 9209 section 2.3, in its order.
@@ -57,7 +58,7 @@ const TYPES: [(&str, Place); 32] = [
     ("http_response_trailer_section_size", Here),
     ("http_response_trailer_size", Never("the section is bounded as a whole, not line by line")),
     ("http_response_transfer_coding", Here),
-    ("http_response_content_coding", Never("content codings are passed on as they are")),
+    ("http_response_content_coding", There(REDACTION, "i_4_a_decompression_bomb_is_withheld")),
     ("http_response_timeout", Here),
     ("http_upgrade_failed", There(WEBSOCKETS, "s_5_websockets_that_do_not_open")),
     ("http_protocol_error", Here),

@@ -122,6 +122,26 @@ async fn i_4_a_secret_split_over_chunks_is_redacted() {
     assert!(world.invocation(response.id()).await.evidence().redacted);
 }
 
+/// V-1, RFC 6066 section 3: a dot at the end of a name is the caller's way to write it: `Host` keeps it, the
+/// server name and the certificate have none, and policy sees one name.
+#[tokio::test]
+async fn v_1_a_dot_at_the_end_stays_in_host() {
+    let world = World::new().await;
+    let port = world.secure.address.port();
+    let mut client = Client::connect(world.address).await;
+    let credentials = world.credentials();
+    client
+        .send(&format!("CONNECT localhost.:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+        .await;
+    assert_eq!(client.response("CONNECT").await.status, 200);
+    let mut client = client.into_tls(world.ca.certificate_pem(), "localhost").await;
+    client.send(&format!("GET /ok HTTP/1.1\r\nHost: localhost.:{port}\r\n\r\n")).await;
+    let answer = client.response("GET").await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "{answer:?}");
+    assert!(world.secure.last_head().contains(&format!("\r\nHost: localhost.:{port}\r\n")));
+    assert_eq!(world.secure.seen.lock().expect("lock").names, ["localhost"]);
+}
+
 /// V-1: one identity, whichever way it is shown: in CONNECT or with a request in absolute form, as Basic
 /// or as Bearer; a wrong one is none either way.
 #[tokio::test]
@@ -146,6 +166,49 @@ async fn v_1_one_identity_for_both_ways() {
         assert_eq!(client.response("GET").await.status, status, "{credentials}");
     }
     assert_eq!(world.origin.effects("/ok"), 2);
+}
+
+/// C-5: some origins log a connection in, not a request, so that two agents never share one.
+#[tokio::test]
+async fn c_5_connections_are_not_shared_between_agents() {
+    let route = |port: u16| {
+        format!(
+            "[[route]]\nname = \"other\"\nagents = [\"other\"]\nprivate_addresses = \"allow\"\n\
+             match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {port} }}\n"
+        )
+    };
+    let world =
+        World::with(|origin, _| route(origin.address.port()), proxy::Options::default()).await;
+    let token = world.policy.add_agent("other").expect("agent");
+    let bearer = format!("Proxy-Authorization: Bearer {}\r\n", token.expose_text().expect("text"));
+    for n in 0..4 {
+        let own = world.plain_request("GET", "/ok", "", "");
+        let request = if n % 2 == 0 { own } else { own.replace(&world.credentials(), &bearer) };
+        let mut client = Client::connect(world.address).await;
+        client.send(&request).await;
+        assert_eq!(client.response("GET").await.status, 200);
+    }
+    assert_eq!((world.origin.connections(), world.origin.effects("/ok")), (2, 4));
+}
+
+/// S-6, C-5: a file of trusted certificates that changes takes the connections with it that were verified
+/// by what it held.
+#[tokio::test]
+async fn s_6_a_changed_trust_file_is_another_trust() {
+    let world = World::new().await;
+    let mut client = world.tunnel().await;
+    for _ in 0..2 {
+        client.send(&world.secure_request("GET", "/ok", "", "")).await;
+        assert_eq!(client.response("GET").await.status, 200);
+    }
+    assert_eq!(world.secure.connections(), 1);
+    let file = world.secure.ca_file.as_ref().expect("a file");
+    std::fs::write(file, world.ca.certificate_pem()).expect("another authority");
+    client.send(&world.secure_request("GET", "/ok", "", "")).await;
+    let refused = client.response("GET").await;
+    let facts = ["TLS_CERTIFICATE_ERROR", "connection_setup", "not_attempted", "after_correction"];
+    assert_eq!(refused.facts(), facts);
+    assert_eq!(world.secure.effects("/ok"), 2);
 }
 
 /// I-2, C-5: the same credential for two hosts is two connections, and each call reaches its own.

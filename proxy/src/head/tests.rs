@@ -114,6 +114,11 @@ fn responses_are_framed_by_rule() {
             "GET",
             Err(Fault::ContentLength),
         ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET",
+            Err(Fault::ConflictingFraming),
+        ),
         ("HTTP/1.1 20 OK\r\n\r\n", "GET", Err(Fault::StartLine)),
         ("HTTP/1.1 700 OK\r\n\r\n", "GET", Err(Fault::StartLine)),
         ("ICY 200 OK\r\n\r\n", "GET", Err(Fault::Version)),

@@ -41,6 +41,11 @@ impl Account {
         Self { status, error, extra, ..Self::default() }
     }
 
+    /// Of coded content that can't be looked through and so can't be handed over.
+    pub(crate) fn undecodable() -> Self {
+        Self { status: 502, error: "http_response_content_coding", ..Self::default() }
+    }
+
     pub(super) fn of_setup(failure: &dial::Failure) -> Self {
         let account = Self::of(failure.error.verdict());
         let account = Self { hop: Some(failure.hop.clone()), ..account };

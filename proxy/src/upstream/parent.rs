@@ -3,6 +3,7 @@
 
 use super::dial::Error;
 use super::pool::{Shown, Through};
+use super::tls::TrustFile;
 use crate::head::{self, MAX_BYTES};
 use crate::hops;
 use crate::redact::Redactor;
@@ -35,7 +36,7 @@ impl Parent {
         Through {
             scheme: self.scheme,
             authority: self.authority.clone(),
-            trust: self.trust.clone(),
+            trust: TrustFile::all(&self.trust),
             shown: self.shown.clone(),
         }
     }

@@ -2,12 +2,12 @@
 
 use super::exchange::Idle;
 use super::http2;
+use super::tls::TrustFile;
 use super::versions::Offer;
 use crate::target::{Authority, Scheme};
 use dashmap::DashMap;
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,10 @@ const IDLE_UNREPEATABLE: Duration = Duration::from_secs(3);
 pub(crate) struct Key {
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
-    /// Files of extra roots.
-    pub(crate) trust: Vec<PathBuf>,
+    /// Who calls: there are origins that log a connection in (NTLM, Negotiate), not a request.
+    pub(crate) agent: String,
+    /// Files of extra roots, as they were.
+    pub(crate) trust: Vec<TrustFile>,
     /// The credential of the call.
     pub(crate) shown: Option<Shown>,
     /// The upstream proxy, and as whom.
@@ -40,7 +42,7 @@ pub(crate) struct Key {
 pub(crate) struct Through {
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
-    pub(crate) trust: Vec<PathBuf>,
+    pub(crate) trust: Vec<TrustFile>,
     pub(crate) shown: Option<Shown>,
 }
 
@@ -173,6 +175,7 @@ mod tests {
         Key {
             scheme: Scheme::Http,
             authority: Authority { host, port },
+            agent: "coder".to_owned(),
             trust: Vec::new(),
             shown: None,
             parent: None,
@@ -204,7 +207,8 @@ mod tests {
         assert_ne!(shown, renewed);
         assert_eq!(Mark::of(&"old"), Mark::of(&"old"));
         for other in [
-            Key { trust: vec!["/x".into()], ..key(3) },
+            Key { trust: TrustFile::all(&["/x".into()]), ..key(3) },
+            Key { agent: "other".to_owned(), ..key(3) },
             Key { shown: Some(shown), ..key(3) },
             Key { offer: Offer::Http2, ..key(3) },
             Key {

@@ -41,8 +41,24 @@ impl Client {
     }
 }
 
-/// Extra roots by file, with the time of each file's last change.
-type TrustKey = (Vec<(PathBuf, Option<SystemTime>)>, Offer);
+/// A file of extra roots, as it is now: a changed one is another trust.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct TrustFile {
+    path: PathBuf,
+    /// The time of its last change; none when it can't be told.
+    changed: Option<SystemTime>,
+}
+
+impl TrustFile {
+    /// Looks at each file.
+    pub(crate) fn all(paths: &[PathBuf]) -> Vec<Self> {
+        let changed =
+            |path: &PathBuf| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
+        paths.iter().map(|path| Self { path: path.clone(), changed: changed(path) }).collect()
+    }
+}
+
+type TrustKey = (Vec<TrustFile>, Offer);
 
 /// The TLS settings towards origins, one per trust set.
 pub(crate) struct Trust {
@@ -73,10 +89,7 @@ impl Trust {
         files: &[PathBuf],
         offer: Offer,
     ) -> Result<Arc<ClientConfig>, Error> {
-        let changed =
-            |path: &PathBuf| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
-        let files_as_they_are = files.iter().map(|path| (path.clone(), changed(path))).collect();
-        let key: TrustKey = (files_as_they_are, offer);
+        let key: TrustKey = (TrustFile::all(files), offer);
         if let Some(config) = self.configs.get(&key) {
             return Ok(Arc::clone(&config));
         }

@@ -8,10 +8,10 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::too_many_lines,
     reason = "support of tests: a failure here is a failure of the test"
 )]
 
+pub mod answers;
 pub mod dns;
 pub mod encoded;
 pub mod http2;

@@ -1,5 +1,6 @@
 //! An origin that does what its path says and counts what reached it.
 
+use super::answers;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ pub struct Seen {
     /// Trailer sections of chunked requests, with their empty line.
     pub trailers: Vec<String>,
     pub connections: usize,
+    /// Server names of TLS handshakes.
+    pub names: Vec<String>,
 }
 
 pub struct Origin {
@@ -77,6 +80,8 @@ impl Origin {
                         Some(config) => {
                             let acceptor = tokio_rustls::TlsAcceptor::from(config);
                             if let Ok(tls) = acceptor.accept(tcp).await {
+                                let name = tls.get_ref().1.server_name().unwrap_or_default();
+                                seen.lock().expect("lock").names.push(name.to_owned());
                                 connection(tls, &seen, &gate).await;
                             }
                         }
@@ -181,22 +186,18 @@ fn accept(head: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(digest)
 }
 
+/// Reads one request; none at the end, and where the path answers before the content is read.
 async fn request(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     buffer: &mut Vec<u8>,
     seen: &Mutex<Seen>,
 ) -> Option<(String, Vec<u8>)> {
-    let end = loop {
-        if let Some(at) = buffer.windows(4).position(|w| w == b"\r\n\r\n") {
-            break at + 4;
-        }
-        if stream.read_buf(buffer).await.ok()? == 0 {
-            return None;
-        }
-    };
+    let end = through(stream, buffer, b"\r\n\r\n").await?;
     let head: Vec<u8> = buffer.drain(..end).collect();
     let head = String::from_utf8_lossy(&head).into_owned();
     let lower = head.to_ascii_lowercase();
+    let length = lower.split("content-length: ").nth(1);
+    let length = length.and_then(|rest| rest.lines().next()?.trim().parse().ok()).unwrap_or(0);
     if lower.contains(" /early ") {
         seen.lock().expect("lock").heads.push(head.clone());
         let text = "HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig";
@@ -205,71 +206,94 @@ async fn request(
         return None;
     }
     if lower.contains(" /duplex ") {
-        // Answers with what comes, while it comes.
-        let length: usize = lower.split("content-length: ").nth(1)?.lines().next()?.parse().ok()?;
-        let start = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
-        stream.write_all(start.as_bytes()).await.ok()?;
-        let mut left = length;
-        while left > 0 {
-            if buffer.is_empty() && stream.read_buf(buffer).await.ok()? == 0 {
-                return None;
-            }
-            left -= buffer.len();
-            stream.write_all(buffer).await.ok()?;
-            stream.flush().await.ok()?;
-            buffer.clear();
-        }
+        duplex(stream, buffer, length).await?;
         return Some((head, Vec::new()));
     }
-    let mut content = Vec::new();
-    if lower.contains("transfer-encoding: chunked") {
-        loop {
-            let at = loop {
-                if let Some(at) = buffer.windows(2).position(|w| w == b"\r\n") {
-                    break at;
-                }
-                if stream.read_buf(buffer).await.ok()? == 0 {
-                    return None;
-                }
-            };
-            let line: Vec<u8> = buffer.drain(..at + 2).collect();
-            let size = usize::from_str_radix(std::str::from_utf8(&line[..at]).ok()?, 16).ok()?;
-            while size > 0 && buffer.len() < size + 2 {
-                if stream.read_buf(buffer).await.ok()? == 0 {
-                    return None;
-                }
-            }
-            if size == 0 {
-                // The trailer section ends in an empty line.
-                while !(buffer.starts_with(b"\r\n") || buffer.windows(4).any(|w| w == b"\r\n\r\n"))
-                {
-                    if stream.read_buf(buffer).await.ok()? == 0 {
-                        return None;
-                    }
-                }
-                let end = if buffer.starts_with(b"\r\n") {
-                    2
-                } else {
-                    buffer.windows(4).position(|w| w == b"\r\n\r\n")? + 4
-                };
-                let trailers = String::from_utf8_lossy(&buffer[..end]).into_owned();
-                seen.lock().expect("lock").trailers.push(trailers);
-                buffer.drain(..end);
-                break;
-            }
-            content.extend(buffer.drain(..size));
-            buffer.drain(..2);
-        }
-    } else if let Some(rest) = lower.split("content-length: ").nth(1) {
-        let length = rest.lines().next()?.trim().parse().ok()?;
-        while buffer.len() < length {
-            if stream.read_buf(buffer).await.ok()? == 0 {
-                return None;
-            }
-        }
-        content.extend(buffer.drain(..length));
-    }
+    let content = if lower.contains("transfer-encoding: chunked") {
+        chunks(stream, buffer, seen).await?
+    } else {
+        more(stream, buffer, length).await?;
+        buffer.drain(..length).collect()
+    };
     Some((head, content))
+}
+
+/// Reads until the buffer holds so much.
+async fn more(
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut Vec<u8>,
+    length: usize,
+) -> Option<()> {
+    while buffer.len() < length {
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+    Some(())
+}
+
+/// Reads until the buffer holds the mark; where it ends.
+async fn through(
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut Vec<u8>,
+    mark: &[u8],
+) -> Option<usize> {
+    loop {
+        if let Some(at) = buffer.windows(mark.len()).position(|window| window == mark) {
+            return Some(at + mark.len());
+        }
+        more(stream, buffer, buffer.len() + 1).await?;
+    }
+}
+
+/// Answers with what comes, while it comes.
+async fn duplex(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    buffer: &mut Vec<u8>,
+    length: usize,
+) -> Option<()> {
+    let start = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(start.as_bytes()).await.ok()?;
+    let mut left = length;
+    while left > 0 {
+        more(stream, buffer, 1).await?;
+        left -= buffer.len();
+        stream.write_all(buffer).await.ok()?;
+        stream.flush().await.ok()?;
+        buffer.clear();
+    }
+    Some(())
+}
+
+/// Reads content in chunks, and notes its trailers.
+async fn chunks(
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut Vec<u8>,
+    seen: &Mutex<Seen>,
+) -> Option<Vec<u8>> {
+    let mut content = Vec::new();
+    loop {
+        let end = through(stream, buffer, b"\r\n").await?;
+        let line: Vec<u8> = buffer.drain(..end).collect();
+        let size = std::str::from_utf8(&line).ok()?.trim_end();
+        let size = usize::from_str_radix(size, 16).ok()?;
+        if size == 0 {
+            break;
+        }
+        more(stream, buffer, size + 2).await?;
+        content.extend(buffer.drain(..size));
+        buffer.drain(..2);
+    }
+    // The trailer section ends in an empty line.
+    more(stream, buffer, 2).await?;
+    let end = match buffer.as_slice() {
+        [b'\r', b'\n', ..] => 2,
+        _ => through(stream, buffer, b"\r\n\r\n").await?,
+    };
+    let trailers = String::from_utf8_lossy(&buffer[..end]).into_owned();
+    seen.lock().expect("lock").trailers.push(trailers);
+    buffer.drain(..end);
+    Some(content)
 }
 
 /// Answers by the path; false closes the connection.
@@ -279,113 +303,47 @@ async fn answer(
     head: &str,
     content: &[u8],
 ) -> bool {
-    let is_head = head.starts_with("HEAD ");
     let (path, argument) = path.split_once('?').unwrap_or((path, ""));
-    let (text, keep): (Vec<u8>, bool) = match path {
-        "/duplex" => (Vec::new(), true),
-        "/ok" | "/gate" => (
-            b"HTTP/1.1 200 Fine\r\nDate: Thu, 01 Jan 1970 00:00:01 GMT\r\nX-b: 1\r\nx-A: 2\r\nX-B: 3\r\nSet-Cookie: a\r\nAffiant-Outcome: lie\r\nAffiant-Other: lie\r\nProxy-Status: far; error=dns_error\r\nConnection: x-hop\r\nX-Hop: 1\r\nSet-Cookie: b\r\nContent-Length: 2\r\n\r\n".iter().chain(if is_head { b"".iter() } else { b"ok".iter() }).copied().collect(),
-            true,
-        ),
-        "/echo" => {
-            let all = [head.as_bytes(), content].concat();
-            let mut out = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX-Echo: {}\r\nContent-Length: {}\r\n\r\n",
-                head.lines().find(|l| l.to_ascii_lowercase().starts_with("authorization:")).unwrap_or(""), all.len()).into_bytes();
-            out.extend_from_slice(&all);
-            (out, true)
-        }
-        "/encoded" => (super::encoded::response(argument, head), true),
+    let (text, keep) = match path {
         "/echo-split" => {
-            let line = head.lines().find(|l| l.to_ascii_lowercase().starts_with("authorization:")).unwrap_or("");
-            let start = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-            drop(stream.write_all(start.as_bytes()).await);
-            for piece in line.as_bytes().chunks(3) {
-                let chunk = [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat();
-                drop(stream.write_all(&chunk).await);
-                drop(stream.flush().await);
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            (b"0\r\n\r\n".to_vec(), true)
+            let pieces = answers::authorization(head).as_bytes().chunks(3).map(<[u8]>::to_vec);
+            in_chunks(stream, pieces, Duration::from_millis(1)).await
         }
-        "/echo-reason" | "/echo-name" | "/echo-id" | "/echo-trailer" | "/echo-gzip" => {
-            let line = head.lines().find(|l| l.to_ascii_lowercase().starts_with("authorization:"));
-            let token = line.and_then(|line| line.split(' ').nth(2)).unwrap_or("none");
-            let text = match path {
-                "/echo-reason" => format!("HTTP/1.1 200 Bearer {token}\r\nContent-Length: 0\r\n\r\n"),
-                "/echo-name" => format!(
-                    "HTTP/1.1 200 OK\r\nX-{}-a: v\r\nContent-Length: 0\r\n\r\n", token.to_uppercase()),
-                "/echo-id" => format!(
-                    "HTTP/1.1 200 OK\r\nX-Request-Id: Bearer {token}\r\nContent-Length: 0\r\n\r\n"),
-                "/echo-trailer" => format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-{token}: {token}\r\n\r\n"),
-                _ => "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 16\r\n\r\nzzzzzzzzzzzzzzzz".to_owned(),
-            };
-            (text.into_bytes(), true)
+        "/events" => {
+            let events = 0..argument.parse().unwrap_or(3);
+            let events = events.map(|n: u32| format!("data: {n}\n\n").into_bytes());
+            in_chunks(stream, events, Duration::from_millis(20)).await
         }
-        "/close" => (Vec::new(), false),
-        "/half-head" => (b"HTTP/1.1 200 OK\r\nContent-Le".to_vec(), false),
-        "/cut" => (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"plausible\":1}".to_vec(), false),
-        "/cut-chunked" => (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n".to_vec(), false),
-        "/cut-stream" => (b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n".to_vec(), false),
-        "/chunked" => (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n".to_vec(), true),
-        "/trailers" => (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n5\r\nhello\r\n0\r\nX-T: 1\r\n\r\n".to_vec(), true),
-        "/no-length" => (b"HTTP/1.1 200 OK\r\n\r\nall there is".to_vec(), false),
-        "/interim" => (b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(), true),
-        "/until-close" => {
-            let length: usize = argument.parse().unwrap_or(0);
-            let mut out = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
-            out.extend((0..length).map(|i| u8::try_from(i % 251).unwrap_or(0)));
-            (out, false)
-        }
-        "/framed-interim" => (b"HTTP/1.1 103 Early Hints\r\nLink: x\r\nContent-Length: 5\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(), true),
-        "/bad-head" => (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok".to_vec(), false),
-        "/bare-lf" => (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok".to_vec(), false),
-        "/long-head" => (format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "a".repeat(70_000)).into_bytes(), false),
-        "/cut-begin" => (b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), false),
-        "/bad-coding" => (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n".to_vec(), false),
-        "/long-trailer" => (format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: {}\r\n\r\n", "a".repeat(70_000)).into_bytes(), false),
-        "/many-interim" => ("HTTP/1.1 103 Early Hints\r\n\r\n".repeat(40).into_bytes(), false),
-        "/abrupt" => (b"HTTP/1.1 200 OK\r\n\r\nall there is".to_vec(), false),
-        "/switch" => (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n".to_vec(), false),
         "/gate-stall" => {
             drop(stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok").await);
             drop(stream.flush().await);
             tokio::time::sleep(Duration::from_secs(5)).await;
             (Vec::new(), false)
         }
-        "/204" => (b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), true),
-        "/204-framed" => (
-            b"HTTP/1.1 204 No Content\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(),
-            true,
-        ),
-        "/304" => (b"HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 10\r\n\r\n".to_vec(), true),
-        "/close-after" => (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(), false),
-        "/big" => {
-            let length: usize = argument.parse().unwrap_or(3 << 20);
-            let mut out = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").into_bytes();
-            out.extend((0..length).map(|i| u8::try_from(i % 251).unwrap_or(0)));
-            (out, true)
-        }
-        "/events" => {
-            let start = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-            drop(stream.write_all(start.as_bytes()).await);
-            drop(stream.flush().await);
-            for n in 0..argument.parse().unwrap_or(3) {
-                let event = format!("data: {n}\n\n");
-                drop(stream.write_all(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes()).await);
-                drop(stream.flush().await);
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            (b"0\r\n\r\n".to_vec(), true)
-        }
-        other => {
-            let status = other.strip_prefix("/status/").and_then(|s| s.parse().ok()).unwrap_or(404);
-            let retry = if argument.is_empty() { String::new() } else { format!("Retry-After: {argument}\r\n") };
-            (format!("HTTP/1.1 {status} X\r\nX-Should-Retry: true\r\n{retry}Content-Length: 4\r\n\r\nbody").into_bytes(), true)
-        }
+        _ => answers::answer(path, argument, head, content),
     };
     let written = stream.write_all(&text).await.is_ok() && stream.flush().await.is_ok();
     if !keep && path != "/abrupt" {
         drop(stream.shutdown().await);
     }
     written && keep
+}
+
+/// An event stream, each piece in a chunk of its own, with a pause after it; its end is still to be sent.
+async fn in_chunks(
+    stream: &mut (impl AsyncWrite + Unpin),
+    pieces: impl Iterator<Item = Vec<u8>>,
+    pause: Duration,
+) -> answers::Answer {
+    let start = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n";
+    drop(stream.write_all(start.as_bytes()).await);
+    drop(stream.flush().await);
+    for piece in pieces {
+        let chunk = [format!("{:x}\r\n", piece.len()).as_bytes(), &piece, b"\r\n"].concat();
+        drop(stream.write_all(&chunk).await);
+        drop(stream.flush().await);
+        tokio::time::sleep(pause).await;
+    }
+    (b"0\r\n\r\n".to_vec(), true)
 }

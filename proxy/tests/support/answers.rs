@@ -1,0 +1,165 @@
+//! What the origin answers at which path.
+
+/// Bytes of a response, and whether the connection goes on after it.
+pub type Answer = (Vec<u8>, bool);
+
+const KEEPS: bool = true;
+const CLOSES: bool = false;
+
+/// Answers that are always the same.
+const FIXED: &[(&str, bool, &str)] = &[
+    ("/duplex", KEEPS, ""),
+    ("/close", CLOSES, ""),
+    ("/half-head", CLOSES, "HTTP/1.1 200 OK\r\nContent-Le"),
+    ("/cut", CLOSES, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"plausible\":1}"),
+    ("/cut-chunked", CLOSES, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"),
+    (
+        "/cut-stream",
+        CLOSES,
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5\r\nhello\r\n",
+    ),
+    (
+        "/cut-begin",
+        CLOSES,
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ),
+    (
+        "/chunked",
+        KEEPS,
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ),
+    (
+        "/trailers",
+        KEEPS,
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n\
+         5\r\nhello\r\n0\r\nX-T: 1\r\n\r\n",
+    ),
+    ("/no-length", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
+    ("/abrupt", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
+    (
+        "/interim",
+        KEEPS,
+        "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n\
+         HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    ),
+    (
+        "/framed-interim",
+        KEEPS,
+        "HTTP/1.1 103 Early Hints\r\nLink: x\r\nContent-Length: 5\r\n\r\n\
+         HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    ),
+    ("/bad-head", CLOSES, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok"),
+    ("/bare-lf", CLOSES, "HTTP/1.1 200 OK\nContent-Length: 2\n\nok"),
+    ("/bad-coding", CLOSES, "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"),
+    ("/switch", CLOSES, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"),
+    ("/204", KEEPS, "HTTP/1.1 204 No Content\r\n\r\n"),
+    (
+        "/204-framed",
+        KEEPS,
+        "HTTP/1.1 204 No Content\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ),
+    ("/304", KEEPS, "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 10\r\n\r\n"),
+    ("/close-after", CLOSES, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"),
+    (
+        "/echo-gzip",
+        KEEPS,
+        "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 16\r\n\r\nzzzzzzzzzzzzzzzz",
+    ),
+];
+
+const OK: &str = "HTTP/1.1 200 Fine\r\nDate: Thu, 01 Jan 1970 00:00:01 GMT\r\nX-b: 1\r\nx-A: 2\r\n\
+    X-B: 3\r\nSet-Cookie: a\r\nAffiant-Outcome: lie\r\nAffiant-Other: lie\r\n\
+    Proxy-Status: far; error=dns_error\r\nConnection: x-hop\r\nX-Hop: 1\r\nSet-Cookie: b\r\n\
+    Content-Length: 2\r\n\r\n";
+
+/// The answer at a path; `argument` is its query.
+pub fn answer(path: &str, argument: &str, head: &str, content: &[u8]) -> Answer {
+    let fixed = FIXED.iter().find(|(known, _, _)| *known == path);
+    if let Some((_, keeps, text)) = fixed {
+        return (text.as_bytes().to_vec(), *keeps);
+    }
+    match path {
+        "/ok" | "/gate" => {
+            let content = if head.starts_with("HEAD ") { "" } else { "ok" };
+            (format!("{OK}{content}").into_bytes(), KEEPS)
+        }
+        "/encoded" => (super::encoded::response(argument, head), KEEPS),
+        "/echo" => (echo(head, content), KEEPS),
+        "/echo-reason" | "/echo-name" | "/echo-id" | "/echo-trailer" => {
+            (echo_of_token(path, head).into_bytes(), KEEPS)
+        }
+        "/long-head" | "/long-trailer" | "/many-interim" => (long(path).into_bytes(), CLOSES),
+        "/cut-long" => {
+            let mut out = b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n".to_vec();
+            out.resize(3_000_000, b'x');
+            (out, CLOSES)
+        }
+        "/until-close" => (counted("", argument.parse().expect("a length")), CLOSES),
+        "/big" => {
+            let length = argument.parse().unwrap_or(3 << 20);
+            (counted(&format!("Content-Length: {length}\r\n"), length), KEEPS)
+        }
+        other => (status(other, argument).into_bytes(), KEEPS),
+    }
+}
+
+/// The line of the credential.
+pub fn authorization(head: &str) -> &str {
+    let is = |line: &&str| line.to_ascii_lowercase().starts_with("authorization:");
+    head.lines().find(is).unwrap_or_default()
+}
+
+fn echo(head: &str, content: &[u8]) -> Vec<u8> {
+    let (line, length) = (authorization(head), head.len() + content.len());
+    let start = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX-Echo: {line}\r\n\
+         Content-Length: {length}\r\n\r\n"
+    );
+    [start.as_bytes(), head.as_bytes(), content].concat()
+}
+
+fn echo_of_token(path: &str, head: &str) -> String {
+    let token = authorization(head).split(' ').nth(2).unwrap_or("none");
+    match path {
+        "/echo-reason" => format!("HTTP/1.1 200 Bearer {token}\r\nContent-Length: 0\r\n\r\n"),
+        "/echo-name" => {
+            let name = token.to_uppercase();
+            format!("HTTP/1.1 200 OK\r\nX-{name}-a: v\r\nContent-Length: 0\r\n\r\n")
+        }
+        "/echo-id" => {
+            format!("HTTP/1.1 200 OK\r\nX-Request-Id: Bearer {token}\r\nContent-Length: 0\r\n\r\n")
+        }
+        _ => format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-{token}: {token}\r\n\r\n"
+        ),
+    }
+}
+
+fn long(path: &str) -> String {
+    let value = "a".repeat(70_000);
+    match path {
+        "/long-head" => format!("HTTP/1.1 200 OK\r\nX: {value}\r\n\r\n"),
+        "/long-trailer" => {
+            format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: {value}\r\n\r\n")
+        }
+        _ => "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(40),
+    }
+}
+
+/// Content in which each byte tells its place.
+fn counted(framing: &str, length: usize) -> Vec<u8> {
+    let mut out = format!("HTTP/1.1 200 OK\r\n{framing}\r\n").into_bytes();
+    out.extend((0..length).map(|i| u8::try_from(i % 251).expect("a byte")));
+    out
+}
+
+/// `/status/N`, and 404 elsewhere; the argument is the time to wait.
+fn status(path: &str, argument: &str) -> String {
+    let status = path.strip_prefix("/status/").and_then(|s| s.parse().ok()).unwrap_or(404);
+    let retry = match argument {
+        "" => String::new(),
+        time => format!("Retry-After: {time}\r\n"),
+    };
+    format!("HTTP/1.1 {status} X\r\nX-Should-Retry: true\r\n{retry}Content-Length: 4\r\n\r\nbody")
+}
