@@ -3,10 +3,9 @@
 use crate::downstream::Downstream;
 use crate::gateway::Shared;
 use crate::invocation::{self, Job};
-use crate::line::Line;
 use crate::opaque::Entrance;
 use crate::request::{Destination, Preparation, Request, Terminal};
-use crate::spool::spool;
+use crate::spool::{Inlet, spool};
 use russh::server::{Handle, Msg};
 use russh::{Channel, ChannelMsg, ChannelOpenFailure, ChannelReadHalf};
 use std::sync::Arc;
@@ -38,14 +37,14 @@ pub(crate) async fn forward(
     (host, port): (String, u32),
     entrance: Entrance,
 ) {
-    let Entrance { channel, handle, reply, line } = entrance;
+    let Entrance { channel, handle, reply, inlet } = entrance;
     let Ok(port) = u16::try_from(port) else {
         let reason = "affiant: the port is none".to_owned();
         return reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await;
     };
     let _under_way = shared.under_way();
     let (read, write) = channel.split();
-    let (spool, presence) = spool(read, line, shared.standing(&destination.agent));
+    let (spool, presence) = spool(read, inlet, shared.standing(&destination.agent));
     let stall = shared.options.client_stall;
     let downstream = Downstream::new(write, handle, presence, stall, false).held(reply);
     let (request, preparation) = (Request::Forward { host, port }, Preparation::default());
@@ -55,7 +54,7 @@ pub(crate) async fn forward(
 /// One session channel: what precedes the request, then the request itself.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
-    line: Arc<Line>,
+    inlet: Inlet,
     destination: Arc<Destination>,
     channel: Channel<Msg>,
     handle: Handle,
@@ -63,7 +62,7 @@ pub(crate) async fn serve(
     let (mut read, write) = channel.split();
     let Some((request, preparation)) = prepare(&mut read).await else { return };
     let _under_way = shared.under_way();
-    let (spool, presence) = spool(read, line, shared.standing(&destination.agent));
+    let (spool, presence) = spool(read, inlet, shared.standing(&destination.agent));
     let has_terminal = preparation.terminal.is_some();
     let stall = shared.options.client_stall;
     let downstream = Downstream::new(write, handle, presence, stall, has_terminal);

@@ -205,23 +205,36 @@ impl Downstream {
 
     /// Sends output, as extended data of that code if there is one. Waits for the client's window.
     pub(crate) async fn send(&mut self, extended: Option<u32>, data: Bytes) {
+        let ended: Option<()> = self.send_unless(extended, data, std::future::pending()).await;
+        debug_assert!(ended.is_none(), "what never comes came");
+    }
+
+    /// Like [`Downstream::send`], until `end` comes; then the client gets no more.
+    pub(crate) async fn send_unless<T>(
+        &mut self,
+        extended: Option<u32>,
+        data: Bytes,
+        end: impl Future<Output = T>,
+    ) -> Option<T> {
         if self.is_gone() || data.is_empty() {
-            return;
+            return None;
         }
         let length_bytes = data.len() as u64;
         let write = match &self.client {
             Client::Channel { write, .. } => write,
-            Client::Nobody { .. } => return,
+            Client::Nobody { .. } => return None,
             Client::Broker { stdout, .. } => {
                 if extended.is_none() {
                     let mut stdout = stdout.lock().unwrap_or_else(PoisonError::into_inner);
                     stdout.extend_from_slice(&data);
                 }
-                return;
+                return None;
             }
         };
         // Not cancel-safe: after a cut write nothing is written here any more.
+        let mut ended = None;
         let sent = tokio::select! {
+            biased;
             sent = async {
                 match extended {
                     None => write.data_bytes(data).await,
@@ -230,12 +243,17 @@ impl Downstream {
             } => sent.is_ok(),
             () = left(&mut self.presence) => false,
             () = tokio::time::sleep(self.stall) => false,
+            end = end => {
+                ended = Some(end);
+                false
+            }
         };
         if sent {
             self.sent_bytes += length_bytes;
         } else {
             self.stalled = true;
         }
+        ended
     }
 
     /// Tells the client that both streams have ended.

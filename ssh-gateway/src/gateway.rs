@@ -5,6 +5,7 @@ use crate::control::Control;
 use crate::delivery::Deliveries;
 use crate::door::Door;
 use crate::flag::raised;
+use crate::gauge::Pool;
 use crate::hop::Hop;
 use crate::invocation::{self, Repeater};
 use crate::jump;
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) control: Option<Arc<dyn Control>>,
     pub(crate) deliveries: Deliveries,
+    /// The waiting input of all channels.
+    pub(crate) pool: Arc<Pool>,
     stopping: watch::Sender<bool>,
     next_connection: AtomicU64,
     under_way: watch::Sender<usize>,
@@ -141,6 +144,7 @@ impl Gateway {
         options: Options,
         control: Option<Arc<dyn Control>>,
     ) -> Arc<Self> {
+        let pool = Pool::new(options.stdin_total_bytes);
         let shared = Shared {
             journal,
             policy,
@@ -148,6 +152,7 @@ impl Gateway {
             options,
             control,
             deliveries: Deliveries::default(),
+            pool,
             stopping: watch::Sender::new(false),
             next_connection: AtomicU64::new(1),
             under_way: watch::Sender::new(0),
@@ -273,7 +278,7 @@ async fn connect(
         .host_certificate(&names, SystemTime::now())
         .map_err(ConnectError::Certificate)?;
     let host_key = shared.identity.host_key();
-    let line = Line::new(shared.options.stdin_spool_bytes);
+    let line = Line::new();
     let refused = Arc::new(AtomicBool::new(false));
     let door = Door::Gateway { tries: 0, refused: Arc::clone(&refused) };
     let config = algorithms::server_config(&shared.options, host_key, certificate, door.methods());

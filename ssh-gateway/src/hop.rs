@@ -10,10 +10,13 @@
 use crate::channel::{self, Slot};
 use crate::door::{Door, Entry, refusal};
 use crate::gateway::Shared;
+use crate::gauge::Gauge;
 use crate::jump;
 use crate::line::Line;
 use crate::opaque::Entrance;
 use crate::own;
+use crate::spool::Inlet;
+use crate::windows::Windows;
 use russh::server::{
     Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Response, Session, VerifiedPublicKey,
 };
@@ -21,16 +24,22 @@ use russh::{Channel, ChannelId, ChannelOpenFailure, Pty};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
+
+/// A packet of so many bytes carries more than a starved channel may send.
+const LONG_PACKET_BYTES: u32 = 128;
 
 /// The handler of one session.
 pub(crate) struct Hop {
     shared: Arc<Shared>,
     line: Arc<Line>,
+    windows: Windows,
     door: Door,
     entry: Option<Entry>,
     logged_in: Option<oneshot::Sender<()>>,
     channels: Arc<AtomicUsize>,
+    /// Goes with the session.
+    over: watch::Sender<bool>,
     /// Channels on which a command was asked for: there is one per channel (RFC 4254 section 6.5).
     started: HashSet<ChannelId>,
 }
@@ -45,10 +54,12 @@ impl Hop {
         Self {
             shared,
             line,
+            windows: Windows::default(),
             door,
             entry: None,
             logged_in: Some(logged_in),
             channels: Arc::new(AtomicUsize::new(0)),
+            over: watch::Sender::new(false),
             started: HashSet::new(),
         }
     }
@@ -72,6 +83,20 @@ impl Hop {
         } else {
             session.channel_failure(channel)
         }
+    }
+
+    /// The way in of a channel's input, whose gauge bounds its window from now on.
+    fn inlet(&mut self, channel: ChannelId) -> Inlet {
+        let limit_bytes = self.shared.options.stdin_spool_bytes;
+        let gauge = Gauge::new(limit_bytes, &self.shared.pool);
+        self.windows.open(channel.into(), Some(Arc::clone(&gauge)));
+        Inlet { gauge, session_over: self.over.subscribe() }
+    }
+
+    /// Input came on a channel.
+    fn received(&mut self, channel: ChannelId, session: &Session) {
+        self.windows.received(channel.into(), session.window_size(&channel));
+        self.line.starve(self.windows.is_any_full());
     }
 
     /// A place for one more channel, and who asks for it.
@@ -151,13 +176,13 @@ impl Handler for Hop {
             return Ok(());
         };
         reply.accept().await;
-        let (shared, line) = (Arc::clone(&self.shared), Arc::clone(&self.line));
+        let (shared, inlet) = (Arc::clone(&self.shared), self.inlet(channel.id()));
         let handle = session.handle();
         tokio::spawn(async move {
             match entry {
-                Entry::Agent(agent) => own::serve(shared, line, agent, channel, handle).await,
+                Entry::Agent(agent) => own::serve(shared, inlet, agent, channel, handle).await,
                 Entry::Target(destination) => {
-                    channel::serve(shared, line, destination, channel, handle).await;
+                    channel::serve(shared, inlet, destination, channel, handle).await;
                 }
             }
             drop(slot);
@@ -180,8 +205,9 @@ impl Handler for Hop {
             return Ok(());
         };
         let to = (host.to_owned(), port);
-        let (shared, line) = (Arc::clone(&self.shared), Arc::clone(&self.line));
-        let entrance = Entrance { channel, handle: session.handle(), reply, line };
+        let shared = Arc::clone(&self.shared);
+        let inlet = self.inlet(channel.id());
+        let entrance = Entrance { channel, handle: session.handle(), reply, inlet };
         tokio::spawn(async move {
             match entry {
                 Entry::Agent(agent) => jump::serve(shared, agent, to, entrance).await,
@@ -194,12 +220,30 @@ impl Handler for Hop {
         Ok(())
     }
 
-    fn adjust_window(&mut self, _channel: ChannelId, current: u32) -> u32 {
-        match self.entry {
-            Some(Entry::Target(_)) => self.line.window(),
-            // Jumps are slowed down inside.
-            Some(Entry::Agent(_)) | None => current,
-        }
+    fn adjust_window(&mut self, channel: ChannelId, current: u32) -> u32 {
+        let next_is_long = self.line.next_packet_bytes() > LONG_PACKET_BYTES;
+        self.windows.filled(channel.into(), current, next_is_long)
+    }
+
+    async fn data(
+        &mut self,
+        channel: ChannelId,
+        _data: &[u8],
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.received(channel, session);
+        Ok(())
+    }
+
+    async fn extended_data(
+        &mut self,
+        channel: ChannelId,
+        _code: u32,
+        _data: &[u8],
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.received(channel, session);
+        Ok(())
     }
 
     async fn channel_close(
@@ -208,6 +252,7 @@ impl Handler for Hop {
         _session: &mut Session,
     ) -> Result<(), Self::Error> {
         self.started.remove(&channel);
+        self.windows.close(channel.into());
         Ok(())
     }
 

@@ -27,8 +27,8 @@ use crate::stored;
 use crate::upstream::{self, Login, Plan, Ready, Running, Started};
 use journal::action::Leave;
 use journal::contract::{
-    Accepted, Code, Dispatch, Gateway, Idempotency, InvocationId, Operation, Preflight, Retry,
-    Verdict,
+    Accepted, Code, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, Operation,
+    Preflight, Retry, Verdict,
 };
 use journal::{Call, Dispatched, append, lease};
 use policy::{Denial, SshGrant};
@@ -52,11 +52,16 @@ impl Job {
             action: self.request.action(),
             target: self.destination.target(),
             command: self.request.command(),
-            fingerprint: Some(self.request.fingerprint(&self.destination)),
+            fingerprint: Some(self.fingerprint()),
             caller_id: false,
             counted: false,
             link,
         }
+    }
+
+    /// What makes it the same as another one.
+    fn fingerprint(&self) -> Fingerprint {
+        self.request.fingerprint(&self.destination, &self.preparation)
     }
 
     /// Refuses who was removed, or got a new token, since the login. A command can wait for long
@@ -65,9 +70,14 @@ impl Job {
         if self.shared.is_current(&self.destination.agent) {
             return Ok(());
         }
-        let verdict = Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated);
-        Err(Refusal::new(verdict, LOGIN_OVER, None))
+        Err(login_over())
     }
+}
+
+/// The refusal of somebody whose login does not hold any more.
+fn login_over() -> Refusal {
+    let verdict = Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated);
+    Refusal::new(verdict, LOGIN_OVER, None)
 }
 
 /// Milliseconds since 1970.
@@ -113,6 +123,9 @@ async fn carry_out(
         Ok(grant) => grant,
         Err(denial) => return end_refused(call, downstream, denial.into()).await,
     };
+    if job.preparation.is_cut {
+        call.note("VARIABLES_CUT", "more variables came than are taken: 64, and 64 KiB");
+    }
     let bound = bound(&job, &grant, policy_version);
     if let Err(error) = call.preflight(bound) {
         return end_refused(call, downstream, not_recorded(&error)).await;
@@ -167,7 +180,7 @@ async fn go_on(
         reused: false,
         address: ready.address().to_string(),
         peer: ready.peer(),
-        fingerprint: job.request.fingerprint(&job.destination),
+        fingerprint: job.fingerprint(),
     };
     // From here on the target may hear of the command, and not before this is durable (D-1, D-3).
     match dispatch_now(&mut call, dispatch, leave).await {
@@ -222,13 +235,15 @@ async fn dispatch_now(
 /// Sends the request, and sees it to its end.
 async fn start(
     job: &Job,
-    side: Side,
+    mut side: Side,
     call: Call,
     grant: &SshGrant,
     (ready, needles, dispatched): (Ready, Needles, Dispatched),
 ) {
     let deliveries = &job.shared.deliveries;
-    match ready.start(dispatched, &job.request, grant.limits.connect_timeout).await {
+    let patience = grant.limits.connect_timeout;
+    let left = side.downstream.gone();
+    match ready.start(dispatched, &job.request, patience, left).await {
         Started::Running(running) => relay(job, call, grant, *running, (side, needles)).await,
         Started::Refused => {
             let seen = Seen { accepted: Some(false), closed: true, ..Seen::default() };
@@ -236,6 +251,11 @@ async fn start(
         }
         Started::Lost(cause) => {
             settle::settle(deliveries, call, side.downstream, Seen::default(), cause).await;
+        }
+        Started::Left => {
+            let stop = Stop::ClientGone(side.downstream.absence());
+            let seen = Seen { stop: Some(stop), ..Seen::default() };
+            settle::settle(deliveries, call, side.downstream, seen, "CALLER_GONE").await;
         }
         Started::NotOpened => {
             let seen = Seen { stop: Some(Stop::NotOpened), ..Seen::default() };
@@ -257,7 +277,15 @@ async fn relay(
     let lifetime = job.request.lifetime(job.preparation.terminal.is_some());
     let Job { destination, request, preparation, .. } = job;
     let keeper = Keeper::new(destination, request, preparation, grant, &needles);
-    let relay = Relay::new(&mut call, &mut downstream, grant, options, lifetime, keeper, &needles);
+    let relay = Relay::new(
+        &mut call,
+        &mut downstream,
+        grant,
+        options,
+        lifetime,
+        (keeper, &needles),
+        spool.overflow(),
+    );
     let seen = relay.run(&mut running, spool).await;
     let cause = running.cause();
     // The target's side is over whatever comes; its close needs nobody to wait for it.
@@ -274,7 +302,7 @@ fn operation(job: &Job, grant: &SshGrant) -> Operation {
         Some(Idempotency {
             key: rule.id_of(command)?,
             scope: rule.scope.clone(),
-            fingerprint: job.request.fingerprint(&job.destination),
+            fingerprint: job.fingerprint(),
             expires_at_ms: now_ms().saturating_add(retention),
             remote_contract: rule.contract,
             added_as: None,

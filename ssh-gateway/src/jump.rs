@@ -38,9 +38,9 @@ pub(crate) async fn serve(
     let jump = Jump { agent, host, port };
     match relayed {
         Ok(None) => {
-            let Entrance { channel, reply, line, .. } = to;
+            let Entrance { channel, reply, .. } = to;
             reply.accept().await;
-            inside(shared, line, jump, channel.into_stream()).await;
+            inside(shared, jump, channel.into_stream()).await;
         }
         Ok(Some(grant)) => opaque::serve(shared, jump, grant, to).await,
         Err(denial) => {
@@ -57,7 +57,7 @@ pub(crate) async fn serve(
 }
 
 /// Serves the inner session on the jump's channel until it ends.
-async fn inside(shared: Arc<Shared>, line: Arc<Line>, jump: Jump, stream: ChannelStream<Msg>) {
+async fn inside(shared: Arc<Shared>, jump: Jump, stream: ChannelStream<Msg>) {
     let names = [jump.host.as_str()];
     let certificate = match shared.identity.host_certificate(&names, SystemTime::now()) {
         Ok(certificate) => certificate,
@@ -71,11 +71,10 @@ async fn inside(shared: Arc<Shared>, line: Arc<Line>, jump: Jump, stream: Channe
     let config = algorithms::server_config(&shared.options, host_key, certificate, door.methods());
     let (grace, interval) = (shared.options.login_grace, shared.options.keepalive_interval);
     let questions_max = shared.options.keepalive_max;
-    // This hop is slowed down by the outer one.
-    let own_line = Line::new(usize::MAX);
-    let stream = Stream::new(stream, Arc::clone(&own_line));
+    let line = Line::new();
+    let stream = Stream::new(stream, Arc::clone(&line));
     let (logged_in, login) = oneshot::channel();
-    let handler = Hop::new(shared, line, door, logged_in);
+    let handler = Hop::new(shared, Arc::clone(&line), door, logged_in);
     let starting = tokio::time::timeout(grace, russh::server::run_stream(config, stream, handler));
     let mut session = match starting.await {
         Ok(Ok(session)) => session,
@@ -87,12 +86,12 @@ async fn inside(shared: Arc<Shared>, line: Arc<Line>, jump: Jump, stream: Channe
         let text = "login took too long".to_owned();
         drop(handle.disconnect(Disconnect::ByApplication, text, String::new()).await);
     }
-    let heard = Arc::clone(&own_line);
+    let heard = Arc::clone(&line);
     let lost = alive::lost(handle, interval, questions_max, move || heard.received_bytes());
     let ended = tokio::select! {
         ended = &mut session => ended,
         () = lost => {
-            own_line.cut();
+            line.cut();
             session.await
         }
     };

@@ -263,6 +263,96 @@ mod tests {
         }
     }
 
+    /// Numbers that look random, the same in every run.
+    fn numbers() -> impl FnMut(usize) -> usize {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        move |below| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state % 1_000_003).unwrap() % below
+        }
+    }
+
+    /// Lists of patterns, two thousand of them, name the hosts that they name to `ssh-keygen -F`.
+    #[test]
+    #[allow(clippy::print_stderr, reason = "a skipped test says why")]
+    fn lists_of_patterns_mean_what_they_mean_to_openssh() {
+        if std::process::Command::new("ssh-keygen").arg("-?").output().is_err() {
+            eprintln!("skipped: ssh-keygen is not installed");
+            return;
+        }
+        let mut number = numbers();
+        let pattern = |number: &mut dyn FnMut(usize) -> usize| {
+            let length = 1 + number(5);
+            let text: String = (0..length).map(|_| ["a", "b", ".", "*", "?"][number(5)]).collect();
+            let text = if number(6) == 0 { format!("[{text}]:{}", 1 + number(2)) } else { text };
+            if number(4) == 0 { format!("!{text}") } else { text }
+        };
+        let lines: Vec<String> = (0..2000)
+            .map(|_| {
+                let count = 1 + number(4);
+                (0..count).map(|_| pattern(&mut number)).collect::<Vec<_>>().join(",")
+            })
+            .collect();
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("known_hosts");
+        let text: String = lines.iter().map(|names| format!("{names} {A}\n")).collect();
+        std::fs::write(&file, &text).unwrap();
+        let known = KnownHosts::parse(&text).unwrap();
+        let mut matched = 0;
+        for host in
+            ["a", "b", "ab", "a.b", "ba.a", "aab.b", "[a]:1", "[ab]:2", "[a.b]:1", "..", "abab"]
+        {
+            let mut keygen = std::process::Command::new("ssh-keygen");
+            let output = keygen.args(["-F", host, "-f"]).arg(&file).output().unwrap();
+            let said = String::from_utf8(output.stdout).unwrap();
+            let theirs: Vec<usize> = said
+                .lines()
+                .filter_map(|line| line.split_once(" found: line ")?.1.trim().parse().ok())
+                .collect();
+            let ours = known.0.iter().zip(1..).filter(|(line, _)| line.names.cover(host));
+            let ours: Vec<usize> = ours.map(|(_, number)| number).collect();
+            assert_eq!(ours, theirs, "{host}");
+            matched += ours.len();
+        }
+        assert!(matched > 500, "{matched}");
+    }
+
+    /// Whatever a line is turned into, it is read or refused, and a text with a line that is refused lets
+    /// nobody in.
+    #[test]
+    fn broken_lines_are_read_or_refused() {
+        let mut number = numbers();
+        let hashed = format!("|1|{0}|{0} {A}", STANDARD.encode([7; 20]));
+        let sound = [format!("a,*.b,!c {A}"), format!("@revoked [a]:1 {A}"), hashed];
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let mut line = sound[number(3)].clone().into_bytes();
+            for _ in 0..=number(3) {
+                let at = number(line.len());
+                match number(3) {
+                    0 => line[at] = b" |@!,*#=\t\x7fA"[number(11)],
+                    1 => line.truncate(at.max(1)),
+                    _ => line.insert(at, line[number(line.len())]),
+                }
+            }
+            let line = String::from_utf8(line).unwrap();
+            match KnownHosts::parse(&format!("ok {A}\n{line}\n")) {
+                Ok(known) => {
+                    read += 1;
+                    assert!(known.0.len() <= 2, "{line}");
+                    drop(known.keys(&[Place::new("a", 1), Place::new("x.b", 22)]));
+                }
+                Err(error) => {
+                    refused += 1;
+                    assert_eq!(error, ParseError(2), "{line}");
+                }
+            }
+        }
+        assert!(read > 100 && refused > 1000, "{read} {refused}");
+    }
+
     #[test]
     fn what_cannot_be_read_fails_closed() {
         for line in [

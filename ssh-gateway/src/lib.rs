@@ -37,6 +37,7 @@ mod door;
 mod downstream;
 mod flag;
 mod gateway;
+mod gauge;
 mod hop;
 mod identity;
 mod invocation;
@@ -59,6 +60,7 @@ mod spool;
 mod stored;
 mod tally;
 mod upstream;
+mod windows;
 
 pub use client_config::{ClientConfig, client_config};
 pub use control::Control;

@@ -1,15 +1,14 @@
-//! The client's TCP connection as the engine sees it: it can be cut from outside, and it is read
-//! more slowly the more stdin waits for slow targets.
+//! The client's connection as the engine sees it: it can be cut from outside, and it can be read
+//! more slowly.
 //!
-//! The SSH engine gives the client new window on receipt, whatever happens to the bytes, so flow
-//! control has to act below it. Slowing the socket leaves the engine free to write, so output,
-//! window and keepalives go on.
+//! Flow control is by windows, channel by channel (see [`crate::windows`]). Reading pauses only to keep
+//! the few bytes of starved channels from coming as fast as they can, where nothing else comes.
 
-use crate::algorithms::WINDOW_BYTES;
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -17,16 +16,12 @@ use futures::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// Bytes that a slowed reader takes per pause.
-const STEP_BYTES: usize = 32 << 10;
-/// The share of the spool, one in so many, that fills before reading slows down.
-const FREE_SHARE: usize = 16;
-/// The window of a client whose stdin waits: two of the largest packets that OpenSSH sends.
-const SLOW_WINDOW_BYTES: u32 = 64 << 10;
-/// The longest pause per step: at a full spool 256 KiB a second still come in, so that a client
-/// that goes away, grants window or starts something else is heard.
-const PAUSE_MAX: Duration = Duration::from_millis(128);
-
+/// Bytes that are read ahead while a channel is being starved.
+const AHEAD_BYTES: usize = 256 << 10;
+/// Reads up to here can be the few bytes of starved channels.
+const FEW_BYTES: usize = 4 << 10;
+/// The pause after these.
+const FEW_PAUSE: Duration = Duration::from_millis(10);
 /// What everything on one client connection shares.
 #[derive(Debug)]
 pub(crate) struct Line {
@@ -34,19 +29,19 @@ pub(crate) struct Line {
     reader: AtomicWaker,
     writer: AtomicWaker,
     received_bytes: AtomicU64,
-    spooled_bytes: AtomicUsize,
-    spool_limit_bytes: usize,
+    is_starving: AtomicBool,
+    next_packet_bytes: AtomicU32,
 }
 
 impl Line {
-    pub(crate) fn new(spool_limit_bytes: usize) -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             cut: AtomicBool::new(false),
             reader: AtomicWaker::new(),
             writer: AtomicWaker::new(),
             received_bytes: AtomicU64::new(0),
-            spooled_bytes: AtomicUsize::new(0),
-            spool_limit_bytes,
+            is_starving: AtomicBool::new(false),
+            next_packet_bytes: AtomicU32::new(0),
         })
     }
 
@@ -66,54 +61,102 @@ impl Line {
         self.cut.load(Ordering::Acquire)
     }
 
-    /// Counts bytes of stdin that wait; false when even the reserve is used up.
-    #[must_use]
-    pub(crate) fn spool(&self, length_bytes: usize) -> bool {
-        let before = self.spooled_bytes.fetch_add(length_bytes, Ordering::AcqRel);
-        before.saturating_add(length_bytes) <= self.spool_limit_bytes.saturating_mul(2)
+    /// Says whether a channel is being starved.
+    pub(crate) fn starve(&self, is_starving: bool) {
+        self.is_starving.store(is_starving, Ordering::Release);
     }
 
-    pub(crate) fn unspool(&self, length_bytes: usize) {
-        self.spooled_bytes.fetch_sub(length_bytes, Ordering::AcqRel);
+    fn is_starving(&self) -> bool {
+        self.is_starving.load(Ordering::Acquire)
     }
 
-    /// The window to grant a client on its channels. While stdin waits it is small, so that little
-    /// is ahead of the client's own grants of window: without that, a command that answers as it
-    /// reads would slow its own output down to the speed of a full spool.
-    pub(crate) fn window(&self) -> u32 {
-        let spooled = self.spooled_bytes.load(Ordering::Acquire);
-        if spooled <= self.spool_limit_bytes.max(1) / FREE_SHARE {
-            WINDOW_BYTES
-        } else {
-            SLOW_WINDOW_BYTES
-        }
+    /// The length of the packet that follows the one that the engine read last; nothing, where it is
+    /// not here yet.
+    pub(crate) fn next_packet_bytes(&self) -> u32 {
+        self.next_packet_bytes.load(Ordering::Acquire)
     }
 
-    /// The pause after `read_bytes` were read: none below a share of the limit, then doubling seven
-    /// times up to [`PAUSE_MAX`] per step.
+    /// The pause after `read_bytes` were read.
     fn pause(&self, read_bytes: usize) -> Option<Duration> {
-        let spooled = self.spooled_bytes.load(Ordering::Acquire);
-        let limit = self.spool_limit_bytes.max(1);
-        if spooled <= limit / FREE_SHARE || read_bytes == 0 {
-            return None;
-        }
-        let doublings = spooled.min(limit).saturating_mul(7) / limit;
-        let step = Duration::from_millis(1 << doublings).min(PAUSE_MAX);
-        Some(step.mul_f64(read_bytes as f64 / STEP_BYTES as f64))
+        let are_few = (1..=FEW_BYTES).contains(&read_bytes);
+        (self.is_starving() && are_few).then_some(FEW_PAUSE)
     }
 }
 
 /// The byte stream of a [`Line`].
+///
+/// The engine reads packet by packet, no byte further. So what comes after the packet that it works
+/// at is here, and begins with its length, which no cipher that we offer hides (RFC 5647 section 7.2,
+/// and the encrypt-then-mac modes of OpenSSH).
 pub(crate) struct Stream<S> {
     inner: S,
     line: Arc<Line>,
     pause: Pin<Box<Sleep>>,
     paused: bool,
+    ahead: Ahead,
+}
+
+/// What was read ahead. Takes no memory before.
+#[derive(Default)]
+struct Ahead {
+    bytes: Vec<u8>,
+    rest: Range<usize>,
+}
+
+impl Ahead {
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(self.rest.clone()).unwrap_or_default()
+    }
+
+    /// Moves what there is, as far as it fits.
+    fn give(&mut self, buf: &mut ReadBuf<'_>) {
+        let length = self.rest.len().min(buf.remaining());
+        buf.put_slice(self.rest().get(..length).unwrap_or_default());
+        self.rest.start += length;
+    }
+
+    /// Reads all that is there, once everything was given; answers how much.
+    fn poll_fill<S: AsyncRead + Unpin>(
+        &mut self,
+        inner: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        self.bytes.resize(AHEAD_BYTES, 0);
+        let mut buf = ReadBuf::new(&mut self.bytes);
+        ready!(Pin::new(&mut *inner).poll_read(cx, &mut buf))?;
+        loop {
+            let before = buf.filled().len();
+            // An end, or an error, shows again when there is nothing more to give.
+            match Pin::new(&mut *inner).poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) if before < buf.filled().len() && buf.remaining() > 0 => {}
+                Poll::Ready(_) | Poll::Pending => break,
+            }
+        }
+        self.rest = 0..buf.filled().len();
+        Poll::Ready(Ok(self.rest.len()))
+    }
 }
 
 impl<S> Stream<S> {
     pub(crate) fn new(inner: S, line: Arc<Line>) -> Self {
-        Self { inner, line, pause: Box::pin(tokio::time::sleep(Duration::ZERO)), paused: false }
+        let pause = Box::pin(tokio::time::sleep(Duration::ZERO));
+        Self { inner, line, pause, paused: false, ahead: Ahead::default() }
+    }
+
+    /// Gives of what was read ahead.
+    fn give(&mut self, buf: &mut ReadBuf<'_>) {
+        self.ahead.give(buf);
+        let next = self.ahead.rest().first_chunk().map_or(0, |length| u32::from_be_bytes(*length));
+        self.line.next_packet_bytes.store(next, Ordering::Release);
+    }
+
+    /// Counts what came, and pauses after it at need.
+    fn came(&mut self, read_bytes: usize) {
+        self.line.received_bytes.fetch_add(read_bytes as u64, Ordering::AcqRel);
+        if let Some(pause) = self.line.pause(read_bytes) {
+            self.pause.as_mut().reset(Instant::now() + pause);
+            self.paused = true;
+        }
     }
 }
 
@@ -127,18 +170,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
         if self.line.is_cut() {
             return Poll::Ready(Ok(()));
         }
-        if self.paused {
-            ready!(self.pause.as_mut().poll(cx));
-            self.paused = false;
+        let this = &mut *self;
+        if this.ahead.rest.is_empty() {
+            if this.paused {
+                ready!(this.pause.as_mut().poll(cx));
+                this.paused = false;
+            }
+            if !this.line.is_starving() {
+                let before = buf.filled().len();
+                ready!(Pin::new(&mut this.inner).poll_read(cx, buf))?;
+                this.came(buf.filled().len().saturating_sub(before));
+                this.line.next_packet_bytes.store(0, Ordering::Release);
+                return Poll::Ready(Ok(()));
+            }
+            let read_bytes = ready!(this.ahead.poll_fill(&mut this.inner, cx))?;
+            this.came(read_bytes);
         }
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
-        let read_bytes = buf.filled().len().saturating_sub(before);
-        self.line.received_bytes.fetch_add(read_bytes as u64, Ordering::AcqRel);
-        if let Some(pause) = self.line.pause(read_bytes) {
-            self.pause.as_mut().reset(Instant::now() + pause);
-            self.paused = true;
-        }
+        this.give(buf);
         Poll::Ready(Ok(()))
     }
 }
@@ -175,26 +223,40 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     #[test]
-    fn reading_slows_down_as_stdin_waits() {
-        let line = Line::new(32 << 20);
-        assert_eq!(line.pause(STEP_BYTES), None);
-        assert!(line.spool(2 << 20));
-        assert_eq!(line.pause(STEP_BYTES), None);
-        assert!(line.spool(14 << 20));
-        assert_eq!(line.pause(STEP_BYTES), Some(Duration::from_millis(8)));
-        assert_eq!(line.window(), SLOW_WINDOW_BYTES);
-        assert!(line.spool(48 << 20));
-        assert_eq!(line.pause(STEP_BYTES), Some(PAUSE_MAX));
-        assert!(!line.spool(1));
-        line.unspool((64 << 20) + 1);
-        assert_eq!(line.window(), WINDOW_BYTES);
-        assert_eq!(line.pause(STEP_BYTES), None);
+    fn reading_pauses_after_a_starved_channels_few_bytes() {
+        let line = Line::new();
+        assert_eq!(line.pause(FEW_BYTES), None);
+        line.starve(true);
+        assert_eq!(line.pause(FEW_BYTES + 1), None);
+        assert_eq!(line.pause(FEW_BYTES), Some(FEW_PAUSE));
+        assert_eq!(line.pause(0), None);
+    }
+
+    /// What is read ahead is given byte for byte, and the next packet's length is known.
+    #[tokio::test]
+    async fn the_next_packets_length_is_known_while_a_channel_starves() {
+        let (near, mut far) = tokio::io::duplex(1024);
+        let line = Line::new();
+        let mut stream = Stream::new(near, Arc::clone(&line));
+        far.write_all(b"\0\0\0\x03abc\0\0\x01\0xy").await.unwrap();
+        let mut byte = [0; 1];
+        stream.read_exact(&mut byte).await.unwrap();
+        assert_eq!((byte, line.next_packet_bytes()), ([0], 0));
+        line.starve(true);
+        let mut rest = [0; 6];
+        stream.read_exact(&mut rest).await.unwrap();
+        assert_eq!((&rest, line.next_packet_bytes()), (b"\0\0\x03abc", 256));
+        line.starve(false);
+        drop(far);
+        let mut last = Vec::new();
+        stream.read_to_end(&mut last).await.unwrap();
+        assert_eq!((last.as_slice(), line.next_packet_bytes()), (&b"\0\0\x01\0xy"[..], 0));
     }
 
     #[tokio::test]
     async fn a_cut_line_wakes_its_reader() {
         let (near, _far) = tokio::io::duplex(64);
-        let line = Line::new(1 << 20);
+        let line = Line::new();
         let mut stream = Stream::new(near, Arc::clone(&line));
         let reader = tokio::spawn(async move {
             let mut byte = [0; 1];

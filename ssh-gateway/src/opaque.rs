@@ -6,11 +6,13 @@
 
 use crate::door::Jump;
 use crate::downstream::{Absence, Downstream};
+use crate::flag::said;
 use crate::gateway::Shared;
+use crate::gauge::stalled;
 use crate::invocation::{Refusal, end_refused, not_recorded, refuse, sentence};
 use crate::jump::LOGIN_OVER;
-use crate::line::Line;
-use crate::spool::{Input, Spool, spool};
+use crate::spool::{Inlet, Input, Spool, spool};
+use crate::tally::Sum;
 use crate::upstream;
 use bytes::Bytes;
 use journal::contract::{
@@ -22,9 +24,12 @@ use policy::SshGrant;
 use russh::Channel;
 use russh::server::{ChannelOpenHandle, Handle, Msg};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::watch;
 
 /// Bytes per read of the target.
 const READ_BYTES: usize = 32 << 10;
@@ -34,15 +39,15 @@ pub(crate) struct Entrance {
     pub(crate) channel: Channel<Msg>,
     pub(crate) handle: Handle,
     pub(crate) reply: ChannelOpenHandle,
-    pub(crate) line: Arc<Line>,
+    pub(crate) inlet: Inlet,
 }
 
 /// Relays one jump to its end.
 pub(crate) async fn serve(shared: Arc<Shared>, jump: Jump, grant: SshGrant, entrance: Entrance) {
     let _under_way = shared.under_way();
-    let Entrance { channel, handle, reply, line } = entrance;
+    let Entrance { channel, handle, reply, inlet } = entrance;
     let (read, write) = channel.split();
-    let (spool, presence) = spool(read, line, shared.standing(&jump.agent));
+    let (spool, presence) = spool(read, inlet, shared.standing(&jump.agent));
     let stall = shared.options.client_stall;
     let mut downstream = Downstream::new(write, handle, presence, stall, false).held(reply);
     let host = if jump.host.contains(':') { format!("[{}]", jump.host) } else { jump.host.clone() };
@@ -74,7 +79,8 @@ pub(crate) async fn serve(shared: Arc<Shared>, jump: Jump, grant: SshGrant, entr
     match begin(&shared, &mut call, &jump, &grant, fingerprint).await {
         Ok(stream) => {
             downstream.accept().await;
-            let ended = relay(stream, spool, &mut downstream, &mut call).await;
+            let ended =
+                relay(stream, spool, &mut downstream, &mut call, grant.limits.idle_timeout).await;
             if let Err(error) = call.end(ended).await {
                 tracing::error!(%id, %error, "the end of a relayed jump is not on record");
             }
@@ -141,9 +147,14 @@ async fn relay(
     spool: Spool,
     downstream: &mut Downstream,
     call: &mut Call,
+    patience: Duration,
 ) -> Ended {
     let (mut from, to) = stream.into_split();
-    let mut sending = tokio::spawn(send(spool, to));
+    let mut overflow = spool.overflow();
+    let (word, mut stopped) = watch::channel(None);
+    let client_waits = Arc::<AtomicBool>::default();
+    let sender = Sender { patience, client_waits: Arc::clone(&client_waits), word };
+    let mut sending = tokio::spawn(sender.run(spool, to));
     let mut buffer = vec![0; READ_BYTES];
     let mut length_bytes = 0_u64;
     let cause = loop {
@@ -157,10 +168,14 @@ async fn relay(
                     }
                     length_bytes = length_bytes.saturating_add(length as u64);
                     let data = buffer.get(..length).unwrap_or_default();
+                    client_waits.store(true, Ordering::Release);
                     downstream.send(None, Bytes::copy_from_slice(data)).await;
+                    client_waits.store(false, Ordering::Release);
                 }
                 Err(_) => break "RESET",
             },
+            stop = said(&mut stopped) => break stop,
+            _ = said(&mut overflow) => break "INPUT_OVERFLOW",
             () = downstream.gone() => break match downstream.absence() {
                 Absence::Left => "CALLER_GONE",
                 Absence::Stalled => "CALLER_STALLED",
@@ -174,7 +189,7 @@ async fn relay(
         }
     };
     // Nobody waits any more for what the target does not take.
-    let sent = tokio::time::timeout(std::time::Duration::from_secs(1), &mut sending).await;
+    let sent = tokio::time::timeout(Duration::from_secs(1), &mut sending).await;
     sending.abort();
     if let Ok(Ok(sent)) = sent {
         drop(call.request_sent(sent));
@@ -189,24 +204,38 @@ async fn relay(
     }
 }
 
-/// Passes the client's bytes on; answers how many there were.
-async fn send(mut spool: Spool, mut to: OwnedWriteHalf) -> RequestSent {
-    use sha2::Digest as _;
-    let mut hasher = sha2::Sha256::new();
-    let mut length_bytes = 0_u64;
-    while let Some(input) = spool.next().await {
-        let Input::Data(data) = input else {
-            if matches!(input, Input::Eof) {
-                break;
+/// The way to the target.
+struct Sender {
+    /// How long the target may take nothing while the space for waiting input is used up.
+    patience: Duration,
+    client_waits: Arc<AtomicBool>,
+    /// Why it stopped.
+    word: watch::Sender<Option<&'static str>>,
+}
+
+impl Sender {
+    /// Passes the client's bytes on; answers how many there were.
+    async fn run(self, mut spool: Spool, mut to: OwnedWriteHalf) -> RequestSent {
+        let mut sum = Sum::default();
+        let gauge = spool.gauge();
+        while let Some(input) = spool.next().await {
+            let data = match input {
+                Input::Data(data) => data,
+                Input::Eof => break,
+                Input::WindowChange(_) | Input::Signal(_) => continue,
+            };
+            tokio::select! {
+                written = to.write_all(&data) => if written.is_err() {
+                    break;
+                },
+                () = stalled(gauge.as_deref(), self.patience, &self.client_waits) => {
+                    self.word.send_replace(Some("INPUT_STALLED"));
+                    break;
+                }
             }
-            continue;
-        };
-        if to.write_all(&data).await.is_err() {
-            break;
+            sum.push(&data);
         }
-        hasher.update(&data);
-        length_bytes = length_bytes.saturating_add(data.len() as u64);
+        drop(to.shutdown().await);
+        RequestSent { length_bytes: sum.length_bytes(), digest: sum.digest() }
     }
-    drop(to.shutdown().await);
-    RequestSent { length_bytes, digest: Digest(hasher.finalize().into()) }
 }

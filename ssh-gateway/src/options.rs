@@ -22,9 +22,12 @@ pub struct Options {
     pub keepalive_interval: Duration,
     /// Unanswered questions after which a peer is gone.
     pub keepalive_max: usize,
-    /// Bytes of stdin that wait for the target, per client connection. Reading from the client slows
-    /// down on the way there; past it by as much again, the command ends by a named error.
+    /// Bytes of stdin that wait for the target, per channel. From there on the channel gets no new
+    /// window; one to which more comes all the same ends by a named error at twice as much and 16 MiB.
     pub stdin_spool_bytes: usize,
+    /// The same of all channels of the gateway together: from there on, each keeps 64 KiB; at twice as
+    /// much, a channel that sends more ends by a named error.
+    pub stdin_total_bytes: usize,
     /// How long a client may leave output unread before it counts as gone.
     pub client_stall: Duration,
     /// How long the result of a command is read after its client has gone (contract D-4).
@@ -50,7 +53,8 @@ impl Default for Options {
             max_channels: 64,
             keepalive_interval: Duration::from_secs(15),
             keepalive_max: 4,
-            stdin_spool_bytes: 32 << 20,
+            stdin_spool_bytes: 4 << 20,
+            stdin_total_bytes: 256 << 20,
             client_stall: Duration::from_secs(600),
             read_on: Duration::from_secs(600),
             read_on_bytes: 256 << 20,

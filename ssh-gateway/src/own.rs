@@ -9,9 +9,8 @@ use crate::control::Control;
 use crate::downstream::{Downstream, End};
 use crate::gateway::Shared;
 use crate::jump::LOGIN_OVER;
-use crate::line::Line;
 use crate::request::{Agent, Request};
-use crate::spool::spool;
+use crate::spool::{Inlet, spool};
 use bytes::Bytes;
 use http::Method;
 use russh::Channel;
@@ -62,14 +61,14 @@ struct Ask {
 /// Serves one session channel of an agent.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
-    line: Arc<Line>,
+    inlet: Inlet,
     agent: Agent,
     channel: Channel<Msg>,
     handle: Handle,
 ) {
     let (mut read, write) = channel.split();
     let Some((request, preparation)) = channel::prepare(&mut read).await else { return };
-    let (spool, presence) = spool(read, line, shared.standing(&agent));
+    let (spool, presence) = spool(read, inlet, shared.standing(&agent));
     // None of the commands reads anything.
     drop(spool);
     let has_terminal = preparation.terminal.is_some();

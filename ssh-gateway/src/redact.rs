@@ -8,7 +8,8 @@ use zeroize::Zeroizing;
 const MARK: &[u8] = b"[redacted]";
 /// Shorter secrets are words of ordinary output.
 const MIN_BYTES: usize = 4;
-/// A beginning of the credential of this length waits for the rest, however long that takes.
+/// A beginning of the credential of this length, or of half of it, waits for the rest, however long
+/// that takes.
 const FEW_BYTES: usize = 8;
 /// Shorter lines of a private key say too little to be worth a false alarm.
 const MIN_LINE_BYTES: usize = 32;
@@ -47,7 +48,11 @@ pub(crate) struct Redactor {
     /// Length of the window: of the shortest needle.
     window_bytes: usize,
     longest_bytes: usize,
+    /// What may be the beginning of a needle.
     held: Vec<u8>,
+    /// How many of the held bytes are out already: they waited in vain, and the rest came late.
+    out_bytes: usize,
+    few_bytes: usize,
     found: bool,
     /// Whether lengths have to stay, and nothing may wait for long.
     is_framed: bool,
@@ -77,6 +82,8 @@ impl Redactor {
             window_bytes,
             longest_bytes,
             held: Vec::new(),
+            out_bytes: 0,
+            few_bytes: FEW_BYTES.min(window_bytes / 2),
             found: false,
             is_framed: false,
         }
@@ -104,23 +111,31 @@ impl Redactor {
     /// Whether bytes wait that are to go on soon: a few that are most likely no credential, such as
     /// a typed character, or any of a framed stream.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.held.is_empty() && (self.is_framed || self.held.len() < FEW_BYTES)
+        self.held.len() > self.out_bytes && (self.is_framed || self.held.len() < self.few_bytes)
     }
 
-    /// Lets bytes go that waited in vain for what would have made them a credential.
+    /// Lets bytes go that waited in vain for what would have made them a credential. They still count
+    /// as its beginning: what comes late is replaced all the same.
     pub(crate) fn release(&mut self) -> Bytes {
-        if self.is_waiting() { self.finish() } else { Bytes::new() }
+        if !self.is_waiting() {
+            return Bytes::new();
+        }
+        let waiting = self.held.get(self.out_bytes..).unwrap_or_default();
+        self.out_bytes = self.held.len();
+        Bytes::copy_from_slice(waiting)
     }
 
     /// The end of the stream: what waited is clear.
     pub(crate) fn finish(&mut self) -> Bytes {
-        Bytes::from(std::mem::take(&mut self.held))
+        let held = Bytes::from(std::mem::take(&mut self.held));
+        held.slice(std::mem::take(&mut self.out_bytes).min(held.len())..)
     }
 
     fn scan(&mut self, whole: Bytes) -> Bytes {
         let mut clean: Option<Vec<u8>> = None;
-        // Everything before `copied` is in `clean` already.
-        let (mut copied, mut at) = (0, 0);
+        // Everything before `copied` is in `clean`, or out, already.
+        let mut copied = std::mem::take(&mut self.out_bytes);
+        let (mut at, mut after) = (0, 0);
         while let Some(last) = whole.get(at + self.window_bytes.saturating_sub(1)) {
             let step = self.moves.get(usize::from(*last)).copied().unwrap_or(1);
             if step > 0 {
@@ -135,17 +150,18 @@ impl Redactor {
             self.found = true;
             let clean = clean.get_or_insert_default();
             clean.extend_from_slice(whole.get(copied..at).unwrap_or_default());
+            let end = at + needle.len();
             if self.is_framed {
-                clean.resize(clean.len() + needle.len(), b'*');
+                clean.resize(clean.len() + end.saturating_sub(copied.max(at)), b'*');
             } else {
                 clean.extend_from_slice(MARK);
             }
-            at += needle.len();
-            copied = at;
+            (at, after, copied) = (end, end, end);
         }
-        let clear = self.beginning(&whole, copied);
+        let clear = self.beginning(&whole, after);
         self.held = whole.get(clear..).unwrap_or_default().to_vec();
-        joined(clean, whole.slice(copied..clear))
+        self.out_bytes = copied.saturating_sub(clear);
+        joined(clean, whole.slice(copied..clear.max(copied)))
     }
 
     /// Where the tail begins that a needle may go on from; the end if there is none.
@@ -220,6 +236,37 @@ mod tests {
         assert!(!redactor.is_waiting());
         assert_eq!(redactor.release(), "");
         assert_eq!(redactor.push(Bytes::from_static(b" and more.")), "[redacted].");
+    }
+
+    /// I-4: however slowly it comes, no more of it passes than a few bytes.
+    #[test]
+    fn i_4_a_slow_echo_is_replaced() {
+        let slowly = |mut redactor: Redactor, text: &str| {
+            let mut clean = Vec::new();
+            for byte in text.bytes() {
+                clean.extend_from_slice(&redactor.push(Bytes::copy_from_slice(&[byte])));
+                clean.extend_from_slice(&redactor.release());
+            }
+            clean.extend_from_slice(&redactor.finish());
+            (String::from_utf8(clean).unwrap(), redactor.found())
+        };
+        let of = |secret: &str| Needles::password(&Secret::from(secret));
+        let (long, short) = ("hunter22 and more", "secret");
+        for (secret, text, expected) in [
+            (long, "pw: hunter22 and more!\n", "pw: hunter2[redacted]!\n"),
+            (long, "hunhunter22 and more", "hunhunter2[redacted]"),
+            (short, "a secret.", "a se[redacted]."),
+            (short, "secsecret", "secse[redacted]"),
+        ] {
+            assert_eq!(slowly(Redactor::new(of(secret)), text), (expected.to_owned(), true));
+        }
+        for text in ["a secre word", "hunter22 and mor", "sesese"] {
+            for secret in [long, short] {
+                assert_eq!(slowly(Redactor::new(of(secret)), text), (text.to_owned(), false));
+            }
+        }
+        let framed = slowly(Redactor::framed(of(long)), "<hunter22 and more>");
+        assert_eq!(framed, ("<hunter22 and mor*>".to_owned(), true));
     }
 
     /// I-4: where lengths stand in the stream, they stay, and nothing waits for ever.

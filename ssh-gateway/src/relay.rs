@@ -10,7 +10,7 @@ mod mark;
 
 use crate::Options;
 use crate::downstream::{Absence, Downstream, End};
-use crate::flag::raised;
+use crate::flag::said;
 use crate::jump::LOGIN_OVER;
 use crate::keep::Keeper;
 use crate::redact::{Needles, Redactor};
@@ -25,9 +25,10 @@ use journal::{Call, Stream};
 use mark::LastLine;
 use policy::SshGrant;
 use russh::{ChannelMsg, Sig};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 /// How long the end of the streams waits for the end of the command. Until then, what went wrong
@@ -60,6 +61,10 @@ pub(crate) struct Relay<'a> {
     eof_hold: Option<Instant>,
     echo_hold: Option<Instant>,
     last_line: LastLine,
+    /// Says why, when more input came than may wait.
+    overflow: watch::Receiver<Option<Stop>>,
+    /// Whether output waits for the client: then it is not the target that takes no input.
+    client_waits: Arc<AtomicBool>,
     /// Whether the client has ended its input.
     has_whole_input: bool,
     seen: Seen,
@@ -72,8 +77,8 @@ impl<'a> Relay<'a> {
         grant: &'a SshGrant,
         options: &'a Options,
         lifetime: Lifetime,
-        keeper: Keeper,
-        needles: &Needles,
+        (keeper, needles): (Keeper, &Needles),
+        overflow: watch::Receiver<Option<Stop>>,
     ) -> Self {
         let filter = || {
             // Lengths stand in the stream of a subsystem, and the other side waits for all of it.
@@ -99,6 +104,8 @@ impl<'a> Relay<'a> {
             eof_hold: None,
             echo_hold: None,
             last_line: LastLine::default(),
+            overflow,
+            client_waits: Arc::default(),
             has_whole_input: false,
             seen: Seen::default(),
         }
@@ -107,13 +114,16 @@ impl<'a> Relay<'a> {
     /// Runs until the target closes the channel, its connection is gone, or a bound is met.
     pub(crate) async fn run(mut self, running: &mut Running, spool: Spool) -> Seen {
         let (told, mut fed) = mpsc::unbounded_channel();
-        let mut overflow = spool.overflow();
+        let (size, mut resized) = watch::channel([0; 2]);
         let progress = Arc::<Mutex<Progress>>::default();
         let feeder = Feeder {
             write: Arc::clone(&running.write),
             lost: running.lost(),
             limit_bytes: self.grant.limits.request_bytes,
+            patience: self.grant.limits.idle_timeout,
+            client_waits: Arc::clone(&self.client_waits),
             told,
+            size,
             progress: Arc::clone(&progress),
             watch: self.keeper.watch(),
         };
@@ -133,7 +143,11 @@ impl<'a> Relay<'a> {
                     None => break,
                 },
                 Some(news) = fed.recv() => self.heed(news).await,
-                () = raised(&mut overflow) => self.seen.stop = Some(Stop::InputStalled),
+                Ok(()) = resized.changed() => {
+                    let size = *resized.borrow_and_update();
+                    self.keeper.resized(self.call, size).await;
+                }
+                stop = said(&mut self.overflow) => self.seen.stop = Some(stop),
                 () = self.downstream.gone(), if !left => {
                     left = true;
                     if self.grant.kill_on_cancel {
@@ -272,7 +286,19 @@ impl<'a> Relay<'a> {
             self.last_line.push(&data);
         }
         self.keeper.output(self.call, stream, &data).await;
-        self.downstream.send(extended, data).await;
+        if self.seen.stop.is_some() {
+            return self.downstream.send(extended, data).await;
+        }
+        let (deadline, overflow) = (self.deadline, &mut self.overflow);
+        let stop = async {
+            tokio::select! {
+                () = sleep_until(deadline) => Stop::Deadline,
+                stop = said(overflow) => stop,
+            }
+        };
+        self.client_waits.store(true, Ordering::Release);
+        self.seen.stop = self.downstream.send_unless(extended, data, stop).await;
+        self.client_waits.store(false, Ordering::Release);
     }
 
     /// What the filters held back is clear at the end.
@@ -299,7 +325,6 @@ impl<'a> Relay<'a> {
                     self.seen.stop = Some(Stop::ClientGone(absence));
                 }
             }
-            Fed::Resized(size) => self.keeper.resized(self.call, size).await,
             Fed::Stopped(stop) => self.seen.stop = Some(stop),
         }
     }

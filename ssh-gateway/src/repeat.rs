@@ -16,6 +16,9 @@ use zeroize::Zeroizing;
 
 /// Bytes of stdin that are read ahead at most.
 const AHEAD_BYTES: usize = 8 << 20;
+
+/// Messages that are read ahead at most, however short they are.
+const AHEAD_MESSAGES: usize = 16 << 10;
 /// How long the input may take to come.
 const AHEAD_TIME: Duration = Duration::from_secs(10);
 /// How long a stdin that may have nothing to say is waited for.
@@ -126,7 +129,7 @@ impl Ahead {
         let time = if length == 0 { SILENCE } else { AHEAD_TIME };
         let deadline = Instant::now() + time;
         let (mut ahead, mut taken) = (Self::default(), Vec::new());
-        while ahead.bytes.len() <= length.min(AHEAD_BYTES) {
+        while ahead.bytes.len() <= length.min(AHEAD_BYTES) && taken.len() < AHEAD_MESSAGES {
             let Ok(Some(input)) = tokio::time::timeout_at(deadline, spool.next()).await else {
                 break;
             };
@@ -176,7 +179,7 @@ pub(crate) async fn whole_input(
     let (mut bytes, mut taken) = (Zeroizing::new(Vec::new()), Vec::new());
     let mut deadline = Instant::now() + SILENCE;
     let mut is_whole = false;
-    while !is_whole && bytes.len() <= limit_bytes {
+    while !is_whole && bytes.len() <= limit_bytes && taken.len() < AHEAD_MESSAGES {
         let Ok(Some(input)) = tokio::time::timeout_at(deadline, spool.next()).await else { break };
         match &input {
             Input::Data(data) => {

@@ -1,8 +1,9 @@
 //! What one session channel asks for, and what makes two of them the same.
 
 use journal::contract::{Digest, Fingerprint};
-use policy::{SshAction, SshRequest};
+use policy::{SshAction, SshGrant, SshRequest};
 use russh::Pty;
+use std::collections::BTreeMap;
 
 /// The variable by which a caller names the invocation itself (contract K-10). It passes on as the name
 /// of the action, and only where the route's list says so.
@@ -10,6 +11,9 @@ pub(crate) const INVOCATION_VARIABLE: &str = "AFFIANT_INVOCATION";
 
 /// Variables per channel at most.
 const MAX_VARIABLES: usize = 64;
+
+/// Bytes of their names and values at most.
+const MAX_VARIABLE_BYTES: usize = 64 << 10;
 
 /// An agent, by one login.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,9 +128,14 @@ impl Request {
         }
     }
 
-    /// The digest over agent, user, host, port, kind of request and exact command bytes (contract
-    /// K-10, K-11). Each part goes in with its length, so that no two lists look alike.
-    pub(crate) fn fingerprint(&self, destination: &Destination) -> Fingerprint {
+    /// The digest over agent, user, host, port, kind of request, exact command bytes, the variables
+    /// that go along and whether there is a terminal (contract V-6, K-10, K-11). Each part goes in
+    /// with its length, so that no two lists look alike.
+    pub(crate) fn fingerprint(
+        &self,
+        destination: &Destination,
+        preparation: &Preparation,
+    ) -> Fingerprint {
         let place;
         let (kind, detail): (&str, &[u8]) = match self {
             Self::Exec(command) => ("exec", command),
@@ -138,7 +147,7 @@ impl Request {
             }
         };
         let port = destination.port.to_be_bytes();
-        let parts: [&[u8]; 7] = [
+        let mut parts: Vec<&[u8]> = vec![
             b"affiant ssh 1",
             destination.agent.name.as_bytes(),
             destination.user.as_bytes(),
@@ -147,6 +156,15 @@ impl Request {
             kind.as_bytes(),
             detail,
         ];
+        // The last one of a name counts, as at the target.
+        let variables: BTreeMap<&str, &str> =
+            preparation.variables.iter().map(|(name, value)| (&**name, &**value)).collect();
+        for (name, value) in &variables {
+            parts.extend([b"variable".as_slice(), name.as_bytes(), value.as_bytes()]);
+        }
+        if preparation.terminal.is_some() {
+            parts.push(b"terminal");
+        }
         let mut bytes = Vec::new();
         for part in parts {
             bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
@@ -170,6 +188,8 @@ pub(crate) struct Terminal {
 pub(crate) struct Preparation {
     pub(crate) terminal: Option<Terminal>,
     pub(crate) variables: Vec<(String, String)>,
+    /// Whether more variables came than are taken.
+    pub(crate) is_cut: bool,
     /// The caller's own invocation id, as text.
     pub(crate) invocation: Option<String>,
 }
@@ -179,9 +199,21 @@ impl Preparation {
     pub(crate) fn set(&mut self, name: String, value: String) {
         if name == INVOCATION_VARIABLE {
             self.invocation = Some(value);
-        } else if self.variables.len() < MAX_VARIABLES {
-            self.variables.push((name, value));
+            return;
         }
+        let lengths = self.variables.iter().map(|(name, value)| name.len() + value.len());
+        let held_bytes: usize = lengths.sum();
+        let now_bytes = held_bytes.saturating_add(name.len()).saturating_add(value.len());
+        if self.variables.len() < MAX_VARIABLES && now_bytes <= MAX_VARIABLE_BYTES {
+            self.variables.push((name, value));
+        } else {
+            self.is_cut = true;
+        }
+    }
+
+    /// Drops the variables that the route does not pass on.
+    pub(crate) fn pass(&mut self, grant: &SshGrant) {
+        self.variables.retain(|(name, _)| grant.passes_variable(name));
     }
 }
 
@@ -194,16 +226,20 @@ mod tests {
         Destination { agent, host: "h".into(), port: 22, user: "u".into() }
     }
 
-    /// K-10, K-11: every part counts, and none runs into the next.
+    /// V-6, K-10, K-11: every part counts, and none runs into the next.
     #[test]
-    fn k_11_fingerprint_covers_agent_user_host_port_kind_and_bytes() {
-        let base = Request::Exec(b"ls".to_vec()).fingerprint(&destination());
-        assert_eq!(base, Request::Exec(b"ls".to_vec()).fingerprint(&destination()));
+    fn k_11_fingerprint_covers_all_that_is_sent() {
+        let plain = Preparation::default();
+        let ls = |destination: &Destination, preparation: &Preparation| {
+            Request::Exec(b"ls".to_vec()).fingerprint(destination, preparation)
+        };
+        let base = ls(&destination(), &plain);
+        assert_eq!(base, ls(&destination(), &plain));
         let mut others = vec![
-            Request::Exec(b"ls ".to_vec()).fingerprint(&destination()),
-            Request::Exec(b"ls\xff".to_vec()).fingerprint(&destination()),
-            Request::Subsystem("ls".into()).fingerprint(&destination()),
-            Request::Shell.fingerprint(&destination()),
+            Request::Exec(b"ls ".to_vec()).fingerprint(&destination(), &plain),
+            Request::Exec(b"ls\xff".to_vec()).fingerprint(&destination(), &plain),
+            Request::Subsystem("ls".into()).fingerprint(&destination(), &plain),
+            Request::Shell.fingerprint(&destination(), &plain),
         ];
         let changes: [fn(&mut Destination); 5] = [
             |d| d.agent.name = "b".into(),
@@ -215,13 +251,44 @@ mod tests {
         for change in changes {
             let mut changed = destination();
             change(&mut changed);
-            others.push(Request::Exec(b"ls".to_vec()).fingerprint(&changed));
+            others.push(ls(&changed, &plain));
         }
+        let with = |variables: &[(&str, &str)]| {
+            let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            let variables = variables.iter().map(pair).collect();
+            Preparation { variables, ..Preparation::default() }
+        };
+        for variables in [&[("V", "1")][..], &[("V", "2")], &[("V1", "")], &[("V", "1"), ("W", "")]]
+        {
+            others.push(ls(&destination(), &with(variables)));
+        }
+        let terminal = Terminal { term: "xterm".into(), size: [80, 24, 0, 0], modes: Vec::new() };
+        let terminal = Preparation { terminal: Some(terminal), ..Preparation::default() };
+        others.push(ls(&destination(), &terminal));
         others.push(base);
         let count = others.len();
         others.sort();
         others.dedup();
         assert_eq!(others.len(), count);
+        // The order of names is no difference, and the last value of a name counts.
+        let [one, other] = [&[("V", "1"), ("W", "2")][..], &[("W", "2"), ("V", "0"), ("V", "1")]];
+        assert_eq!(ls(&destination(), &with(one)), ls(&destination(), &with(other)));
+    }
+
+    /// Variables are bounded in number and in bytes, and what was cut is known.
+    #[test]
+    fn variables_are_bounded() {
+        let mut preparation = Preparation::default();
+        preparation.set("A".to_owned(), "x".repeat(MAX_VARIABLE_BYTES - 1));
+        assert_eq!((preparation.variables.len(), preparation.is_cut), (1, false));
+        preparation.set("B".to_owned(), String::new());
+        assert_eq!((preparation.variables.len(), preparation.is_cut), (1, true));
+        let mut preparation = Preparation::default();
+        for number in 0..=MAX_VARIABLES {
+            assert!(!preparation.is_cut);
+            preparation.set(number.to_string(), String::new());
+        }
+        assert_eq!((preparation.variables.len(), preparation.is_cut), (MAX_VARIABLES, true));
     }
 
     #[test]

@@ -11,8 +11,12 @@ pub(crate) enum Stop {
     OutputLimit,
     /// The input passed the route's bound.
     InputLimit,
-    /// The target took stdin too slowly, and the spool is full.
+    /// The target took no stdin for the route's time, and the channel's space for it was used up.
     InputStalled,
+    /// More stdin came than the channel's space takes, though it got no new window.
+    InputOverflow,
+    /// More stdin came, and the space of all channels together is used up.
+    InputPoolFull,
     /// The route's time for the command is over.
     Deadline,
     /// The target opened no forwarding in the time that the route gives a connection.

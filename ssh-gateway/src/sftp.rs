@@ -32,12 +32,29 @@ const QUESTIONS: [&[u8]; 7] = [
 /// What a request asked for.
 #[derive(Debug)]
 enum Asked {
-    Open { path: String, access: String },
-    List { path: String },
-    Close { handle: Vec<u8> },
-    Read { handle: Vec<u8> },
-    Write { handle: Vec<u8>, length_bytes: u32 },
+    Open {
+        path: String,
+        access: String,
+    },
+    List {
+        path: String,
+    },
+    Close {
+        handle: Vec<u8>,
+    },
+    Read {
+        handle: Vec<u8>,
+    },
+    Write {
+        handle: Vec<u8>,
+        length_bytes: u32,
+    },
     Change(Value),
+    /// Something that changes nothing.
+    Question,
+    /// Several requests under one id, of which so many have no answer yet: which answer is whose
+    /// can't be told.
+    Ambiguous(u32),
 }
 
 /// An open file or folder.
@@ -75,21 +92,39 @@ pub(crate) struct Sftp {
     files: HashMap<Vec<u8>, File>,
     totals: Totals,
     is_lossy: bool,
+    /// What is to be told with the next replies.
+    told: Vec<Value>,
 }
 
 impl Sftp {
     /// Looks at bytes of the client, before the server can answer them.
     pub(crate) fn request(&mut self, data: &[u8]) {
-        let Self { requests, asked, files, totals, is_lossy, .. } = self;
+        let Self { requests, asked, files, totals, is_lossy, told, .. } = self;
         requests.push(data, |packet| match read_request(packet, files) {
             Some(Said::Nothing) => {}
-            Some(Said::Question) => totals.questions += 1,
             Some(Said::Asked(id, what)) => {
+                totals.questions += u64::from(matches!(what, Asked::Question));
+                let count = match asked.remove(&id) {
+                    None => 0,
+                    Some(Asked::Ambiguous(count)) => count,
+                    Some(earlier) => {
+                        told.extend(undecided(earlier, files, "AMBIGUOUS"));
+                        1
+                    }
+                };
+                let what = if count == 0 {
+                    what
+                } else {
+                    *is_lossy = true;
+                    told.extend(undecided(what, files, "AMBIGUOUS"));
+                    Asked::Ambiguous(count.saturating_add(1))
+                };
                 if asked.len() < MAX_ASKED {
                     asked.insert(id, what);
                 } else {
                     *is_lossy = true;
                 }
+                told.truncate(MAX_ASKED);
             }
             None => *is_lossy = true,
         });
@@ -97,7 +132,7 @@ impl Sftp {
 
     /// Looks at bytes of the server; answers the operations that they decide.
     pub(crate) fn reply(&mut self, data: &[u8]) -> Vec<Value> {
-        let mut done = Vec::new();
+        let mut done = std::mem::take(&mut self.told);
         let Self { replies, asked, files, totals, is_lossy, .. } = self;
         replies.push(data, |packet| {
             let Some(reply) = read_reply(packet) else {
@@ -105,8 +140,12 @@ impl Sftp {
                 return;
             };
             let Some((id, reply)) = reply else { return };
-            if let Some(what) = asked.remove(&id) {
-                done.extend(decide(what, reply, files, totals, is_lossy));
+            match asked.remove(&id) {
+                Some(Asked::Ambiguous(count)) if count > 1 => {
+                    asked.insert(id, Asked::Ambiguous(count - 1));
+                }
+                Some(what) => done.extend(decide(what, reply, files, totals, is_lossy)),
+                None => *is_lossy = true,
             }
         });
         self.totals.operations += done.len() as u64;
@@ -117,9 +156,9 @@ impl Sftp {
     pub(crate) fn finish(&mut self) -> Vec<Value> {
         let mut left: Vec<(u32, Asked)> = self.asked.drain().collect();
         left.sort_unstable_by_key(|(id, _)| *id);
-        let mut done = Vec::new();
+        let mut done = std::mem::take(&mut self.told);
         for (_, what) in left {
-            done.extend(unanswered(what, &mut self.files));
+            done.extend(undecided(what, &mut self.files, "UNANSWERED"));
         }
         // One path may be open twice; its handles tell which comes first.
         let mut open: Vec<(Vec<u8>, File)> = self.files.drain().collect();
@@ -138,7 +177,6 @@ impl Sftp {
 
 enum Said {
     Nothing,
-    Question,
     Asked(u32, Asked),
 }
 
@@ -183,7 +221,7 @@ fn read_request(packet: &[u8], files: &HashMap<Vec<u8>, File>) -> Option<Said> {
         // Servers and clients disagree on the order; this is the one on the wire.
         20 => two("symlink", fields.path()?, fields.path()?),
         200 => return extended(id, &mut fields, path_of),
-        7 | 8 | 12 | 16 | 17 | 19 => return Some(Said::Question),
+        7 | 8 | 12 | 16 | 17 | 19 => Asked::Question,
         _ => return None,
     };
     Some(Said::Asked(id, what))
@@ -192,7 +230,7 @@ fn read_request(packet: &[u8], files: &HashMap<Vec<u8>, File>) -> Option<Said> {
 fn extended(id: u32, fields: &mut Fields<'_>, path_of: impl Fn(&[u8]) -> String) -> Option<Said> {
     let name = fields.string()?;
     if QUESTIONS.contains(&name) {
-        return Some(Said::Question);
+        return Some(Said::Asked(id, Asked::Question));
     }
     let what = match name {
         b"posix-rename@openssh.com" => {
@@ -331,6 +369,7 @@ fn decide(
             None
         }
         Asked::Change(told) => Some(with_status(told, status)),
+        Asked::Question | Asked::Ambiguous(_) => None,
     }
 }
 
@@ -347,7 +386,8 @@ fn opened(
         return;
     }
     let file = File { path, is_folder, read_bytes: 0, written_bytes: 0, failed: None };
-    files.insert(handle.to_vec(), file);
+    // A handle that is in use already: what comes on it is of either file.
+    *is_lossy |= files.insert(handle.to_vec(), file).is_some();
 }
 
 fn closed(file: &File, status: &str) -> Value {
@@ -364,20 +404,28 @@ fn closed(file: &File, status: &str) -> Value {
     told
 }
 
-fn unanswered(what: Asked, files: &mut HashMap<Vec<u8>, File>) -> Option<Value> {
+/// An operation whose answer never came, or can't be told from another's.
+fn undecided(
+    what: Asked,
+    files: &mut HashMap<Vec<u8>, File>,
+    status: &'static str,
+) -> Option<Value> {
     match what {
         Asked::Open { path, access } => {
-            Some(json!({ "op": "open", "path": path, "access": access, "status": "UNANSWERED" }))
+            Some(json!({ "op": "open", "path": path, "access": access, "status": status }))
         }
-        Asked::Close { handle } => files.remove(&handle).map(|file| closed(&file, "UNANSWERED")),
+        Asked::Close { handle } => files.remove(&handle).map(|file| closed(&file, status)),
         Asked::Write { handle, .. } => {
             if let Some(file) = files.get_mut(&handle) {
-                file.failed.get_or_insert("UNANSWERED");
+                file.failed.get_or_insert(status);
             }
             None
         }
-        Asked::Change(told) => Some(with_status(told, "UNANSWERED")),
-        Asked::Read { .. } | Asked::List { .. } => None,
+        Asked::Change(told) => Some(with_status(told, status)),
+        Asked::List { path } if status == "AMBIGUOUS" => {
+            Some(json!({ "op": "list", "path": path, "status": status }))
+        }
+        Asked::Read { .. } | Asked::List { .. } | Asked::Question | Asked::Ambiguous(_) => None,
     }
 }
 

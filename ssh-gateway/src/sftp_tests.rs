@@ -141,6 +141,55 @@ fn memory_is_bounded() {
     }
     assert_eq!(sftp.asked.len(), MAX_ASKED);
     assert!(!sftp.totals().is_whole);
+    for _ in 0..20_000 {
+        sftp.request(&packet(13, 1, &string("/x")));
+    }
+    assert_eq!(sftp.told.len(), MAX_ASKED);
     sftp.request(&packet(6, 1, &[string("h"), vec![0; 8], string(&"x".repeat(1 << 20))].concat()));
     assert!(sftp.requests.head.capacity() <= 2 * HEAD_BYTES);
+}
+
+/// S-1: which answer belongs to which of two requests under one id can't be told, so none is claimed of
+/// either, and the record does not say that it is whole.
+#[test]
+fn s_1_requests_under_one_id_are_ambiguous() {
+    let remove = packet(13, 5, &string("/victim"));
+    let told = |path: &str| json!({ "op": "remove", "path": path, "status": "AMBIGUOUS" });
+    // A question beside it, whose answer would pass for the removal's.
+    let stat = packet(17, 5, &string("/missing"));
+    let (missing, done) = (packet(101, 5, &number(2)), packet(101, 5, &number(0)));
+    let session = [(true, &*stat), (true, &*remove), (false, &*missing), (false, &*done)];
+    let (operations, totals) = observe(&session);
+    assert_eq!(operations, [told("/victim")]);
+    assert_eq!((totals.operations, totals.questions, totals.is_whole), (1, 1, false));
+    // Three operations, one of them after the first answer.
+    let [a, b, c] = ["/a", "/b", "/c"].map(|path| packet(13, 5, &string(path)));
+    let session = [
+        (true, &*a),
+        (true, &*b),
+        (false, &*done),
+        (true, &*c),
+        (false, &*done),
+        (false, &*done),
+        (true, &*remove),
+        (false, &*done),
+    ];
+    let (operations, totals) = observe(&session);
+    let last = json!({ "op": "remove", "path": "/victim", "status": "OK" });
+    assert_eq!(operations, [told("/a"), told("/b"), told("/c"), last]);
+    assert!(!totals.is_whole);
+}
+
+/// A reply that nobody asked for, and a handle that is given twice, leave the record not whole.
+#[test]
+fn s_1_replies_that_fit_nothing_are_told() {
+    let (_, totals) = observe(&[(false, &packet(101, 5, &number(0)))]);
+    assert!(!totals.is_whole);
+    let open = |id, path| packet(3, id, &[string(path), number(1), number(0)].concat());
+    let (one, other) = (open(1, "/a"), open(2, "/b"));
+    let [first, second] = [1, 2].map(|id| packet(102, id, &string("h")));
+    let (operations, totals) =
+        observe(&[(true, &one), (false, &first), (true, &other), (false, &second)]);
+    assert_eq!(operations.len(), 3);
+    assert!(!totals.is_whole);
 }

@@ -1,11 +1,13 @@
 //! What the client sends on one channel, queued so that taking it never waits for the target.
 //!
 //! The engine delivers channel messages inside its session loop. A reader that waited for the
-//! target would stop the whole connection, so everything goes through here: bounded by the
-//! connection's [`Line`], which slows the socket down long before the bound.
+//! target would stop the whole connection, so everything goes through here: bounded by the channel's
+//! [`Gauge`], which keeps new window from it long before the bound.
 
+use crate::flag::raised;
 use crate::gateway::Standing;
-use crate::line::Line;
+use crate::gauge::Gauge;
+use crate::seen::Stop;
 use bytes::Bytes;
 use russh::{ChannelMsg, ChannelReadHalf, Sig};
 use std::collections::VecDeque;
@@ -15,6 +17,12 @@ use tokio::sync::{mpsc, watch};
 
 /// How often a login is looked at whose client sends nothing. Input is never passed on without a look.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// What a message costs beside its bytes, in memory.
+const MESSAGE_BYTES: usize = 128;
+
+/// The longest name of a signal; RFC 4254 section 6.10 has none above 6.
+const SIGNAL_BYTES: usize = 32;
 
 /// Whether a channel's client is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,20 +48,52 @@ pub(crate) enum Input {
     Signal(Sig),
 }
 
+impl Input {
+    /// What it costs to let it wait.
+    fn cost_bytes(&self) -> usize {
+        let content = match self {
+            Self::Data(data) => data.len(),
+            Self::Eof | Self::WindowChange(_) | Self::Signal(_) => 0,
+        };
+        content.saturating_add(MESSAGE_BYTES)
+    }
+}
+
+/// Where a channel's input comes from.
+pub(crate) struct Inlet {
+    /// Of the input that waits.
+    pub(crate) gauge: Arc<Gauge>,
+    /// Turns true, or loses its sender, with the session: a channel whose opening is still to be
+    /// answered does not end by itself then.
+    pub(crate) session_over: watch::Receiver<bool>,
+}
+
 /// The consuming side.
 #[derive(Debug)]
 pub(crate) struct Spool {
     returned: VecDeque<Input>,
     inputs: mpsc::UnboundedReceiver<Input>,
-    overflow: watch::Receiver<bool>,
-    line: Arc<Line>,
+    overflow: watch::Receiver<Option<Stop>>,
+    /// None: the input was there already.
+    gauge: Option<Arc<Gauge>>,
 }
 
 impl Spool {
-    /// Is raised when more stdin waits than the bound allows; what followed was dropped. Told beside
+    /// Says why, when more stdin came than the bounds allow; what followed was dropped. Told beside
     /// the queue, whose consumer waits for the target just then.
-    pub(crate) fn overflow(&self) -> watch::Receiver<bool> {
+    pub(crate) fn overflow(&self) -> watch::Receiver<Option<Stop>> {
         self.overflow.clone()
+    }
+
+    /// The gauge of what waits here, if the client can send more.
+    pub(crate) fn gauge(&self) -> Option<Arc<Gauge>> {
+        self.gauge.clone()
+    }
+
+    fn took(&self, input: &Input) {
+        if let Some(gauge) = &self.gauge {
+            gauge.take(input.cost_bytes());
+        }
     }
 
     /// The next message; none when the client has gone and everything was taken.
@@ -62,9 +102,7 @@ impl Spool {
             return Some(input);
         }
         let input = self.inputs.recv().await?;
-        if let Input::Data(data) = &input {
-            self.line.unspool(data.len());
-        }
+        self.took(&input);
         Some(input)
     }
 }
@@ -72,14 +110,14 @@ impl Spool {
 impl Spool {
     /// Input that is there already, and ends.
     pub(crate) fn stored(content: Bytes) -> Self {
-        let (flag, overflow) = watch::channel(false);
+        let (flag, overflow) = watch::channel(None);
         tokio::spawn(stay_down(flag));
         let data = (!content.is_empty()).then_some(Input::Data(content));
         Self {
             returned: data.into_iter().chain([Input::Eof]).collect(),
             inputs: mpsc::unbounded_channel().1,
             overflow,
-            line: Line::new(0),
+            gauge: None,
         }
     }
 
@@ -95,9 +133,7 @@ impl Drop for Spool {
     fn drop(&mut self) {
         self.inputs.close();
         while let Ok(input) = self.inputs.try_recv() {
-            if let Input::Data(data) = input {
-                self.line.unspool(data.len());
-            }
+            self.took(&input);
         }
     }
 }
@@ -106,22 +142,31 @@ impl Drop for Spool {
 /// or its login is over.
 pub(crate) fn spool(
     mut read: ChannelReadHalf,
-    line: Arc<Line>,
+    inlet: Inlet,
     standing: Standing,
 ) -> (Spool, watch::Receiver<Presence>) {
+    let Inlet { gauge, mut session_over } = inlet;
     let (sender, inputs) = mpsc::unbounded_channel();
     let (presence, is_there) = watch::channel(Presence::There);
-    let (overflow, is_full) = watch::channel(false);
+    let (overflow, is_full) = watch::channel(None);
     let returned = VecDeque::new();
-    let spool = Spool { returned, inputs, overflow: is_full, line: Arc::clone(&line) };
+    let spool = Spool { returned, inputs, overflow: is_full, gauge: Some(Arc::clone(&gauge)) };
     tokio::spawn(async move {
         let mut open = true;
         let end = loop {
-            match tokio::time::timeout(LOOK, read.wait()).await {
+            let message = async {
+                tokio::select! {
+                    // What came before the end of the session comes first.
+                    biased;
+                    message = read.wait() => message,
+                    () = raised(&mut session_over) => None,
+                }
+            };
+            match tokio::time::timeout(LOOK, message).await {
                 Ok(None | Some(ChannelMsg::Close)) => break Presence::Left,
                 Ok(Some(_)) | Err(_) if !standing.holds() => break Presence::LoginOver,
                 Ok(Some(message)) if open => {
-                    open = forward(message, &sender, &overflow, &line);
+                    open = forward(message, &sender, &overflow, &gauge);
                 }
                 Ok(Some(_)) | Err(_) => {}
             }
@@ -147,7 +192,7 @@ async fn drain(read: &mut ChannelReadHalf) {
 }
 
 /// The flag of an overflow that never was stays down until nobody looks any more.
-async fn stay_down(overflow: watch::Sender<bool>) {
+async fn stay_down(overflow: watch::Sender<Option<Stop>>) {
     overflow.closed().await;
 }
 
@@ -155,35 +200,36 @@ async fn stay_down(overflow: watch::Sender<bool>) {
 fn forward(
     message: ChannelMsg,
     sender: &mpsc::UnboundedSender<Input>,
-    overflow: &watch::Sender<bool>,
-    line: &Line,
+    overflow: &watch::Sender<Option<Stop>>,
+    gauge: &Gauge,
 ) -> bool {
-    if let ChannelMsg::Data { data } = message {
+    let input = if let ChannelMsg::Data { data } = message {
         if data.is_empty() {
             return true;
         }
-        let length_bytes = data.len();
-        if !line.spool(length_bytes) {
-            line.unspool(length_bytes);
-            overflow.send_replace(true);
-            return false;
-        }
-        let taken = sender.send(Input::Data(data)).is_ok();
-        if !taken {
-            line.unspool(length_bytes);
-        }
-        return taken;
-    }
-    let input = if let ChannelMsg::Eof = message {
+        Input::Data(data)
+    } else if let ChannelMsg::Eof = message {
         Input::Eof
     } else if let ChannelMsg::WindowChange { col_width, row_height, pix_width, pix_height } =
         message
     {
         Input::WindowChange([col_width, row_height, pix_width, pix_height])
     } else if let ChannelMsg::Signal { signal } = message {
+        if matches!(&signal, Sig::Custom(name) if name.len() > SIGNAL_BYTES) {
+            return true;
+        }
         Input::Signal(signal)
     } else {
         return true;
     };
-    sender.send(input).is_ok()
+    let cost_bytes = input.cost_bytes();
+    if let Err(stop) = gauge.add(cost_bytes) {
+        overflow.send_replace(Some(stop));
+        return false;
+    }
+    let taken = sender.send(input).is_ok();
+    if !taken {
+        gauge.take(cost_bytes);
+    }
+    taken
 }

@@ -98,6 +98,8 @@ pub(crate) enum Started {
     Lost(&'static str),
     /// The target said in time neither that it opened the channel nor that it refuses to.
     NotOpened,
+    /// The client left before the target said so.
+    Left,
 }
 
 impl Ready {
@@ -119,12 +121,13 @@ impl Ready {
     /// Sends the request, want-reply. The proof says that the dispatch is on record.
     ///
     /// An engine that is gone already shows as a channel without messages. `patience` bounds the
-    /// wait for a forwarding: the target dials before it answers, and may never do.
+    /// wait for a forwarding: the target dials before it answers, and may never do; `left` ends it, too.
     pub(crate) async fn start(
         self,
         dispatched: Dispatched,
         request: &Request,
         patience: Duration,
+        left: impl Future<Output = ()>,
     ) -> Started {
         tracing::debug!(id = %dispatched.id(), sequence = %dispatched.sequence(), "dispatch");
         let (channel, is_forwarding) = match (self.channel, request) {
@@ -132,7 +135,14 @@ impl Ready {
             (None, Request::Forward { host, port }) => {
                 let (host, port) = (host.as_str(), u32::from(*port));
                 let opening = self.session.channel_open_direct_tcpip(host, port, "127.0.0.1", 0);
-                match tokio::time::timeout(patience, opening).await {
+                let opened = tokio::select! {
+                    opened = tokio::time::timeout(patience, opening) => opened,
+                    () = left => {
+                        disconnect(&self.session).await;
+                        return Started::Left;
+                    }
+                };
+                match opened {
                     Ok(Ok(channel)) => (channel, true),
                     Ok(Err(russh::Error::ChannelOpenFailure(_))) => {
                         disconnect(&self.session).await;
@@ -228,33 +238,27 @@ pub(crate) async fn open(
             return Err(error);
         }
     };
-    let mut last = None;
-    for address in addresses {
-        let stream = match connect(address, deadline).await {
-            Ok(stream) => stream,
-            Err(error) => {
-                let (attempt, error) = failed(n, error, Some(address));
-                record(attempt);
-                n += 1;
-                last = Some(error);
-                continue;
-            }
-        };
-        return match establish(plan, pins, stream, address, deadline).await {
-            Ok(ready) => {
-                let stage = SetupStage::SshEnvironment;
-                let code = "ok".to_owned();
-                record(SetupAttempt { n, stage, code, address: Some(address.to_string()) });
-                Ok(ready)
-            }
-            Err(error) => {
-                let (attempt, error) = failed(n, error, Some(address));
-                record(attempt);
-                Err(error)
-            }
-        };
+    let mut dead = |error: Error, address| {
+        let (attempt, error) = failed(n, error, Some(address));
+        record(attempt);
+        n += 1;
+        error
+    };
+    let (stream, address) = reach(addresses, deadline, &mut dead).await?;
+    let established = establish(plan, pins, stream, address, deadline).await;
+    match established {
+        Ok(ready) => {
+            let stage = SetupStage::SshEnvironment;
+            let code = "ok".to_owned();
+            record(SetupAttempt { n, stage, code, address: Some(address.to_string()) });
+            Ok(ready)
+        }
+        Err(error) => {
+            let (attempt, error) = failed(n, error, Some(address));
+            record(attempt);
+            Err(error)
+        }
     }
-    Err(last.unwrap_or(Error::NotFound))
 }
 
 /// Connects to a target whose session is not looked into; every try goes to `record`.
@@ -280,17 +284,27 @@ pub(crate) async fn dial(
             return Err(error);
         }
     };
+    let mut dead = |error: Error, address| {
+        tell(error.stage(), error.evidence(), Some(address));
+        error
+    };
+    let (stream, address) = reach(addresses, deadline, &mut dead).await?;
+    tell(SetupStage::TcpConnect, "ok".to_owned(), Some(address));
+    Ok((stream, address))
+}
+
+/// Connects to the first address that is alive; each that is not goes to `dead`.
+async fn reach(
+    addresses: Vec<SocketAddr>,
+    deadline: Instant,
+    dead: &mut (dyn FnMut(Error, SocketAddr) -> Error + Send),
+) -> Result<(TcpStream, SocketAddr), Error> {
+    let count = addresses.len();
     let mut last = Error::NotFound;
-    for address in addresses {
-        match connect(address, deadline).await {
-            Ok(stream) => {
-                tell(SetupStage::TcpConnect, "ok".to_owned(), Some(address));
-                return Ok((stream, address));
-            }
-            Err(error) => {
-                tell(error.stage(), error.evidence(), Some(address));
-                last = error;
-            }
+    for (index, address) in addresses.into_iter().enumerate() {
+        match connect(address, share(deadline, count.saturating_sub(index))).await {
+            Ok(stream) => return Ok((stream, address)),
+            Err(error) => last = dead(error, address),
         }
     }
     Err(last)
@@ -336,6 +350,13 @@ async fn resolve(
     let public: Vec<_> =
         found.iter().copied().filter(|address| address::is_public(address.ip())).collect();
     if public.is_empty() { Err(Error::AddressProhibited) } else { Ok(public) }
+}
+
+/// When one of so many addresses has had its share of the time: a dead one leaves the others theirs.
+fn share(deadline: Instant, count: usize) -> Instant {
+    let now = Instant::now();
+    let left = deadline.saturating_duration_since(now);
+    now + left / u32::try_from(count).unwrap_or(u32::MAX).max(1)
 }
 
 async fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, Error> {
@@ -412,4 +433,34 @@ async fn prepare(
         Err(Error::Closed(stage))
     };
     timeout_at(deadline, stage, answer).await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C-1, C-4: an address that does not answer takes its share of the time, not that of the others.
+    #[tokio::test]
+    async fn c_4_a_dead_address_leaves_the_others_their_time() {
+        // A listener whose queue is full: further connections get no answer.
+        let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let dead_address = dead.local_addr().unwrap();
+        let mut fillers = Vec::new();
+        let quick = Duration::from_millis(300);
+        while let Ok(stream) = tokio::time::timeout(quick, TcpStream::connect(dead_address)).await {
+            fillers.push(stream.unwrap());
+        }
+        let live = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let live_address = live.local_addr().unwrap();
+        let mut told = Vec::new();
+        let mut note = |error: Error, address| {
+            told.push((error.evidence(), address));
+            error
+        };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let addresses = vec![dead_address, live_address];
+        let (_stream, address) = reach(addresses, deadline, &mut note).await.unwrap();
+        assert_eq!(address, live_address);
+        assert_eq!(told, [("TIMEOUT".to_owned(), dead_address)]);
+    }
 }

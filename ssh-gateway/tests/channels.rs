@@ -27,7 +27,7 @@ use tokio::process::Child;
 struct Shared {
     bench: Bench,
     socket: PathBuf,
-    _master: Child,
+    master: Child,
 }
 
 impl Shared {
@@ -48,7 +48,7 @@ impl Shared {
             }
         };
         within(there).await;
-        Some(Self { bench, socket, _master: master })
+        Some(Self { bench, socket, master })
     }
 
     fn command(&self, line: &str) -> tokio::process::Command {
@@ -78,6 +78,19 @@ impl Shared {
             .expect("a channel waits for another one")
             .unwrap()
     }
+}
+
+/// Fills a listener's queue: further connections get no answer.
+async fn fill(place: std::net::SocketAddr) -> Vec<TcpStream> {
+    let mut fillers = Vec::new();
+    let full = async {
+        let quick = Duration::from_millis(300);
+        while let Ok(stream) = tokio::time::timeout(quick, TcpStream::connect(place)).await {
+            fillers.push(stream.unwrap());
+        }
+    };
+    within(full).await;
+    fillers
 }
 
 /// A reader that stops stalls its own command, and nothing else of the connection; killed with its
@@ -121,14 +134,7 @@ async fn a_dead_destination_blocks_nothing_else() {
     // A listener whose queue is full: further connections get no answer.
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let place = dead.local_addr().unwrap();
-    let mut fillers = Vec::new();
-    let full = async {
-        let quick = Duration::from_millis(300);
-        while let Ok(stream) = tokio::time::timeout(quick, TcpStream::connect(place)).await {
-            fillers.push(stream.unwrap());
-        }
-    };
-    within(full).await;
+    let _fillers = fill(place).await;
     let folder = tempfile::tempdir().unwrap();
     let near = folder.path().join("near");
     let forward = format!("{}:{place}", near.display());
@@ -148,6 +154,25 @@ async fn a_dead_destination_blocks_nothing_else() {
     let mut rest = Vec::new();
     drop(within(waiting.read_to_end(&mut rest)).await);
     assert_eq!(rest, b"");
+}
+
+/// A forwarding whose client leaves while the target still opens it ends with its client.
+#[tokio::test]
+async fn a_forwarding_ends_with_its_client_while_it_is_opened() {
+    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = dead.local_addr().unwrap();
+    let _fillers = fill(place).await;
+    let folder = tempfile::tempdir().unwrap();
+    let near = folder.path().join("near");
+    let forward = format!("{}:{place}", near.display());
+    let Some(mut shared) = Shared::start("", &["-L", &forward]).await else { return };
+    let _waiting = UnixStream::connect(&near).await.unwrap();
+    let id = shared.forwarded().await;
+    shared.bench.home.has_event(id, "DISPATCH_STARTED").await;
+    shared.master.kill().await.unwrap();
+    let verdict = shared.bench.home.settled(id).await.verdict();
+    assert_eq!((verdict.outcome(), verdict.code()), (Outcome::Unknown, Code::CallerCancelled));
+    assert_eq!(shared.bench.home.ended(id).observation.unwrap().cause, "CALLER_GONE");
 }
 
 /// A forwarding whose service resets it ends alone.

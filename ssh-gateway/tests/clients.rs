@@ -132,6 +132,17 @@ async fn python(script: &str) {
     assert_eq!(out(&output), "done\n", "{}", err(&output));
     assert!(std::fs::read(root.path().join("back")).unwrap() == pattern(3_000_000));
     assert_eq!(bench.home.newest().await.verdict().outcome(), Outcome::Committed);
+    // the hand-over of every command is confirmed and on record.
+    let filter = journal::Filter { limit: 100, ..journal::Filter::default() };
+    let page = bench.home.journal.list(&filter).unwrap();
+    let commands = page.invocations.iter().filter(|one| one.accepted().action == "exec");
+    let mut count = 0;
+    for command in commands {
+        count += 1;
+        bench.home.has_event(command.id(), "RESULT_DELIVERED").await;
+        assert_eq!(command.verdict().outcome(), Outcome::Committed);
+    }
+    assert!(count > 0);
 }
 
 #[tokio::test]

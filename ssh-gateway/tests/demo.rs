@@ -379,13 +379,13 @@ async fn a_result_longer_than_the_route_keeps_is_delivered_only() {
 }
 
 /// A stalled target never freezes the connection: stdin is spooled, another channel answers, and
-/// past the bound the command ends by a named error.
+/// when the target has taken nothing for the route's idle time, the command ends by a named error.
 #[tokio::test]
 async fn a_target_that_takes_no_input_stalls_only_its_own_command() {
     let options = Options { stdin_spool_bytes: 256 << 10, ..Options::default() };
-    let (home, _target) = demo_home_with("", options).await;
+    let (home, _target) = demo_home_with("limits = { idle_timeout = \"1s\" }", options).await;
     let client = home.client().await;
-    let stdin = vec![b'x'; 16 << 20];
+    let stdin = vec![b'x'; 32 << 20];
     let stalled = client.exec("sleep 30000", &stdin, None);
     let alive = async {
         let output = client.exec("echo alive", b"", None).await.unwrap();
@@ -395,7 +395,7 @@ async fn a_target_that_takes_no_input_stalls_only_its_own_command() {
     assert_eq!(alive, ("alive\n".into(), Some(0)));
     let told = envelope(&stalled.unwrap().stderr);
     assert_eq!(told.error.verdict.outcome(), Outcome::Unknown);
-    assert!(told.error.message.contains("input"), "{}", told.error.message);
+    assert!(told.error.message.contains("took no input"), "{}", told.error.message);
 }
 
 /// Eight commands at once on one connection: eight records, eight upstream connections.

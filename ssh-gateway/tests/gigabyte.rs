@@ -86,6 +86,28 @@ async fn sftp_and_rsync_move_a_gigabyte() {
     }
 }
 
+/// A gigabyte by scp's old protocol, both ways.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: gigabytes"]
+async fn scp_moves_a_gigabyte_by_its_old_protocol() {
+    let Some(bench) = bench().await else { return };
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    fill(&path.join("here"), GIGABYTE + (100 << 20)).await;
+    let expected = digest(&path.join("here")).await;
+    let place = |name: &str| path.join(name).to_str().unwrap().to_owned();
+    let remote = |name: &str| format!("{}@t:{}", bench.sshd.user, place(name));
+    for (from, to) in [(place("here"), remote("there")), (remote("there"), place("back"))] {
+        let mut scp = bench.command("scp");
+        scp.args(["-O", "-q", &from, &to]);
+        let moved = bounded(scp).await;
+        assert!(moved.status.success(), "{}", err(&moved));
+    }
+    for name in ["there", "back"] {
+        assert_eq!(digest(&path.join(name)).await, expected, "{name}");
+    }
+}
+
 /// 1.1 GiB through `cat`, both ways at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: gigabytes"]

@@ -11,6 +11,7 @@
 mod common;
 
 use common::{AGENT, Home, demo_home_with, within};
+use journal::contract::{Code, Outcome};
 use russh::client::{AuthResult, Config, Handle, Handler};
 use russh::keys::{PrivateKey, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
 use ssh_gateway::Options;
@@ -169,4 +170,107 @@ async fn keepalives_do_not_disturb_a_login() {
     tokio::time::sleep(Duration::from_millis(600)).await;
     let result = within(session.authenticate_password(AGENT, home.token.as_str())).await;
     assert!(matches!(result, Ok(AuthResult::Success)), "{result:?}");
+}
+
+/// A session with the target `t`, without a jump.
+async fn direct(home: &Home) -> Handle<Trusting> {
+    let mut session = connect(home).await;
+    let login = session.authenticate_password("root%t", home.token.as_str());
+    assert_eq!(within(login).await.unwrap(), AuthResult::Success);
+    session
+}
+
+/// Channels beyond the bound are refused, those under way go on, and one that ends makes room.
+#[tokio::test]
+async fn channels_are_limited_per_connection() {
+    let options = Options { max_channels: 2, ..Options::default() };
+    let (home, _target) = demo_home_with("", options).await;
+    let session = direct(&home).await;
+    let one = within(session.channel_open_session()).await.unwrap();
+    let mut two = within(session.channel_open_session()).await.unwrap();
+    let third = within(session.channel_open_session()).await;
+    let shortage = russh::ChannelOpenFailure::ResourceShortage;
+    assert!(
+        matches!(&third, Err(russh::Error::ChannelOpenFailure(reason)) if *reason == shortage),
+        "{third:?}"
+    );
+    two.exec(true, "echo two").await.unwrap();
+    let mut said = Vec::new();
+    let ended = async {
+        while let Some(message) = two.wait().await {
+            if let russh::ChannelMsg::Data { data } = message {
+                said.extend_from_slice(&data);
+            }
+        }
+    };
+    within(ended).await;
+    assert_eq!(said, b"two\n");
+    one.close().await.unwrap();
+    let again = async {
+        while session.channel_open_session().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(again).await;
+    // Another connection has its own count.
+    within(direct(&home).await.channel_open_session()).await.unwrap();
+}
+
+/// Connections beyond the bound are closed before they get a word; one that ends makes room.
+#[tokio::test]
+async fn connections_are_limited() {
+    let options = Options { max_connections: 1, ..Options::default() };
+    let (home, _target) = demo_home_with("", options).await;
+    let first = direct(&home).await;
+    let mut second = TcpStream::connect(home.address).await.unwrap();
+    let mut nothing = Vec::new();
+    let read = within(second.read_to_end(&mut nothing)).await;
+    assert!(read.is_err() || nothing.is_empty());
+    assert!(!first.is_closed());
+    within(first.disconnect(russh::Disconnect::ByApplication, "", "")).await.unwrap();
+    let again = async {
+        loop {
+            let mut third = TcpStream::connect(home.address).await.unwrap();
+            let mut byte = [0; 1];
+            if third.read_exact(&mut byte).await.is_ok() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(again).await;
+}
+
+/// D-4: a command is read on for a client that has gone as long as the gateway says, and no longer.
+#[tokio::test]
+async fn d_4_reading_on_ends_in_time() {
+    let options = Options { read_on: Duration::from_millis(300), ..Options::default() };
+    let (home, _target) = demo_home_with("", options).await;
+    let client = home.client().await;
+    within(client.exec_and_leave("sleep 600000", Duration::from_secs(1), None)).await.unwrap();
+    let invocation = home.newest().await;
+    let verdict = invocation.verdict();
+    assert_eq!((verdict.outcome(), verdict.code()), (Outcome::Unknown, Code::CallerCancelled));
+    assert!(invocation.message().contains("what is read on"), "{}", invocation.message());
+    assert!(home.events(invocation.id()).contains(&"NOTED"));
+}
+
+/// A route's time for a command holds while its client takes no output.
+#[tokio::test]
+async fn a_deadline_holds_while_output_waits_for_the_client() {
+    let extra = "limits = { response_timeout = \"2s\" }";
+    let (home, _target) = demo_home_with(extra, Options::default()).await;
+    let session = direct(&home).await;
+    // Its output is never read, and the engine's queue for it is full soon.
+    let channel = within(session.channel_open_session()).await.unwrap();
+    channel.exec(true, "flood 400000000").await.unwrap();
+    let id = async {
+        while home.count() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        home.newest_now().id()
+    };
+    let id = within(id).await;
+    let verdict = home.settled(id).await.verdict();
+    assert_eq!((verdict.outcome(), verdict.code()), (Outcome::Unknown, Code::ReadTimeout));
 }

@@ -236,6 +236,73 @@ async fn a_relayed_jump_is_unknown_by_nature() {
     assert!(invocation.evidence().dispatch_started);
 }
 
+/// A relayed jump is recorded with its bytes, each way.
+#[tokio::test]
+async fn a_relayed_jump_has_its_byte_counts() {
+    let Some(bench) = Bench::start("").await else { return };
+    let echo = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let route = format!(
+        "[[ssh]]\nname = \"t\"\nagents = [\"{}\"]\nmatch = {{ host = \"t\" }}\n\
+         address = \"{}\"\nintercept = false\n",
+        common::AGENT,
+        echo.local_addr().unwrap()
+    );
+    bench.home.policy.apply(&route, "policy.toml", "test").unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = echo.accept().await.unwrap();
+        let (mut from, mut to) = stream.split();
+        drop(tokio::io::copy(&mut from, &mut to).await);
+        drop(tokio::io::AsyncWriteExt::write_all(&mut to, b"bye").await);
+    });
+    let bytes = common::openssh::pattern(300_000);
+    let mut child = bench.command("ssh");
+    let mut child =
+        child.args(["-W", "t:22", "affiant-gateway"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = bytes.clone();
+    let feeding = tokio::spawn(async move {
+        tokio::io::AsyncWriteExt::write_all(&mut stdin, &input).await.unwrap();
+    });
+    let output = within(child.wait_with_output()).await.unwrap();
+    feeding.await.unwrap();
+    assert_eq!(output.stdout, [bytes.as_slice(), b"bye"].concat());
+    let invocation = bench.home.newest().await;
+    assert_eq!(bench.home.ended(invocation.id()).observation.unwrap().length_bytes, 300_003);
+    let events = bench.home.journal.events(invocation.id()).unwrap();
+    let sent = events.into_iter().find_map(|(_, event)| {
+        if let journal::contract::Body::RequestSent(sent) = event.body { Some(sent) } else { None }
+    });
+    let sent = sent.expect("no REQUEST_SENT");
+    assert_eq!(sent.length_bytes, 300_000);
+    assert_eq!(sent.digest, journal::contract::Digest::of(&bytes));
+}
+
+/// D-4: a stock sshd gets the signal, and what the command says to it is the result. One of root's sessions
+/// takes no signals: there the session is closed, and the outcome stays unknown.
+#[tokio::test]
+async fn d_4_a_stock_sshd_is_told_that_the_client_left() {
+    let Some(bench) = Bench::start("kill_on_cancel = true\nshell = \"any\"").await else { return };
+    let started = bench.home.directory.path().join("started");
+    let line =
+        format!("trap 'exit 9' TERM; touch {}; while :; do sleep 0.05; done", started.display());
+    let mut client = bench.ssh(&["t", &line]).spawn().unwrap();
+    let there = async {
+        while !started.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(there).await;
+    client.kill().await.unwrap();
+    let invocation = bench.home.newest().await;
+    let (outcome, end) = (invocation.verdict().outcome(), invocation.evidence().ssh_end);
+    if bench.sshd.user == "root" {
+        assert_eq!((outcome, end), (Outcome::Unknown, None));
+        assert_eq!(invocation.verdict().code(), Code::CallerCancelled);
+    } else {
+        assert_eq!((outcome, end), (Outcome::Committed, Some(SshEnd::ExitStatus(9))));
+    }
+}
+
 /// D-4: `kill_on_cancel` ends the command with its client, and what came of that is on record.
 /// (OpenSSH's sshd takes no signals for root, so the target is one of the test's own.)
 #[tokio::test]

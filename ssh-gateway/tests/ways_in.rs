@@ -128,6 +128,67 @@ async fn a_shared_connection_to_the_gateway_serves_every_jump() {
     within(exit.output()).await.unwrap();
 }
 
+/// A target's port is part of its name without a jump: `USER%TARGET:PORT`.
+#[tokio::test]
+async fn a_target_is_named_with_its_port() {
+    let Some(bench) = Bench::start("").await else { return };
+    let text = common::policy_text(bench.sshd.address, &bench.sshd.host_key(), "");
+    let text = text.replace("{ host = \"t\" }", "{ host = \"t\", port = 2222 }");
+    bench.home.policy.apply(&text, "policy.toml", "test").unwrap();
+    let key = bench.home.identity.agent_key(AGENT).unwrap();
+    let direct = async |place: &str| {
+        let login = format!("{}%{place}", bench.sshd.user);
+        let mut command = bench.command("ssh");
+        command.arg("-i").arg(&key).args(["-l", &login, "affiant-gateway", "echo in"]);
+        within(command.output()).await.unwrap()
+    };
+    let output = direct("t:2222").await;
+    assert_eq!((out(&output).as_str(), output.status.code()), ("in\n", Some(0)), "{output:?}");
+    let target = format!("ssh://{}@t:2222", bench.sshd.user);
+    assert_eq!(bench.home.newest().await.accepted().target, target);
+    let output = direct("t").await;
+    assert_eq!(facts(&envelope(&output.stderr)).2, Code::TargetNotAllowed);
+}
+
+/// ControlMaster on both hops: one connection to the gateway, one inner session, and every command its
+/// own connection to the target.
+#[tokio::test]
+async fn both_hops_can_be_shared() {
+    let Some(bench) = Bench::start("").await else { return };
+    let root = bench.home.directory.path();
+    let config = std::fs::read_to_string(&bench.config).unwrap();
+    let shared = format!(
+        "Host affiant-gateway t\n    ControlMaster auto\n    ControlPath {}/mux-%n\n    \
+         ControlPersist 60\n\n{config}",
+        root.display()
+    );
+    std::fs::write(&bench.config, shared).unwrap();
+    let mut first = bench.ssh(&["t", "exit 7"]);
+    first.stdout(Stdio::null()).stderr(Stdio::null());
+    assert_eq!(within(first.status()).await.unwrap().code(), Some(7));
+    let masters = ["mux-affiant-gateway", "mux-t"].map(|name| root.join(name));
+    assert!(masters.iter().all(|master| master.exists()));
+    let lines: Vec<String> = (0..6).map(|n| format!("cat; echo {n}; echo e{n} >&2")).collect();
+    let runs = lines.iter().map(|line| bench.run_with(line, pattern(300_000)));
+    for (n, output) in futures::future::join_all(runs).await.into_iter().enumerate() {
+        let expected = [pattern(300_000), format!("{n}\n").into_bytes()].concat();
+        assert_eq!(digest(&output.stdout), digest(&expected));
+        assert_eq!((err(&output), output.status.code()), (format!("e{n}\n"), Some(0)));
+    }
+    let filter = journal::Filter { limit: 100, ..journal::Filter::default() };
+    let page = bench.home.journal.list(&filter).unwrap();
+    let mut connections: Vec<_> =
+        page.invocations.iter().filter_map(|one| one.evidence().connection).collect();
+    connections.sort_unstable();
+    connections.dedup();
+    assert_eq!(connections.len(), 7);
+    for host in ["t", "affiant-gateway"] {
+        let mut exit = bench.command("ssh");
+        exit.args(["-O", "exit", host]);
+        within(exit.output()).await.unwrap();
+    }
+}
+
 /// The gateway logs in with keys of every type that OpenSSH makes.
 #[tokio::test]
 async fn keys_of_every_type_log_in() {

@@ -198,6 +198,13 @@ fn show(held: &Value) {
     }
     if held.pointer("/request/command").is_some() {
         line("command", text(held, "/request/command"));
+        let variables = held.pointer("/request/variables").and_then(Value::as_array);
+        for variable in variables.into_iter().flatten() {
+            line("variable", format!("{}={}", text(variable, "/0"), text(variable, "/1")));
+        }
+        if held.pointer("/request/terminal").and_then(Value::as_bool) == Some(true) {
+            line("terminal", "yes".to_owned());
+        }
         line("not covered", text(held, "/request/not_covered"));
     }
 }

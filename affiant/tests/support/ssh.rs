@@ -41,7 +41,7 @@ fn listen(root: &Path) -> Option<(Child, u16)> {
         "Port {port}\nListenAddress 127.0.0.1\nHostKey {dir}/host\nPidFile {dir}/pid\n\
          AuthorizedKeysFile {dir}/authorized\nStrictModes no\nUsePAM no\n\
          PasswordAuthentication no\nPermitRootLogin yes\nPrintMotd no\n\
-         Subsystem sftp internal-sftp\n"
+         AcceptEnv LC_*\nSubsystem sftp internal-sftp\n"
     );
     std::fs::write(root.join("config"), config).unwrap();
     let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"]

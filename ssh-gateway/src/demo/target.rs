@@ -141,7 +141,7 @@ async fn accept(listener: TcpListener, served: Served) {
 }
 
 async fn connection(stream: TcpStream, served: Served) {
-    let line = Line::new(1 << 30);
+    let line = Line::new();
     let stream = Stream::new(stream, Arc::clone(&line));
     let handler = Peer { served: served.clone(), line: Arc::clone(&line) };
     if let Ok(session) = russh::server::run_stream(served.config, stream, handler).await

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Puts the call on record, or finds the earlier one that answers (contract K-10, K-11).
 pub(super) async fn admit(
-    job: Job,
+    mut job: Job,
     downstream: Downstream,
     mut spool: Spool,
     mut accepted: Accepted,
@@ -25,6 +25,10 @@ pub(super) async fn admit(
     let shared = Arc::clone(&job.shared);
     let snapshot = shared.policy.snapshot();
     let decision = snapshot.ssh(&job.request.to_action(&job.destination));
+    if let Ok(grant) = &decision {
+        job.preparation.pass(grant);
+        accepted.fingerprint = Some(job.fingerprint());
+    }
     accepted.caller_id = caller_id.is_some();
     let id = caller_id.unwrap_or_else(|| shared.journal.new_id());
     let guard = guard(&job, &snapshot, &decision);

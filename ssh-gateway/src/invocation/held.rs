@@ -1,11 +1,12 @@
 //! Commands that a person has to approve: asked, waited for, and taken up again (contract V-6).
 //!
-//! What is approved is agent, user, host, and the exact command or kind of session. Input comes after,
-//! so it is not covered, and the person is told so.
+//! What is approved is agent, user, host, the exact command or kind of session, the variables that go
+//! along, and whether there is a terminal. Input comes after, so it is not covered, and the person is
+//! told so.
 
 use super::admit::same_id;
 use super::refusal::{Refusal, end_refused, not_recorded, refuse};
-use super::{Job, Side, bound, go_on};
+use super::{Job, Side, bound, go_on, login_over};
 use crate::downstream::Downstream;
 use crate::request::Request;
 use crate::respond;
@@ -13,7 +14,7 @@ use crate::spool::Spool;
 use bytes::Bytes;
 use journal::contract::{Accepted, Code, InvocationId, Preflight, Retry, Verdict};
 use journal::{Call, Invocation, Question, Resumed};
-use policy::{Approval, Denial, Screen, SshGrant};
+use policy::{Approval, Denial, Screened, SshGrant};
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
@@ -47,9 +48,9 @@ pub(super) async fn ask(caller: Caller, call: Call, grant: SshGrant) {
         return end_refused(call, downstream, refusal).await;
     }
     let id = call.id();
-    let shown = shown(&job.request, &grant, &job.shared.policy.screen()).to_string();
+    let shown = shown(&job, &grant).to_string();
     let question = Question {
-        fingerprint: job.request.fingerprint(&job.destination),
+        fingerprint: job.fingerprint(),
         lasts: approval.expire,
         shown: shown.as_bytes(),
     };
@@ -108,6 +109,9 @@ async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Appro
         let resumed = shared.journal.resume(id, &now, budget.as_ref()).await;
         let held = match (resumed, job.check_login()) {
             // Approved: what is not sent any more ends the call itself.
+            (Ok(Resumed::Go(call)), _) if is_earlier(&call, &job) => {
+                return end_refused(call, downstream, login_over()).await;
+            }
             (Ok(Resumed::Go(call)), _) => {
                 return go_on(&job, Side { downstream, spool }, call, &grant, None).await;
             }
@@ -145,6 +149,11 @@ async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Appro
     }
 }
 
+/// Whether the agent that asked was another one of that name, or had another token.
+fn is_earlier(call: &Call, job: &Job) -> bool {
+    call.invocation().accepted_at_ms() < job.destination.agent.token_set_at_ms
+}
+
 /// Tells people at a terminal or in a log why nothing happens.
 async fn tell(job: &Job, downstream: &mut Downstream, id: InvocationId) {
     match job.request {
@@ -160,13 +169,21 @@ async fn tell(job: &Job, downstream: &mut Downstream, id: InvocationId) {
 
 /// The command as a person is shown it, without the secrets that stand in it; the injected credential
 /// is not part of it.
-fn shown(request: &Request, grant: &SshGrant, screen: &Screen) -> serde_json::Value {
+fn shown(job: &Job, grant: &SshGrant) -> serde_json::Value {
+    let Job { request, preparation, .. } = job;
+    let screen = job.shared.policy.screen();
     let command = match request {
         Request::Exec(command) => Some(command),
         Request::Shell | Request::Subsystem(_) | Request::Forward { .. } => None,
     };
     let screened = command.map(|command| screen.command(command));
-    let hidden = screened.as_ref().map_or(0, |screened| screened.hidden);
+    let mut hidden = screened.as_ref().map_or(0, |screened| screened.hidden);
+    let variables = preparation.variables.iter().map(|(name, value)| {
+        let Screened { text, hidden: more } = screen.header(name.as_bytes(), value.as_bytes());
+        hidden += more;
+        (name, text)
+    });
+    let variables: Vec<_> = variables.collect();
     let text = screened.map(|screened| {
         let end = screened.text.floor_char_boundary(SHOWN_COMMAND);
         screened.text.get(..end).unwrap_or_default().to_owned()
@@ -175,6 +192,8 @@ fn shown(request: &Request, grant: &SshGrant, screen: &Screen) -> serde_json::Va
         "command": text,
         "is_cut": command.is_some_and(|command| command.len() > SHOWN_COMMAND),
         "hidden": hidden,
+        "variables": variables,
+        "terminal": preparation.terminal.is_some(),
         "not_covered": "input",
         "inject": grant.credential.as_ref().map(|credential| credential.inject.mode()),
     })

@@ -25,15 +25,19 @@ impl Repeat for Repeater<'_> {
     }
 
     async fn attempt(&self, leave: Leave<'_>) -> Result<InvocationId, Error> {
-        let (job, spool) = self.restore(&leave).await?;
+        let (mut job, spool) = self.restore(&leave).await?;
         let first = &leave.action.first;
         let shared = self.0;
+        let snapshot = shared.policy.snapshot();
+        let decision = snapshot.ssh(&job.request.to_action(&job.destination));
+        if let Ok(grant) = &decision {
+            job.preparation.pass(grant);
+        }
         let accepted = job.accepted(Some(first.id()));
         let refused = async |refusal: Refusal| {
             Ok(record_refusal(shared, accepted.clone(), refusal.into_ended()).await.invocation_id)
         };
-        let snapshot = shared.policy.snapshot();
-        let grant = match snapshot.ssh(&job.request.to_action(&job.destination)) {
+        let grant = match decision {
             Ok(grant) => grant,
             Err(denial) => return refused(denial.into()).await,
         };

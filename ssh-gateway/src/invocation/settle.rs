@@ -86,7 +86,17 @@ fn stopped(stop: Stop) -> Conclusion {
         ),
         Stop::InputStalled => (
             Code::RemoteOutcomeUnknown,
-            "The target takes no input, and the space for waiting input is used up.",
+            "The target took no input for the route's idle time, and the space for waiting input is \
+             used up; the command may still run.",
+        ),
+        Stop::InputOverflow => (
+            Code::RemoteOutcomeUnknown,
+            "More input came than waits for a target at most; the command may still run.",
+        ),
+        Stop::InputPoolFull => (
+            Code::RemoteOutcomeUnknown,
+            "The gateway holds as much waiting input of all its clients as it may; the command may \
+             still run.",
         ),
         Stop::Deadline => (
             Code::ReadTimeout,

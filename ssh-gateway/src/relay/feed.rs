@@ -1,6 +1,7 @@
 //! stdin, from the spool to the target.
 
 use crate::flag::raised;
+use crate::gauge::stalled;
 use crate::keep::{Watch, watching};
 use crate::seen::Stop;
 use crate::spool::{Input, Spool};
@@ -8,7 +9,9 @@ use crate::tally::Sum;
 use journal::contract::RequestSent;
 use russh::ChannelWriteHalf;
 use russh::client::Msg;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 /// How far the feeder is.
@@ -24,8 +27,6 @@ pub(super) enum Fed {
     Complete(RequestSent),
     /// The client left without an end of stdin.
     Abandoned,
-    /// The client's terminal has another size: columns and rows.
-    Resized([u32; 2]),
     /// It stopped.
     Stopped(Stop),
 }
@@ -35,7 +36,13 @@ pub(super) struct Feeder {
     pub(super) write: Arc<ChannelWriteHalf<Msg>>,
     pub(super) lost: watch::Receiver<bool>,
     pub(super) limit_bytes: u64,
+    /// How long the target may take nothing while the space for waiting input is used up.
+    pub(super) patience: Duration,
+    /// Whether output waits for the client meanwhile.
+    pub(super) client_waits: Arc<AtomicBool>,
     pub(super) told: mpsc::UnboundedSender<Fed>,
+    /// The size of the client's terminal: columns and rows.
+    pub(super) size: watch::Sender<[u32; 2]>,
     pub(super) progress: Arc<Mutex<Progress>>,
     pub(super) watch: Option<Watch>,
 }
@@ -44,6 +51,7 @@ impl Feeder {
     /// Passes the client's input on, in order. Ends with the target, or with the client: then stdin
     /// ends, too.
     pub(super) async fn run(mut self, mut spool: Spool) {
+        let gauge = spool.gauge();
         while let Some(input) = spool.next().await {
             let passed = match input {
                 Input::Data(data) => {
@@ -58,6 +66,10 @@ impl Feeder {
                     tokio::select! {
                         passed = self.write.data_bytes(data) => passed,
                         () = raised(&mut self.lost) => return,
+                        () = stalled(gauge.as_deref(), self.patience, &self.client_waits) => {
+                            drop(self.told.send(Fed::Stopped(Stop::InputStalled)));
+                            return;
+                        }
                     }
                 }
                 Input::Eof => {
@@ -65,7 +77,7 @@ impl Feeder {
                     self.write.eof().await
                 }
                 Input::WindowChange([columns, rows, width, height]) => {
-                    drop(self.told.send(Fed::Resized([columns, rows])));
+                    self.size.send_replace([columns, rows]);
                     self.write.window_change(columns, rows, width, height).await
                 }
                 Input::Signal(signal) => self.write.signal(signal).await,

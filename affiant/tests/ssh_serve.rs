@@ -1,0 +1,70 @@
+//! The server around SSH calls: its log, and its end.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
+mod support;
+#[path = "support/ssh.rs"]
+#[allow(dead_code, reason = "each test file uses its part")]
+mod target;
+
+use std::process::Stdio;
+use support::*;
+use target::Bench;
+
+/// The same bench with a server of other arguments, or behind another program.
+fn served(bench: Bench, start: impl FnOnce(&Home) -> Server) -> Bench {
+    let Bench { home, sshd, server, config } = bench;
+    server.kill();
+    let server = start(&home);
+    std::fs::write(&config, home.ok(&["ssh-config", "--agent", "coder"])).unwrap();
+    Bench { home, sshd, server, config }
+}
+
+/// I-2: whatever the log is asked for, the SSH engine prints no packet into it: neither commands, nor input,
+/// nor output, nor the agent's token.
+#[test]
+fn i_2_a_log_at_trace_level_holds_no_packet() {
+    let bench = Bench::new();
+    let log = bench.home.path().join("server.log");
+    let filter = "trace,russh=trace,russh::client=trace,russh::server=trace,russh::cipher=trace";
+    let script = format!("exec \"$@\" --log {filter} 2>{}", log.display());
+    let bench = served(bench, |home| Server::start_by(home, &["sh", "-c", &script, "sh"]));
+    let ran = finish(bench.ssh(&[], "cat; echo canary-in-the-command"), b"canary-in-the-input\n");
+    assert_eq!(text(&ran.stdout), "canary-in-the-input\ncanary-in-the-command\n");
+    let Bench { server, .. } = bench;
+    server.terminate();
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains(" DEBUG ") || log.contains(" TRACE "), "the log is not at trace level");
+    assert!(!log.contains("canary"), "content is in the log");
+    for level in ["TRACE russh", "DEBUG russh", "INFO russh"] {
+        let line = log.lines().find(|line| line.contains(level));
+        assert_eq!(line, None);
+    }
+}
+
+/// D-1, D-4: a command that the drain has no time for is cut, and its record says so.
+#[test]
+fn d_4_sigterm_records_the_commands_that_it_cuts() {
+    let bench = served(Bench::new(), |home| Server::start_with(home, &["--drain", "1s"]));
+    let id = "act_01ARZ3NDEKTSV4RRFFQ69G5FAV";
+    let mut ssh =
+        bench.ssh(&["-o", &format!("SetEnv=AFFIANT_INVOCATION={id}")], "echo on; sleep 60");
+    ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let client = ssh.spawn().unwrap();
+    bench.server.await_event(id, "DISPATCH_STARTED");
+    let Bench { home, sshd: _sshd, server, .. } = bench;
+    assert_eq!(server.terminate(), Some(0));
+    assert_eq!(client.wait_with_output().unwrap().status.code(), Some(255));
+    let shown = home.json(&["inv", "show", id]);
+    assert_eq!(shown["error"]["outcome"], "unknown", "{shown}");
+    assert_eq!(shown["error"]["code"], "BROKER_RESTARTED", "{shown}");
+    assert_eq!(shown["error"]["retry"], "reconcile", "{shown}");
+    home.ok(&["journal", "verify"]);
+}
