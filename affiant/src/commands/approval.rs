@@ -138,7 +138,6 @@ fn is_format(c: char) -> bool {
 fn show(held: &Value) {
     let at = |pointer| held.pointer(pointer).and_then(Value::as_u64).map(output::time);
     output::line(&format!("{}  {}", text(held, "/invocation_id"), text(held, "/state")));
-    let line = |label: &str, value: String| output::line(&format!("  {label:<11} {value}"));
     line("agent", text(held, "/agent"));
     line("action", format!("{} {}", text(held, "/action"), text(held, "/target")));
     line(
@@ -159,11 +158,19 @@ fn show(held: &Value) {
         line("request", text(held, "/request_error"));
     }
     if held.pointer("/request/target").is_some() {
-        line(
-            "request",
-            format!("{} {}", text(held, "/request/method"), text(held, "/request/target")),
-        );
+        show_http(held);
     }
+    if held.pointer("/request/command").is_some() {
+        show_ssh(held);
+    }
+}
+
+fn line(label: &str, value: String) {
+    output::line(&format!("  {label:<11} {value}"));
+}
+
+fn show_http(held: &Value) {
+    line("request", format!("{} {}", text(held, "/request/method"), text(held, "/request/target")));
     let uncovered: Vec<&str> = held
         .pointer("/request/headers_not_covered")
         .and_then(Value::as_array)
@@ -196,15 +203,16 @@ fn show(held: &Value) {
         let id = text(held, "/invocation_id");
         line("", format!("(cut: `affiant approval show {id}` shows all of it)"));
     }
-    if held.pointer("/request/command").is_some() {
-        line("command", text(held, "/request/command"));
-        let variables = held.pointer("/request/variables").and_then(Value::as_array);
-        for variable in variables.into_iter().flatten() {
-            line("variable", format!("{}={}", text(variable, "/0"), text(variable, "/1")));
-        }
-        if held.pointer("/request/terminal").and_then(Value::as_bool) == Some(true) {
-            line("terminal", "yes".to_owned());
-        }
-        line("not covered", text(held, "/request/not_covered"));
+}
+
+fn show_ssh(held: &Value) {
+    line("command", text(held, "/request/command"));
+    let variables = held.pointer("/request/variables").and_then(Value::as_array);
+    for variable in variables.into_iter().flatten() {
+        line("variable", format!("{}={}", text(variable, "/0"), text(variable, "/1")));
     }
+    if held.pointer("/request/terminal").and_then(Value::as_bool) == Some(true) {
+        line("terminal", "yes".to_owned());
+    }
+    line("not covered", text(held, "/request/not_covered"));
 }
