@@ -1,16 +1,19 @@
 //! The background reconciler: asks about calls in doubt whose routes let it (contract K-7).
 //!
 //! It remembers nothing: what it asked about a call, and when, is on record as notes of that call; so
-//! is that a call can't be asked about, which then waits for a person. It asks one question at a time,
-//! and not more than [`PER_SECOND`] a second, whatever the number of calls.
+//! is that a call can't be asked about, which then waits for a person. It asks each origin one question
+//! at a time, [`AT_ONCE`] origins at most, and not more than [`PER_SECOND`] a second, whatever the
+//! number of calls: an origin that is silent holds up nobody else's.
 
 use crate::control::{Engines, InDoubt, in_doubt};
-use journal::action::{INCONCLUSIVE, NOT_ASKABLE};
+use journal::action::{INCONCLUSIVE, NOT_ASKABLE, UNANSWERED};
 use journal::contract::{Body, Noted, Source};
 use journal::{Invocation, Journal};
 use policy::repeat::Pace;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::collections::HashSet;
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// Pause between two looks at what is in doubt.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -20,14 +23,54 @@ const BUSY: usize = 500;
 /// Questions a second at most.
 const PER_SECOND: u32 = 5;
 
-/// Runs until the server goes down.
+/// Origins that are asked at the same time at most.
+const AT_ONCE: usize = 16;
+/// The pause after questions without an answer doubles with each, so often at most.
+const DOUBLINGS: usize = 6;
+
+/// Runs until the server goes down. Questions that are out then are given up.
 pub(crate) async fn run(journal: Journal, engines: Engines, mut shutdown: watch::Receiver<bool>) {
+    let mut questions = Questions::default();
+    tokio::select! {
+        () = look_and_ask(&journal, &engines, &mut questions) => {}
+        _ = shutdown.wait_for(|down| *down) => {}
+    }
+    questions.out.shutdown().await;
+}
+
+/// Questions that are out.
+#[derive(Default)]
+struct Questions {
+    out: JoinSet<String>,
+    /// The origins that they went to.
+    origins: HashSet<String>,
+}
+
+impl Questions {
+    fn reap(&mut self) {
+        while let Some(ended) = self.out.try_join_next() {
+            match ended {
+                Ok(origin) => drop(self.origins.remove(&origin)),
+                Err(error) => {
+                    tracing::error!("a question ended badly: {error}");
+                    if self.out.is_empty() {
+                        self.origins.clear();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What one question at a time goes to: scheme and authority, as records have them.
+fn origin_of(first: &Invocation) -> String {
+    first.accepted().target.split('/').take(3).collect::<Vec<_>>().join("/")
+}
+
+async fn look_and_ask(journal: &Journal, engines: &Engines, questions: &mut Questions) {
     let mut pause = LOOK_EVERY;
     loop {
-        let over = shutdown.wait_for(|down| *down);
-        if tokio::time::timeout(pause, over).await.is_ok() {
-            return;
-        }
+        tokio::time::sleep(pause).await;
         let (looked, with) = (journal.clone(), engines.clone());
         let look = tokio::task::spawn_blocking(move || {
             in_doubt(&looked, None, usize::MAX, |first| goes_on(&looked, &with, first))
@@ -45,13 +88,19 @@ pub(crate) async fn run(journal: Journal, engines: Engines, mut shutdown: watch:
         };
         pause = if looked_at > BUSY { LOOK_EVERY_BUSY } else { LOOK_EVERY };
         for (first, _) in found {
-            if *shutdown.borrow() {
-                return;
+            questions.reap();
+            let origin = origin_of(&first);
+            let is_free = questions.out.len() < AT_ONCE && !questions.origins.contains(&origin);
+            if !is_free || !is_due(journal, engines, &first) {
+                continue;
             }
-            if is_due(&journal, &engines, &first) {
+            questions.origins.insert(origin.clone());
+            let (journal, engines) = (journal.clone(), engines.clone());
+            questions.out.spawn(async move {
                 ask(&journal, &engines, &first).await;
-                tokio::time::sleep(Duration::from_secs(1) / PER_SECOND).await;
-            }
+                origin
+            });
+            tokio::time::sleep(Duration::from_secs(1) / PER_SECOND).await;
         }
     }
 }
@@ -59,8 +108,20 @@ pub(crate) async fn run(journal: Journal, engines: Engines, mut shutdown: watch:
 /// What was asked about a call, by its own record.
 struct Asked {
     pace: Pace,
-    /// When questions that decided nothing were noted, in order.
-    at_ms: Vec<u64>,
+    /// Questions whose answer decided nothing.
+    inconclusive: usize,
+    /// Questions without an answer since the last one that had one, and before.
+    unanswered: (usize, usize),
+    last_ms: Option<u64>,
+}
+
+impl Asked {
+    /// Whether more questions follow.
+    fn goes_on(&self) -> bool {
+        let most = self.pace.max_queries as usize;
+        let (since, before) = self.unanswered;
+        self.inconclusive < most && since + before < most
+    }
 }
 
 fn asked(journal: &Journal, engines: &Engines, first: &Invocation) -> Option<Asked> {
@@ -76,24 +137,33 @@ fn asked(journal: &Journal, engines: &Engines, first: &Invocation) -> Option<Ask
     if events.iter().any(|(_, event)| noted(&event.body, NOT_ASKABLE)) {
         return None;
     }
-    let at_ms = events.iter().filter(|(_, event)| noted(&event.body, INCONCLUSIVE));
-    Some(Asked { pace, at_ms: at_ms.map(|(_, event)| event.at_ms).collect() })
+    let mut asked = Asked { pace, inconclusive: 0, unanswered: (0, 0), last_ms: None };
+    for (_, event) in &events {
+        if noted(&event.body, INCONCLUSIVE) {
+            let (since, before) = asked.unanswered;
+            (asked.inconclusive, asked.unanswered) = (asked.inconclusive + 1, (0, since + before));
+        } else if noted(&event.body, UNANSWERED) {
+            asked.unanswered.0 += 1;
+        } else {
+            continue;
+        }
+        asked.last_ms = Some(event.at_ms);
+    }
+    Some(asked)
 }
 
 /// Whether the broker asks about the call by itself, now or later.
 pub(crate) fn goes_on(journal: &Journal, engines: &Engines, first: &Invocation) -> bool {
-    asked(journal, engines, first)
-        .is_some_and(|asked| asked.at_ms.len() < asked.pace.max_queries as usize)
+    asked(journal, engines, first).is_some_and(|asked| asked.goes_on())
 }
 
 /// Whether the route wants a question about the call now.
 fn is_due(journal: &Journal, engines: &Engines, first: &Invocation) -> bool {
-    let Some(Asked { pace, at_ms }) = asked(journal, engines, first) else { return false };
-    let last = at_ms.last().copied().or(first.ended_at_ms()).unwrap_or_default();
-    let every = u64::try_from(pace.every.as_millis()).unwrap_or(u64::MAX);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    at_ms.len() < pace.max_queries as usize && last.saturating_add(every) <= now
+    let Some(asked) = asked(journal, engines, first) else { return false };
+    let last = asked.last_ms.or(first.ended_at_ms()).unwrap_or_default();
+    let every = u64::try_from(asked.pace.every.as_millis()).unwrap_or(u64::MAX);
+    let pause = every.saturating_mul(1 << asked.unanswered.0.min(DOUBLINGS));
+    asked.goes_on() && last.saturating_add(pause) <= journal.now_ms()
 }
 
 async fn ask(journal: &Journal, engines: &Engines, first: &Invocation) {

@@ -138,7 +138,7 @@ impl Server {
         tasks.spawn(reconciler::run(state.journal.clone(), engines, watched.clone()));
         tasks.spawn(proxy.serve(http, watched.clone()));
         tasks.spawn(gateway.serve(ssh, watched.clone()));
-        tasks.spawn(maintain(state.journal.clone(), watched.clone()));
+        tasks.spawn(maintain(Arc::clone(&state), watched.clone()));
         tasks.spawn(crate::webhook::run(Arc::clone(&state), watched.clone()));
         let operators = routes.layer(axum::Extension(Caller::Operator));
         tasks.spawn(serve_control(socket, operators.clone(), watched.clone()));
@@ -179,13 +179,15 @@ impl Server {
 
 /// Copies events to the sealed files, ends questions that nobody answered, and now and then applies
 /// the retention of the journal.
-async fn maintain(journal: Journal, mut shutdown: watch::Receiver<bool>) {
+async fn maintain(state: Arc<State>, mut shutdown: watch::Receiver<bool>) {
+    let journal = &state.journal;
     for tick in 0_u64.. {
         let pass = journal.clone();
         apart("the sealed copy", move || pass.seal()).await;
         let pass = journal.clone();
         apart("the end of approvals", move || pass.expire_held()).await;
         if tick.is_multiple_of(MAINTAIN_AFTER) {
+            journal.guard_for(state.policy.snapshot().longest_guard());
             let pass = journal.clone();
             apart("the retention of the journal", move || pass.maintain()).await;
         }

@@ -54,6 +54,16 @@ fn jobs(state: &Arc<Mutex<&'static str>>) -> Service {
         ("POST", "/elsewhere") => {
             Done::and_answers(202, "Location: http://127.0.0.1:1/jobs/7\r\n", "{}")
         }
+        ("POST", "/by-location") => Done::and_answers(202, "Location: /jobs/location\r\n", "{}"),
+        ("POST", "/by-both") => Done::and_answers(
+            202,
+            "Location: /resource\r\nOperation-Location: /jobs/operation\r\n",
+            "{}",
+        ),
+        ("POST", "/by-field") => {
+            Done::and_answers(202, "Location: /resource\r\nX-Job: /jobs/field\r\n", "{}")
+        }
+        ("POST", "/unnamed") => Done::and_answers(202, "", "{}"),
         ("POST", "/by-content") => {
             Done::and_answers(202, "", r#"{"job":{"url":"/jobs/8?token=canary-token"}}"#)
         }
@@ -166,5 +176,94 @@ fn c_7_a_job_at_another_origin_is_not_followed() {
     let events = server.control(&format!("invocations/{id}/events"));
     let noted = |event: &serde_json::Value| event["data"]["name"] == "job_not_tracked";
     assert!(events["events"].as_array().unwrap().iter().any(noted), "{events}");
+    assert_eq!(service.asked().len(), 1);
+}
+
+/// M-7: the status resource is what `Operation-Location` names, else `Location`, or the field that the
+/// route names and no other. A 202 that names none starts no job.
+#[test]
+fn m_7_the_field_names_the_status_resource() {
+    let service = jobs(&Arc::new(Mutex::new("done")));
+    let home = home(&service.policy(BY_FIELD));
+    let server = home.serve();
+    let job = |path: &str| {
+        let submitted = server.curl(&["-d", "x", &service.url(path)]);
+        assert_eq!((submitted.status, submitted.outcome()), (202, "committed"));
+        let state = server.control(&format!("invocations/{}", submitted.invocation()));
+        state["links"]["job"].as_str().map(str::to_owned)
+    };
+    let ended_at = |path: &str, asked: &str| {
+        let job = job(path).expect("a job");
+        eventually("the end of the job", || {
+            server.control(&format!("invocations/{job}"))["error"]["outcome"] == "committed"
+        });
+        let last = service.asked().last().unwrap().clone();
+        assert_eq!((last.method.as_str(), last.target.as_str()), ("GET", asked));
+    };
+    ended_at("/by-location", "/jobs/location");
+    ended_at("/by-both", "/jobs/operation");
+    assert_eq!(job("/unnamed"), None);
+    home.policy(
+        &service.policy(&BY_FIELD.replace("[route.job]\n", "[route.job]\nheader = \"X-Job\"\n")),
+    );
+    ended_at("/by-field", "/jobs/field");
+    assert_eq!(job("/by-location"), None);
+}
+
+/// M-7: a job that does not end within the broker's own questions waits for a person, whose word ends
+/// it; on request it is asked about still.
+#[test]
+fn m_7_a_job_that_does_not_end_waits_for_a_person() {
+    let state = Arc::new(Mutex::new("running"));
+    let service = jobs(&state);
+    let home = home(&service.policy(&(BY_FIELD.to_owned() + "max_queries = 2\n")));
+    let server = home.serve();
+    let submitted = |path: &str| {
+        let id = server.curl(&["-d", "x", &service.url(path)]).invocation();
+        let submission = server.control(&format!("invocations/{id}"));
+        submission["links"]["job"].as_str().unwrap().to_owned()
+    };
+    let (one, two) = (submitted("/one"), submitted("/two"));
+    let waiting = || -> Vec<String> {
+        let list = server.control("waiting")["invocations"].clone();
+        let id = |job: &serde_json::Value| job["invocation_id"].as_str().unwrap().to_owned();
+        list.as_array().unwrap().iter().map(id).collect()
+    };
+    eventually("both wait", || waiting().len() == 2);
+    assert_eq!(service.asked().iter().filter(|asked| asked.method == "GET").count(), 4);
+    home.ok(&["inv", "attest", &one, "--outcome", "committed", "--note", "seen in the console"]);
+    assert_eq!(waiting(), [two.as_str()]);
+    *state.lock().unwrap() = "done";
+    home.ok(&["inv", "reconcile", &two]);
+    assert_eq!(waiting(), [] as [String; 0]);
+    assert_eq!(service.asked().iter().filter(|asked| asked.method == "GET").count(), 5);
+}
+
+/// M-7: a job whose address can't be stored, because the vault is locked, is not followed, and the record of
+/// the submission says so; the submission itself is settled as it is.
+#[test]
+fn m_7_a_job_that_cannot_be_stored_is_said_to_be_lost() {
+    let service = jobs(&Arc::new(Mutex::new("done")));
+    let home = Home::new();
+    let policy = service.policy(BY_FIELD).replace("credential = \"pay\"\n", "");
+    home.policy(&policy.replace("[route.job]", "result = { keep = \"digest\" }\n[route.job]"));
+    // A server that nobody told the passphrase.
+    let locked = finish(home.command(&["vault", "rotate", "--passphrase"]), b"right horse\n");
+    assert_eq!(locked.status.code(), Some(0), "{}", text(&locked.stderr));
+    let server = home.serve();
+    let submitted = server.curl(&["-d", "x", &service.url("/submit")]);
+    assert_eq!((submitted.status, submitted.outcome()), (202, "committed"));
+    let id = submitted.invocation();
+    let state = server.control(&format!("invocations/{id}"));
+    assert_eq!(
+        (&state["error"]["outcome"], &state["links"]["job"]),
+        (&json!("committed"), &json!(null))
+    );
+    let events = server.control(&format!("invocations/{id}/events"));
+    let why = |event: &serde_json::Value| {
+        (event["data"]["name"] == "job_not_tracked").then(|| event["data"]["detail"].clone())
+    };
+    let said: Vec<_> = events["events"].as_array().unwrap().iter().filter_map(why).collect();
+    assert_eq!(said, ["the vault is locked, so its address can't be stored"]);
     assert_eq!(service.asked().len(), 1);
 }

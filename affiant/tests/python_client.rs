@@ -106,7 +106,7 @@ for act in (broker.retry, broker.reconcile, broker.result):
             "unknown reconcile REMOTE_OUTCOME_UNKNOWN True",
             "IN_DOUBT_DUPLICATE True",
             "RECONCILE 1",
-            "rejected after_correction HTTP_404",
+            "rejected after_correction REMOTE_REJECTED",
             "200",
             "409 RETRY_NOT_ALLOWED",
             "409 NOT_RECONCILABLE",
@@ -127,9 +127,16 @@ for act in (broker.retry, broker.reconcile, broker.result):
 /// T-4: `backoff` and `same_idempotency_key` are repeated, by opt-in only, and not sooner than allowed.
 #[test]
 fn t_4_only_what_is_safe_is_repeated_and_only_by_opt_in() {
-    let service = Service::start(|asked| match (asked.target.as_str(), asked.number) {
+    let mut clock = python();
+    clock.args([
+        "-c",
+        "import email.utils, time; print(email.utils.formatdate(time.time() + 3600, usegmt=True))",
+    ]);
+    let date = succeed(clock).trim().to_owned();
+    let service = Service::start(move |asked| match (asked.target.as_str(), asked.number) {
         ("/items", 1 | 3) => Done::nothing_but(503, "Retry-After: 1\r\n", "later"),
         ("/items", _) => Done::nothing_but(200, "", "items"),
+        ("/dated", _) => Done::nothing_but(503, &format!("Retry-After: {date}\r\n"), "later"),
         (_, 5) => Done::and_closes(),
         _ => Done::nothing_but(200, "", "charged once"),
     });
@@ -152,11 +159,24 @@ assert broker.call(items, repeat=True).read() == b'items'
 print(time.monotonic() - begun >= 1)
 response = broker.call(sender('/pay', key='k-1'), repeat=True)
 print(affiant.outcome_of(response)['outcome'], response.read())
+dated = failure(lambda: broker.call(sender('/dated', method='GET'), repeat=True))
+print(dated.retry, dated.code)
+for text in ('soon', '-1', '', '1e9'):
+    assert affiant._asked_pause(text) == 0, text
 "#,
     );
     let lines: Vec<_> = said.lines().collect();
-    assert_eq!(lines, ["rejected backoff", "True", "committed b'charged once'"]);
-    assert_eq!(service.asked().len(), 6);
+    assert_eq!(
+        lines,
+        [
+            "rejected backoff",
+            "True",
+            "committed b'charged once'",
+            // A date is a time as well: beyond the caller's patience nothing is sent again.
+            "backoff REMOTE_REJECTED",
+        ]
+    );
+    assert_eq!(service.asked().len(), 7);
     assert_eq!(service.effects(), 1);
 }
 
@@ -227,7 +247,7 @@ fn t_4_what_a_library_raises_carries_the_envelope() {
     let said = run(&home, &server, &service, RAISING);
     let of = |name: &str, class: &str| {
         [
-            format!("{name} rejected after_correction HTTP_404 {class}"),
+            format!("{name} rejected after_correction REMOTE_REJECTED {class}"),
             format!("{name} unknown reconcile REMOTE_OUTCOME_UNKNOWN {class}"),
             format!("{name} unknown REMOTE_OUTCOME_UNKNOWN"),
             format!("{name} b'items'"),

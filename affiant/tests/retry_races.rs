@@ -244,6 +244,45 @@ fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap()
 }
 
+/// A wall clock that a test sets, for programs started by it.
+struct WallClock(tempfile::TempDir);
+
+impl WallClock {
+    fn new() -> Self {
+        let clock = Self(tempfile::tempdir().unwrap());
+        clock.set("+0");
+        clock
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        self.0.path().join("clock")
+    }
+
+    fn set(&self, offset: &str) {
+        // Replaced as a whole: a reader sees the old offset or the new one.
+        let new = self.0.path().join("new");
+        std::fs::write(&new, format!("{offset}\n")).unwrap();
+        std::fs::rename(new, self.file()).unwrap();
+    }
+
+    /// What starts a program under it.
+    fn by(&self) -> [String; 6] {
+        let library = std::fs::read_dir("/usr/lib")
+            .unwrap()
+            .map(|entry| entry.unwrap().path().join("faketime/libfaketimeMT.so.1"))
+            .find(|path| path.exists())
+            .expect("faketime is installed by ./dev");
+        [
+            "env".to_owned(),
+            format!("FAKETIME_TIMESTAMP_FILE={}", self.file().display()),
+            format!("LD_PRELOAD={}", library.display()),
+            "FAKETIME_NO_CACHE=1".to_owned(),
+            "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
+            "DONT_FAKE_MONOTONIC=1".to_owned(),
+        ]
+    }
+}
+
 /// K-5, X-3: a jump of the wall clock, while the broker runs or across its restart, neither extends nor
 /// resets the expiry of a key: after the key's time nothing is sent again. The service has forgotten it
 /// by then and would charge twice.
@@ -255,25 +294,10 @@ fn k_5_a_clock_that_jumps_neither_extends_nor_resets_an_expiry() {
     let rule = r#"idempotency = { header = "Idempotency-Key", retention = "8s", contract = "verified" }
 retry = { max_attempts = 9 }"#;
     home.policy(&service.policy(rule));
-    let directory = tempfile::tempdir().unwrap();
-    let clock = directory.path().join("clock");
-    let set = |offset: &str| std::fs::write(&clock, format!("{offset}\n")).unwrap();
-    set("+0");
-    let stamp = format!("FAKETIME_TIMESTAMP_FILE={}", clock.display());
-    let library = std::fs::read_dir("/usr/lib")
-        .unwrap()
-        .map(|entry| entry.unwrap().path().join("faketime/libfaketimeMT.so.1"))
-        .find(|path| path.exists())
-        .expect("faketime is installed by ./dev");
-    let preload = format!("LD_PRELOAD={}", library.display());
-    let by = [
-        "env",
-        &stamp,
-        &preload,
-        "FAKETIME_NO_CACHE=1",
-        "FAKETIME_DONT_FAKE_MONOTONIC=1",
-        "DONT_FAKE_MONOTONIC=1",
-    ];
+    let clock = WallClock::new();
+    let set = |offset: &str| clock.set(offset);
+    let by = clock.by();
+    let by: Vec<_> = by.iter().map(String::as_str).collect();
     let server = Server::start_by(&home, &by);
     let lost = server.curl(&["-d", "x", "-H", "Idempotency-Key: k", &service.url("/pay")]);
     assert_eq!(lost.outcome(), "unknown");
@@ -282,6 +306,11 @@ retry = { max_attempts = 9 }"#;
     // A crash and a restart under a sound clock change nothing.
     server.kill();
     let server = Server::start_by(&home, &by);
+    assert_eq!(decision(&server, &id)["decision"], "RETRY_SAME_KEY");
+    // A minute back and forth under the running server: it is still the key's own time that counts.
+    set("-60");
+    assert_eq!(decision(&server, &id)["decision"], "RETRY_SAME_KEY");
+    set("+0");
     assert_eq!(decision(&server, &id)["decision"], "RETRY_SAME_KEY");
     // Back by a day: by the wall clock the key would hold for a day and three seconds.
     set("-1d");
@@ -293,4 +322,59 @@ retry = { max_attempts = 9 }"#;
     let server = Server::start_by(&home, &by);
     assert_eq!(decision(&server, &id)["decision"], "RECONCILE");
     assert_eq!(service.asked().len(), 1);
+}
+
+/// K-5, K-11: a clock that jumps forward and back under the running server. A key that is used while it
+/// is ahead gets no longer life from it, in this process or after a restart under the right clock; an
+/// older key that counted as over stays over; the guard's window stays as long as it is.
+#[test]
+fn k_5_a_clock_that_jumps_forward_and_back_extends_nothing() {
+    let service = Service::start(|_| Done::and_closes());
+    let home = Home::new();
+    home.secret("pay-token", SECRET);
+    let rule = r#"idempotency = { header = "Idempotency-Key", retention = "6s", contract = "verified" }
+retry = { max_attempts = 9 }"#;
+    home.policy(&service.policy(rule));
+    let clock = WallClock::new();
+    let by = clock.by();
+    let by: Vec<_> = by.iter().map(String::as_str).collect();
+    let server = Server::start_by(&home, &by);
+    let pay = |server: &Server, fields: &[&str]| {
+        let url = service.url("/pay");
+        server.curl(&[&["-d", "x"][..], fields, &[&url]].concat())
+    };
+    let older = pay(&server, &["-H", "Idempotency-Key: k-1"]).invocation();
+    let plain = pay(&server, &[]).invocation();
+    assert_eq!(decision(&server, &older)["decision"], "RETRY_SAME_KEY");
+    clock.set("+1d");
+    // By anything that may be right it is over, and it stays over.
+    assert_eq!(decision(&server, &older)["decision"], "RECONCILE");
+    let ahead = pay(&server, &["-H", "Idempotency-Key: k-2"]).invocation();
+    // K-11: ten minutes have not passed.
+    let stopped = pay(&server, &[]);
+    assert_eq!((stopped.status, &stopped.json()["error"]["follow"]), (424, &plain.as_str().into()));
+    clock.set("+0");
+    assert_eq!(decision(&server, &older)["decision"], "RECONCILE");
+    let of = |id: &str| {
+        let shown = server.control(&format!("invocations/{id}"));
+        let key = shown["evidence"]["idempotency"]["expires_at_ms"].as_u64().unwrap();
+        (key, shown["accepted_at_ms"].as_u64().unwrap())
+    };
+    // Its life is counted from the time that it was used, not from the clock that was ahead.
+    let (expires_at_ms, accepted_at_ms) = of(&ahead);
+    assert!(expires_at_ms - accepted_at_ms <= 6000);
+    assert!(expires_at_ms <= now_ms() + 6000, "a day was added");
+    server.kill();
+    let server = Server::start_by(&home, &by);
+    eventually("the older key's own time is over", || {
+        decision(&server, &older)["decision"] == "RECONCILE"
+    });
+    eventually("the key's own time is over", || {
+        decision(&server, &ahead)["decision"] == "RECONCILE"
+    });
+    for id in [&older, &ahead] {
+        let (status, refused) = post(&server, &format!("invocations/{id}/retry"));
+        assert_eq!((status, refused["code"].as_str()), (409, Some("RETRY_NOT_ALLOWED")));
+    }
+    assert_eq!(service.asked().len(), 3);
 }

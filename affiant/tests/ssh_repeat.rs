@@ -348,3 +348,30 @@ fn k_9_what_is_not_stored_is_noted() {
     assert!(names.iter().any(|event| event["data"]["name"] == "request_not_stored"), "{events}");
     assert!(names.iter().all(|event| event["event"] != "REQUEST_STORED"), "{events}");
 }
+
+/// K-9, K-5: once the target may have forgotten a release id, nothing is sent again under it, on request
+/// or by the client's own repeat: the target would take it for a new one.
+#[test]
+fn k_9_a_release_id_past_its_retention_is_not_sent_again() {
+    let state = State::new();
+    let deploy = state.deploy();
+    let keys = released(&deploy, "verified").replace("\"1h\"", "\"2s\"");
+    let bench = Bench::with("", &format!("{keys}retry = {{ max_attempts = 3 }}\n"));
+    let line = format!("{deploy} v1");
+    let lost = finish(bench.ssh(&[], &line), b"");
+    assert_eq!(lost.status.code(), Some(255), "{}", text(&lost.stderr));
+    let id = bench.newest()["invocation_id"].as_str().unwrap().to_owned();
+    let decision = || bench.server.control(&format!("invocations/{id}/decision"));
+    eventually("the retention is over", || decision()["decision"] == "RECONCILE");
+    let (status, refused) = post(&bench.server, &format!("invocations/{id}/retry"));
+    assert_eq!((status, refused["code"].as_str()), (409, Some("RETRY_NOT_ALLOWED")), "{refused}");
+    let repeat = finish(bench.ssh(&[], &line), b"");
+    assert_eq!(repeat.status.code(), Some(255));
+    let stopped = bench.newest();
+    assert_eq!(stopped["error"]["code"], "IN_DOUBT_DUPLICATE");
+    assert_eq!(
+        (&stopped["error"]["retry"], &stopped["error"]["follow"]),
+        (&json!("reconcile"), &json!(id))
+    );
+    assert_eq!(state.read("asked").lines().count(), 1);
+}

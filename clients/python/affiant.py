@@ -14,6 +14,7 @@ The standard library is all that it needs.
 """
 
 import base64
+import email.utils
 import json
 import os
 import random
@@ -118,9 +119,19 @@ def envelope_of(response):
         if isinstance(raw, dict) and raw.get("invocation_id") == facts.get("invocation"):
             return Envelope(raw)
     error = {name: facts.get(name) for name in ("outcome", "phase", "retry")}
-    error["code"] = f"HTTP_{_status(response)}"
+    error["code"] = facts.get("code")
     error["message"] = "The service answered; its answer is the response."
     return Envelope({"invocation_id": facts.get("invocation"), "error": error})
+
+
+def _asked_pause(retry_after):
+    """Seconds that a `Retry-After` asks for: a number or a date (RFC 9110 section 10.2.3)."""
+    if re.fullmatch(r"[0-9]+", retry_after):
+        return float(retry_after)
+    try:
+        return email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def _send(send, headers):
@@ -181,9 +192,7 @@ class Broker:
             pause = min(10.0, 0.2 * 2**attempt) * random.uniform(0.5, 1.0)
             if envelope.not_before_ms is not None:
                 pause = max(pause, envelope.not_before_ms / 1000 - time.time())
-            after = _headers(response).get("retry-after", "")
-            if after.isdigit():
-                pause = max(pause, float(after))
+            pause = max(pause, _asked_pause(_headers(response).get("retry-after", "")))
             if time.monotonic() + pause > until:
                 raise Failed(envelope, response) from cause
             time.sleep(pause)

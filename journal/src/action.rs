@@ -15,14 +15,17 @@ use crate::contract::{
     Body, Code, Decision, InvocationId, Noted, Operation, Outcome, RemoteContract, ResultCommitted,
     Retry, Source, Verdict,
 };
-use crate::core::now_ms;
 use crate::{
-    Invocation, Journal, Lease, Standing, State, StoredRequest, append, lease, read, result,
+    Guard, Invocation, Journal, Key, Lease, Standing, State, StoredRequest, append, lease, read,
+    result,
 };
 use std::time::Duration;
 
 /// The name of the note that a question leaves when its answer decides nothing.
 pub const INCONCLUSIVE: &str = "reconcile_inconclusive";
+
+/// The name of the note that a question leaves which no complete answer came to.
+pub const UNANSWERED: &str = "reconcile_unanswered";
 
 /// The name of the note that says that no question can be asked.
 pub const NOT_ASKABLE: &str = "reconcile_not_askable";
@@ -42,6 +45,9 @@ pub enum Error {
     /// Caller: an attempt is under way.
     #[error("the attempt {0} is under way; wait for it")]
     UnderWay(InvocationId),
+    /// Caller: an equal request stands in the way (contract K-11).
+    #[error("an equal request, {0}, is in flight, in doubt or not handed over yet")]
+    Repeated(InvocationId),
     /// Caller: another worker holds the right to the next attempt.
     #[error("{holder} holds the right to the next attempt")]
     Held {
@@ -84,6 +90,9 @@ pub enum QueryError {
     /// Caller: nothing is in doubt.
     #[error("the outcome of this call is not in doubt")]
     NotInDoubt,
+    /// Caller: an attempt is under way, and an answer could be older than its effect.
+    #[error("the attempt {0} is under way; wait for it")]
+    UnderWay(InvocationId),
     /// Caller: the route says nothing of how to ask.
     #[error("the route of this call has no `reconcile`, or lets this agent use it no more")]
     NoRule,
@@ -122,7 +131,11 @@ impl QueryError {
                 // The vault is unlocked, and the log read, some other time.
                 result::Error::Locked | result::Error::Read(_) => false,
             },
-            Self::NotInDoubt | Self::NotFound | Self::Journal(_) | Self::Read(_) => false,
+            Self::NotInDoubt
+            | Self::UnderWay(_)
+            | Self::NotFound
+            | Self::Journal(_)
+            | Self::Read(_) => false,
         }
     }
 }
@@ -135,6 +148,7 @@ impl From<Error> for QueryError {
             Error::NotAllowed(_)
             | Error::TooEarly { .. }
             | Error::UnderWay(_)
+            | Error::Repeated(_)
             | Error::Held { .. }
             | Error::NotFound
             | Error::NotStored
@@ -161,6 +175,7 @@ pub struct Action {
     pub retries: Vec<Invocation>,
     /// What expiries are judged by.
     latest_ms: u64,
+    now_ms: u64,
 }
 
 /// A gateway that can send a stored request again.
@@ -264,7 +279,7 @@ impl Action {
         let found = journal.invocation(id)?.ok_or(Error::NotFound)?;
         let first = journal.first_attempt(found)?;
         let retries = journal.retries(&first)?;
-        Ok(Self { first, retries, latest_ms: journal.latest_ms() })
+        Ok(Self { first, retries, latest_ms: journal.latest_ms(), now_ms: journal.now_ms() })
     }
 
     /// The first attempt and its retries.
@@ -272,10 +287,33 @@ impl Action {
         std::iter::once(&self.first).chain(&self.retries)
     }
 
+    /// What guards an attempt (contract K-11): equal requests other than those of the action itself.
+    #[must_use]
+    pub fn guard(&self, window: Option<Duration>, operation: &Operation) -> Guard {
+        Guard {
+            window: window.filter(|_| !operation.idempotent),
+            key: operation.idempotency.as_ref().map(Key::from),
+            action: Some(self.first.id()),
+            ..Guard::default()
+        }
+    }
+
     /// Whether there is anything to ask about: an attempt of it is in doubt (contract K-7).
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
         self.attempts().any(Invocation::is_in_doubt)
+    }
+
+    /// Whether a question may be asked now: something is in doubt, and no attempt is under way whose
+    /// effect the answer could miss (contract K-7).
+    ///
+    /// # Errors
+    /// [`QueryError::NotInDoubt`], [`QueryError::UnderWay`].
+    pub fn check_askable(&self) -> Result<(), QueryError> {
+        if let Some(attempt) = self.attempts().find(|attempt| !attempt.is_settled()) {
+            return Err(QueryError::UnderWay(attempt.id()));
+        }
+        if self.is_in_doubt() { Ok(()) } else { Err(QueryError::NotInDoubt) }
     }
 
     /// Where the action stands.
@@ -289,7 +327,6 @@ impl Action {
     /// # Errors
     /// [`Error`] that says why not.
     pub fn check(&self, held: bool) -> Result<Standing, Error> {
-        let now_ms = now_ms();
         if let Some(attempt) = self.attempts().find(|attempt| !attempt.is_settled()) {
             return Err(Error::UnderWay(attempt.id()));
         }
@@ -308,17 +345,22 @@ impl Action {
             }
         }
         match standing.not_before_ms {
-            Some(not_before_ms) if not_before_ms > now_ms => Err(Error::TooEarly { not_before_ms }),
+            Some(not_before_ms) if not_before_ms > self.now_ms => {
+                Err(Error::TooEarly { not_before_ms })
+            }
             Some(_) | None => Ok(standing),
         }
     }
 
     /// The complete result of a retry settles a first attempt in doubt, as evidence of a second
-    /// observer (contract J-3). Nothing else of the first attempt changes.
+    /// observer (contract J-3). Nothing else of the first attempt changes. That a retry failed says
+    /// nothing of the attempts before it.
     async fn settle_first(&self, journal: &Journal) -> Result<(), Error> {
         let State::Ended(ended) = self.first.state() else { return Ok(()) };
         let result = self.retries.iter().find_map(|retry| match retry.state() {
-            State::Committed(verdict) if verdict.outcome() == Outcome::Committed => {
+            State::Committed(verdict)
+                if verdict.outcome() == Outcome::Committed && !retry.has_failed() =>
+            {
                 Some((retry.id(), verdict))
             }
             State::Committed(_)
@@ -348,7 +390,7 @@ impl Action {
     pub async fn settle_by_query(
         &self,
         journal: &Journal,
-        query: InvocationId,
+        query: &Invocation,
         shows: Option<Outcome>,
     ) -> Result<(), append::Error> {
         let verdict = match shows {
@@ -361,14 +403,25 @@ impl Action {
                 Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected)
             }
             Some(Outcome::Unknown | Outcome::NotAttempted) | None => {
-                let noted = Noted { name: INCONCLUSIVE.to_owned(), detail: query.to_string() };
+                let name = match query.state() {
+                    State::Committed(_) => INCONCLUSIVE,
+                    State::Accepted
+                    | State::Validated
+                    | State::Authorized
+                    | State::Dispatched
+                    | State::Ended(_) => UNANSWERED,
+                };
+                let noted = Noted { name: name.to_owned(), detail: query.id().to_string() };
                 let body = Body::Noted(noted);
                 let ticket = journal.record(self.first.id(), Source::RemoteQuery, body)?;
                 return ticket.durable().await.map(drop);
             }
         };
-        let late = ResultCommitted { observed_by: Some(query), ..ResultCommitted::of(verdict) };
-        journal.settle_doubt(&self.first, Source::RemoteQuery, &late).await.map(drop)
+        let late =
+            ResultCommitted { observed_by: Some(query.id()), ..ResultCommitted::of(verdict) };
+        // Those that were in doubt before the question was asked: it can't speak of later ones.
+        let attempts: Vec<_> = self.attempts().collect();
+        journal.settle_doubt(&attempts, Source::RemoteQuery, &late).await.map(drop)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::append::{self, Reason};
 use crate::call::{Call, EVENT_RESERVE};
-use crate::contract::{Accepted, Body, Event, InvocationId, Source};
-use crate::core::{Core, now_ms};
+use crate::contract::{Accepted, Body, Event, InvocationId, Outcome, Retry, Source};
+use crate::core::Core;
 use crate::enqueue::event_draft;
 use crate::entry::Entry;
 use crate::failpoint::{self, Stage};
@@ -15,7 +15,7 @@ use crate::log::Draft;
 use crate::projection::{Invocation, State};
 use crate::queue::Item;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Guarding invocations looked at for one submission, those known as others not counted.
 const GUARD_LIMIT: usize = 64;
@@ -31,7 +31,7 @@ pub(crate) fn admit(
     accepted.counted = guard.budget.is_some();
     let event = Event {
         invocation: id,
-        at_ms: now_ms(),
+        at_ms: core.clock.now_ms(),
         source: Source::TransportObserved,
         body: Body::ActionAccepted(Box::new(accepted)),
     };
@@ -60,14 +60,14 @@ pub(crate) fn admit(
     // Later events repeat parts of the first at most.
     let reserved = EVENT_RESERVE + 2 * draft.length() as u64;
     if let Err(error) = core.reserve(reserved) {
-        give_back(counted);
+        give_back(core, counted);
         return Err(error);
     }
     let name = event.body.name();
     let admitted = enqueue_first(core, event, draft, request_hash, key_hash);
     let Ok((entry, epoch)) = admitted else {
         core.release(reserved);
-        give_back(counted);
+        give_back(core, counted);
         return admitted.map(|_| Admission::Mismatch);
     };
     if let Some(hash) = request_hash {
@@ -82,9 +82,9 @@ pub(crate) fn admit(
     Ok(Admission::New(call.with_uses(uses)))
 }
 
-fn give_back(counted: Option<Counted>) {
+fn give_back(core: &Core, counted: Option<Counted>) {
     if let Some(counted) = counted {
-        counted.end(None, now_ms());
+        counted.end(None, core.clock.now_ms());
     }
 }
 
@@ -157,40 +157,90 @@ fn earlier(
     {
         return Ok(Earlier::Answers(Admission::Held(Box::new(held))));
     }
-    let mut window = guard.window;
-    let mut uses = Uses::default();
-    let fresh = guard.key.as_ref().filter(|key| key.choice != Choice::Given);
-    if let Some(carried) = guard.key.as_ref().filter(|key| key.choice == Choice::Given) {
-        let Some(found) = uses_of(core, recent, accepted, &carried.scope, &carried.key, now_ms)?
-        else {
-            return Ok(Earlier::Answers(Admission::Mismatch));
-        };
-        // K-5: the remote counts from the first use of a key, and no later use renews it.
-        uses = Uses::of(found.iter().map(|(live, _)| live));
-        window = window.filter(|_| !(carried.is_verified && uses.is_kept(&core.clock)));
-    }
-    // K-11: an equal request that may have had its effect.
-    let (Some(window), Some(hash), false) =
-        (window, guard::request_hash(accepted), accepted.caller_id)
-    else {
-        return Ok(Earlier::Lets(uses));
+    let (window, uses) = match by_key(core, recent, accepted, guard)? {
+        ByKey::Answers(admission) => return Ok(Earlier::Answers(admission)),
+        ByKey::Lets { window, uses } => (window, uses),
     };
+    // K-11: an equal request that may have had its effect.
+    match (window, guard::request_hash(accepted), accepted.caller_id) {
+        (Some(window), Some(hash), false) => {
+            let is_within = |live: &Invocation| guard::is_within(live, window, now_ms);
+            equal(core, recent, accepted, guard, &hash, is_within, uses)
+        }
+        (..) => Ok(Earlier::Lets(uses)),
+    }
+}
+
+/// What the key of a request says of it.
+enum ByKey {
+    Answers(Admission),
+    /// `window`: of the guard that is left.
+    Lets {
+        window: Option<Duration>,
+        uses: Uses,
+    },
+}
+
+/// Looks at the earlier uses of the key that a request carries (contract K-3, K-5).
+fn by_key(
+    core: &Core,
+    recent: &guard::Recent,
+    accepted: &Accepted,
+    guard: &Guard,
+) -> Result<ByKey, append::Error> {
+    let window = guard.window;
+    let Some(carried) = &guard.key else {
+        return Ok(ByKey::Lets { window, uses: Uses::default() });
+    };
+    if matches!(carried.choice, Choice::Fresh { .. }) {
+        return Ok(ByKey::Lets { window, uses: Uses::default() });
+    }
+    let Some(found) = uses_of(core, recent, accepted, &carried.scope, &carried.key)? else {
+        return Ok(ByKey::Answers(Admission::Mismatch));
+    };
+    // K-5: the remote counts from the first use of a key, and no later use renews it.
+    let uses = Uses::of(found.iter().map(|(live, _)| live));
+    let is_off = carried.is_verified && uses.is_kept(&core.clock);
+    Ok(match (carried.choice, found.into_iter().next()) {
+        (Choice::Given { by_fingerprint: false }, Some((_, view))) => {
+            ByKey::Answers(Admission::SameRequest(Box::new(view)))
+        }
+        (Choice::Given { .. }, _) => ByKey::Lets { window: window.filter(|_| !is_off), uses },
+        (Choice::Recorded | Choice::Fresh { .. }, _) => ByKey::Lets { window, uses },
+    })
+}
+
+/// Looks for an equal request that answers (contract K-11).
+fn equal(
+    core: &Core,
+    recent: &guard::Recent,
+    accepted: &Accepted,
+    guard: &Guard,
+    hash: &[u8; 16],
+    is_within: impl Fn(&Invocation) -> bool,
+    uses: Uses,
+) -> Result<Earlier, append::Error> {
+    if let Some(view) = outstanding(core, recent, hash, guard)? {
+        return Ok(Earlier::Answers(Admission::InDoubt(Box::new(view))));
+    }
     let limit = GUARD_LIMIT.saturating_add(guard.others.len());
-    let equal = candidates(core, recent.requests.get(&hash), (b'g', hash), limit)?
-        .into_iter()
-        .filter(|(live, _)| {
-            guard::is_within(live, window, now_ms) && !guard.others.contains(&live.id())
-        });
-    for (live, view) in equal {
-        if let Some(fresh) = fresh
-            && let Some(key) = key::own(&live, &fresh.scope)
-        {
-            let found = uses_of(core, recent, accepted, &fresh.scope, key, now_ms)?;
-            match key::stands(&found.unwrap_or_default(), fresh, &core.clock) {
-                Own::Over => continue,
-                Own::Answers(view) => return Ok(Earlier::Answers(answered_by(*view))),
-                Own::Repeated(uses) => return Ok(Earlier::Lets(uses)),
+    for (live, view) in candidates(core, recent.requests.get(hash), (b'g', *hash), limit)? {
+        if !is_within(&live) || guard.passes_over(&live) {
+            continue;
+        }
+        let own = guard.key.as_ref().and_then(|key| Some((key, key::own(&live, &key.scope)?)));
+        match own.map(|(key, own)| (key.choice, key, own)) {
+            // The same key: no second effect.
+            Some((Choice::Recorded, key, own)) if key.key == own => continue,
+            Some((Choice::Fresh { .. }, key, own)) => {
+                let found = uses_of(core, recent, accepted, &key.scope, own)?;
+                match key::stands(&found.unwrap_or_default(), key, &core.clock) {
+                    Own::Over => continue,
+                    Own::Answers(view) => return Ok(Earlier::Answers(answered_by(*view))),
+                    Own::Repeated(uses) => return Ok(Earlier::Lets(uses)),
+                }
             }
+            Some((Choice::Recorded | Choice::Given { .. }, ..)) | None => {}
         }
         if guard::may_guard(&live) {
             return Ok(Earlier::Answers(answered_by(view)));
@@ -211,6 +261,27 @@ fn answered_by(view: Invocation) -> Admission {
     }
 }
 
+/// An equal request that the broker goes on with by itself, though its last attempt came to nothing.
+fn outstanding(
+    core: &Core,
+    recent: &guard::Recent,
+    hash: &[u8; 16],
+    guard: &Guard,
+) -> Result<Option<Invocation>, append::Error> {
+    for id in recent.outstanding.get(hash).into_iter().flatten() {
+        let Some(view) = core.view(*id).map_err(|_| index_failed())? else { continue };
+        let verdict = view.verdict();
+        let goes_on = match verdict.retry() {
+            Retry::Backoff | Retry::SameIdempotencyKey => verdict.outcome() != Outcome::Committed,
+            Retry::Never | Retry::AfterCorrection | Retry::Reconcile | Retry::FetchResult => false,
+        };
+        if goes_on && !guard.passes_over(&view) {
+            return Ok(Some(view));
+        }
+    }
+    Ok(None)
+}
+
 /// The invocations that bound the key with the same request; none if it stands for another request
 /// or agent (contract K-3).
 fn uses_of(
@@ -219,7 +290,6 @@ fn uses_of(
     accepted: &Accepted,
     scope: &str,
     key: &str,
-    now_ms: u64,
 ) -> Result<Option<Vec<(Invocation, Invocation)>>, append::Error> {
     let hash = guard::key_hash(scope, key);
     let mut uses = Vec::new();
@@ -227,7 +297,7 @@ fn uses_of(
         let is_same = guard::is_same(live.accepted(), accepted);
         match guard::may_bind(&live) {
             true if is_same => uses.push((live, view)),
-            true if !key::expired(&live, now_ms) => return Ok(None),
+            true if !key::expired(&live, core.clock.latest_ms()) => return Ok(None),
             true | false => {}
         }
     }

@@ -6,7 +6,7 @@ use crate::contract::{
     InvocationId, Noted, Outcome, Preflight, RequestSent, ResponseComplete, ResponseStarted,
     ResultCommitted, ResultRef, Sequence, SetupAttempt, Source, Verdict,
 };
-use crate::core::{Core, now_ms};
+use crate::core::Core;
 use crate::enqueue::{Part, Wait};
 use crate::entry::Entry;
 use crate::failpoint::{self, Stage};
@@ -296,7 +296,8 @@ impl Call {
                 Box::new(sealer.ok_or(append::Error::Locked)?)
             }
         };
-        let full = sealer.push(stream, bytes, now_ms()).ok_or(append::Error::Locked)?;
+        let full =
+            sealer.push(stream, bytes, self.core.clock.now_ms()).ok_or(append::Error::Locked)?;
         for draft in full {
             self.store_chunk(draft).await?;
         }
@@ -349,7 +350,9 @@ impl Call {
         let Keep::Some(sealer) = std::mem::replace(&mut self.keep, Keep::Lost) else {
             return (None, None);
         };
-        let Some((last, reference)) = sealer.finish(now_ms()) else { return (None, None) };
+        let Some((last, reference)) = sealer.finish(self.core.clock.now_ms()) else {
+            return (None, None);
+        };
         if last.as_ref().is_some_and(|draft| self.take_room(draft).is_err()) {
             return (None, None);
         }
@@ -438,7 +441,7 @@ impl Call {
         let Some(counted) = self.counted.take() else { return };
         let used = state.live.is_dispatched().then(|| state.live.moved_bytes());
         drop(state);
-        counted.end(used, now_ms());
+        counted.end(used, self.core.clock.now_ms());
     }
 
     /// Appends `RESULT_DELIVERED`; does not wait. Nothing happens when it is on record already.
@@ -475,7 +478,7 @@ impl Call {
     /// Records the end of a call that was given up.
     fn give_up(&self) {
         let verdict = self.entry.state.lock().live.conclude(
-            now_ms(),
+            self.core.clock.latest_ms(),
             Code::InternalError,
             Code::RemoteOutcomeUnknown,
         );

@@ -25,17 +25,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 /// Entries in memory above which no call is admitted: the index lags too far behind.
 const OVERLAY_LIMIT: usize = 100_000;
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// Counters since the journal was opened.
 #[derive(Default)]
@@ -83,7 +76,7 @@ pub(crate) struct Core {
     /// The oldest segment that is there.
     pub(crate) first_segment: AtomicU64,
     pub(crate) retention: Retention,
-    pub(crate) guard_horizon_ms: u64,
+    pub(crate) guard_horizon_ms: AtomicU64,
     pub(crate) leases: Mutex<lease::Table>,
     /// Calls that wait for a person.
     pub(crate) parked: Parked,

@@ -2,7 +2,7 @@
 
 use crate::append::Error;
 use crate::contract::{Body, Event, InvocationId, Sequence, Source};
-use crate::core::{Core, now_ms};
+use crate::core::Core;
 use crate::entry::{Entry, settles};
 use crate::log::format::MAX_PART;
 use crate::log::{Draft, Kind};
@@ -58,7 +58,7 @@ impl Core {
         parts: Vec<Part>,
         wait: Wait,
     ) -> Result<Queued, Error> {
-        let at_ms = now_ms();
+        let at_ms = self.clock.now_ms();
         let prepared = prepare(entry.id, at_ms, parts)?;
         let mut state = entry.state.lock();
         let mut queue = self.queue.lock();
@@ -115,7 +115,7 @@ impl Core {
         epoch: u64,
         dispatch: Body,
     ) -> Result<Queued, Error> {
-        let at_ms = now_ms();
+        let at_ms = self.clock.now_ms();
         let source = Source::TransportObserved;
         let used = Event { invocation: subject.id, at_ms, source, body: used };
         let dispatch = Event { invocation: call.id, at_ms, source, body: dispatch };
@@ -161,7 +161,7 @@ impl Core {
         let draft = Draft {
             kind: Kind::CarriedForward,
             invocation: entry.id.to_bytes(),
-            at_ms: now_ms(),
+            at_ms: self.clock.now_ms(),
             payload,
             attachment: None,
         };

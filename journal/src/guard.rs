@@ -5,6 +5,7 @@ use crate::contract::{
     Accepted, Budget, Code, Fingerprint, Gateway, Idempotency, InvocationId, Outcome,
     RemoteContract, Spent,
 };
+use crate::core::Core;
 use crate::entry::Entry;
 use crate::projection::{Delivery, Invocation, State};
 use sha2::{Digest as _, Sha256};
@@ -24,6 +25,9 @@ pub struct Guard {
     /// Equal requests that do not guard (K-11), because the caller knows of a difference that their
     /// fingerprints do not show.
     pub others: Vec<InvocationId>,
+    /// The first attempt of the action that this is an attempt of. Neither it nor another attempt of
+    /// it guards: the lease does (K-6).
+    pub action: Option<InvocationId>,
     /// What bounds the agent. `None`: it is not counted.
     pub budget: Option<Budget>,
 }
@@ -45,8 +49,14 @@ pub struct Key {
 /// Who chose an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// The caller, or an earlier attempt: it is this key and no other.
-    Given,
+    /// The caller: it is this key and no other, and equal requests carry it too.
+    Given {
+        /// Whether the fingerprint covers the whole request. Where it does not, a second use is
+        /// answered from the record of the first, like one by id (K-3, K-10).
+        by_fingerprint: bool,
+    },
+    /// The broker, for an earlier attempt of the same action. Equal requests can carry another one.
+    Recorded,
     /// The broker, for this call. A repeat that the client hides goes out under the key of what it
     /// repeats instead (K-2, K-11), where `by_fingerprint` says that equal fingerprints mean equal
     /// requests.
@@ -62,8 +72,22 @@ impl From<&Idempotency> for Key {
             scope: bound.scope.clone(),
             key: bound.key.clone(),
             is_verified: bound.remote_contract == RemoteContract::Verified,
-            choice: Choice::Given,
+            choice: match bound.added_as {
+                Some(_) => Choice::Recorded,
+                None => Choice::Given { by_fingerprint: true },
+            },
         }
+    }
+}
+
+impl Guard {
+    /// Whether an equal invocation has no say, because it is known to be none of the same action's
+    /// repeats, or is another attempt of the same action under its lease.
+    pub(crate) fn passes_over(&self, earlier: &Invocation) -> bool {
+        self.others.contains(&earlier.id())
+            || self.action.is_some_and(|first| {
+                earlier.id() == first || earlier.accepted().link == Some(first)
+            })
     }
 }
 
@@ -93,6 +117,47 @@ pub enum Admission {
 pub(crate) struct Recent {
     pub(crate) requests: HashMap<[u8; 16], Vec<Arc<Entry>>>,
     pub(crate) keys: HashMap<[u8; 16], Vec<Arc<Entry>>>,
+    /// Actions that the broker goes on with, whatever their last attempt came to.
+    pub(crate) outstanding: HashMap<[u8; 16], Vec<InvocationId>>,
+}
+
+/// The broker goes on with an action by itself: until this is dropped, an equal request counts as one
+/// of a call in flight (contract K-11), though nothing was dispatched so far.
+#[must_use]
+pub struct Outstanding {
+    core: Arc<Core>,
+    hash: [u8; 16],
+    id: InvocationId,
+}
+
+impl std::fmt::Debug for Outstanding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outstanding").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Call {
+    /// Says that the broker goes on with the call if it comes to nothing. `None`: the guard does not
+    /// look at it.
+    #[must_use]
+    pub fn outstanding(&self) -> Option<Outstanding> {
+        let hash = self.entry.request_hash?;
+        let core = Arc::clone(&self.core);
+        core.recent.lock().outstanding.entry(hash).or_default().push(self.id());
+        Some(Outstanding { core, hash, id: self.id() })
+    }
+}
+
+impl Drop for Outstanding {
+    fn drop(&mut self) {
+        let mut recent = self.core.recent.lock();
+        if let Some(ids) = recent.outstanding.get_mut(&self.hash) {
+            ids.retain(|id| *id != self.id);
+            if ids.is_empty() {
+                recent.outstanding.remove(&self.hash);
+            }
+        }
+    }
 }
 
 impl Recent {

@@ -15,10 +15,10 @@ mod shown;
 use crate::append::Error;
 use crate::call::{Call, EVENT_RESERVE, durable};
 use crate::contract::{
-    Accepted, ApprovalDecided, ApprovalRequested, ApprovalState, Body, Budget, Code, Digest, Ended,
-    InvocationId, Preflight, Retry, Ruling, Source, Spent, Verdict, is_bound_alike,
+    Accepted, ApprovalDecided, ApprovalRequested, ApprovalState, Body, Budget, Digest, Ended,
+    InvocationId, Preflight, Ruling, Source, Spent, Verdict, is_bound_alike,
 };
-use crate::core::{Core, now_ms};
+use crate::core::Core;
 use crate::enqueue::{Part, Queued, Wait};
 use crate::entry::Entry;
 use crate::live::Journal;
@@ -98,12 +98,12 @@ fn ended(verdict: Verdict, message: &str) -> Body {
 }
 
 fn expired() -> Body {
-    let verdict = Verdict::refused(Retry::AfterCorrection, Code::ApprovalExpired);
+    let verdict = Verdict::approval_expired();
     ended(verdict, "The approval was not given, or not used, in time; nothing was sent.")
 }
 
 fn mismatch() -> Body {
-    let verdict = Verdict::refused(Retry::AfterCorrection, Code::ApprovalMismatch);
+    let verdict = Verdict::approval_mismatch();
     ended(
         verdict,
         "Policy or credential changed since the person was asked, so this is not what was \
@@ -170,7 +170,7 @@ impl Call {
         let shown = shown::seal(&key, entry.id, question.shown).ok_or(Error::Locked)?;
         let requested = ApprovalRequested {
             fingerprint: question.fingerprint,
-            expires_at_ms: now_ms().saturating_add(millis(question.lasts)),
+            expires_at_ms: core.clock.now_ms().saturating_add(millis(question.lasts)),
             lasts_ms: millis(question.lasts),
             shown: Some(shown),
         };
@@ -275,7 +275,7 @@ impl Journal {
             let known = core.view(id).map_err(|_| admission::index_failed())?;
             return Ok(Resumed::Over(Box::new(known.ok_or(Error::NotFound)?)));
         };
-        let at_ms = now_ms();
+        let at_ms = core.clock.now_ms();
         let end = {
             let mut state = entry.state.lock();
             let view = state.view(core.durable());
@@ -314,7 +314,7 @@ impl Journal {
     /// [`Error`]; the rest is ended by a later pass.
     pub fn expire_held(&self) -> Result<(), Error> {
         let core = self.core();
-        let at_ms = now_ms();
+        let at_ms = core.clock.now_ms();
         let entries: Vec<_> = core.parked.entries.lock().values().cloned().collect();
         for entry in entries {
             let is_over = {
@@ -339,7 +339,7 @@ fn queue_decision(
     approve: bool,
     by: &str,
 ) -> Result<Queued, DecideError> {
-    let at_ms = now_ms();
+    let at_ms = core.clock.now_ms();
     let approval = {
         let state = entry.state.lock();
         let held = state.live.is_held();
@@ -359,7 +359,7 @@ fn queue_decision(
     let decided = Body::ApprovalDecided(ApprovalDecided { by: by.to_owned(), ruling });
     let mut parts = vec![Part::Event(Source::OperatorAttested, decided)];
     if !approve {
-        let verdict = Verdict::not_injected(Retry::Never, Code::ApprovalDenied);
+        let verdict = Verdict::approval_denied();
         let body = ended(verdict, "A person refused the call; nothing was sent.");
         parts.push(Part::Event(Source::OperatorAttested, body));
     }
@@ -384,7 +384,8 @@ fn take_up(
     let give_back = || entry.state.lock().is_taken = false;
     core.reserve(EVENT_RESERVE).inspect_err(|_| give_back())?;
     let agent = entry.state.lock().live.accepted().agent.clone().unwrap_or_default();
-    let counted = budget.map(|budget| core.ledger.begin(&agent, budget, now_ms())).transpose();
+    let counted =
+        budget.map(|budget| core.ledger.begin(&agent, budget, core.clock.now_ms())).transpose();
     let counted = match counted {
         Ok(counted) => counted,
         Err(spent) => {

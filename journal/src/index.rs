@@ -453,8 +453,8 @@ impl Index {
         Ok(())
     }
 
-    /// Forgets guards and keys of invocations that were taken before a time.
-    pub(crate) fn prune_guards(&self, before_ms: u64) -> Result<(), Error> {
+    /// Forgets guards of invocations that ended before a time, and their keys once they are over.
+    pub(crate) fn prune_guards(&self, before_ms: u64, now_ms: u64) -> Result<(), Error> {
         let mut old = Vec::new();
         {
             let reader = self.env.read_txn()?;
@@ -462,8 +462,11 @@ impl Index {
                 for entry in self.table.prefix_iter(&reader, tag)? {
                     let (key, id) = entry?;
                     let invocation = self.read(&reader, id_of(id)?)?;
-                    let newest = invocation.map_or(0, |old| old.ended_at_ms().unwrap_or(u64::MAX));
-                    if newest < before_ms {
+                    let is_over = invocation.is_none_or(|old| {
+                        let is_kept = tag == b"k" && !crate::key::expired(&old, now_ms);
+                        old.ended_at_ms().is_some_and(|ended| ended < before_ms) && !is_kept
+                    });
+                    if is_over {
                         old.push(key.to_vec());
                     }
                 }

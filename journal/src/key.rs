@@ -9,8 +9,8 @@ use crate::append;
 use crate::call::Call;
 use crate::clock::Clock;
 use crate::contract::{
-    Body, InvocationId, Operation, Outcome, Preflight, RemoteContract, ResultCommitted, Retry,
-    Source, Verdict,
+    Body, Code, InvocationId, Operation, Outcome, Preflight, RemoteContract, ResultCommitted,
+    Retry, Source, Verdict,
 };
 use crate::core::Core;
 use crate::enqueue::Wait;
@@ -154,7 +154,7 @@ fn is_open(live: &Invocation) -> bool {
 /// under it before, as a second observer has it (contract J-3, K-1). What can't be recorded now
 /// leaves them in doubt.
 pub(crate) fn settle_repeated(core: &Core, by: InvocationId, uses: &Uses, verdict: Verdict) {
-    if (verdict.outcome(), verdict.retry()) != (Outcome::Committed, Retry::Never) {
+    if (verdict.outcome(), verdict.code()) != (Outcome::Committed, Code::Ok) {
         return;
     }
     for &id in uses.in_doubt() {

@@ -59,7 +59,7 @@ extern crate self as journal;
 mod tests;
 
 pub use call::{Call, Dispatched, Settled};
-pub use guard::{Admission, Choice, Guard, Key};
+pub use guard::{Admission, Choice, Guard, Key, Outstanding};
 pub use held::{DecideError, MAX_HELD, Question, Resumed};
 pub use lease::Lease;
 pub use live::{Journal, Ticket};

@@ -3,7 +3,7 @@
 use crate::append::Reason;
 use crate::call::{EVENT_RESERVE, durable};
 use crate::contract::{Accepted, Body, Event, InvocationId, Outcome, ResultRef, Sequence, Source};
-use crate::core::{Core, closed, now_ms};
+use crate::core::{Core, closed};
 use crate::enqueue::{Part, Queued, Wait};
 use crate::guard::{Admission, Guard};
 use crate::log::{Kind, Position, random};
@@ -105,7 +105,7 @@ impl Journal {
             bytes
         });
         let random = random.iter().fold(0_u128, |sum, byte| sum << 8 | u128::from(*byte));
-        InvocationId::from_parts(now_ms(), random)
+        InvocationId::from_parts(self.now_ms(), random)
     }
 
     /// Takes a call on record, or says which earlier one answers instead. Atomic: of two equal
@@ -217,7 +217,7 @@ impl Journal {
         invocation: &Invocation,
         reference: ResultRef,
     ) -> Result<StoredResult, result::Error> {
-        if invocation.result_expires_ms().is_some_and(|expiry| expiry <= now_ms()) {
+        if invocation.result_expires_ms().is_some_and(|expiry| expiry <= self.now_ms()) {
             return Err(result::Error::Expired);
         }
         // The chunks of a stored request come before those of the result.
@@ -307,7 +307,7 @@ impl Journal {
     /// # Errors
     /// [`crate::maintain::Error`]; what was not done is done by a later pass.
     pub fn maintain(&self) -> Result<Maintained, crate::maintain::Error> {
-        crate::maintain::pass(self.core(), now_ms())
+        crate::maintain::pass(self.core(), self.now_ms())
     }
 
     /// Copies new events to the sealed files, when sealed mode is on ([`crate::seal`]). Also works

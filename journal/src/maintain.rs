@@ -14,6 +14,7 @@ use crate::core::{Core, closed};
 use crate::enqueue::{Part, Wait};
 use crate::guard;
 use crate::index::Surplus;
+use crate::key;
 use crate::log::disk::replace;
 use crate::log::file_name;
 use crate::log::recover::{ANCHOR_FILE, Survey, survey};
@@ -76,7 +77,8 @@ pub(crate) fn pass(core: &Arc<Core>, now_ms: u64) -> Result<Maintained, Error> {
     drop_expired(core, now_ms, &mut done)?;
     let index = core.index.read();
     let index = index.as_ref().ok_or_else(closed)?;
-    index.prune_guards(now_ms.saturating_sub(core.guard_horizon_ms))?;
+    let before_ms = now_ms.saturating_sub(core.guard_horizon_ms.load(Ordering::Relaxed));
+    index.prune_guards(before_ms, core.clock.now_ms())?;
     index.prune_counted(crate::ledger::oldest_ms(now_ms))?;
     Ok(done)
 }
@@ -199,14 +201,16 @@ fn fate(
     }
     let more = records.iter().any(|record| behind(&record));
     // An equal request or key inside the horizon must still find it (K-3, K-11).
-    let recent = invocation
-        .ended_at_ms()
-        .is_none_or(|ended| ended.saturating_add(core.guard_horizon_ms) > now_ms);
+    let horizon_ms = core.guard_horizon_ms.load(Ordering::Relaxed);
+    let recent =
+        invocation.ended_at_ms().is_none_or(|ended| ended.saturating_add(horizon_ms) > now_ms);
     let bound = invocation.preflight();
     let idempotent = bound.is_some_and(|bound| bound.idempotent);
     let keyed = bound.is_some_and(|bound| bound.idempotency.is_some());
-    let guards = recent
-        && (!idempotent && guard::may_guard(invocation) || keyed && guard::may_bind(invocation));
+    // K-5: a key that the remote still keeps stays known, however long that is.
+    let kept = !key::expired(invocation, now_ms);
+    let guards = recent && !idempotent && guard::may_guard(invocation)
+        || (recent || kept) && keyed && guard::may_bind(invocation);
     if held || more || guards || !invocation.is_settled() { Fate::Stays } else { Fate::Leaves }
 }
 

@@ -14,7 +14,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Whether appends are synced. False only in benches: a crash then loses what was acknowledged.
     pub durable: bool,
-    /// How far back an earlier invocation can guard (K-3, K-11). At least the longest window.
+    /// How far back an earlier invocation can guard (K-3, K-11), unless
+    /// [`crate::Journal::guard_for`] asks for more. A key guards for as long as the remote keeps it.
     pub guard_horizon: Duration,
     /// What leaves the log, and when.
     pub retention: Retention,

@@ -3,7 +3,7 @@
 use crate::contract::{
     Body, Code, DispatchWithdrawn, Ended, InvocationId, Outcome, Retry, Sequence, Source, Verdict,
 };
-use crate::core::{Core, now_ms};
+use crate::core::Core;
 use crate::enqueue::{Part, Wait};
 use crate::entry::Entry;
 use crate::log::recover::{Watermark, survey};
@@ -82,7 +82,7 @@ pub(crate) fn start(
         Arc::clone(&core.spares),
         core.segment_bytes,
         &found.start,
-        now_ms(),
+        core.clock.now_ms(),
         Arc::clone(&core.room),
     )
     .map_err(io("begin a segment"))?;
@@ -97,12 +97,12 @@ pub(crate) fn start(
         let draft = Draft {
             kind: Kind::RecoveryNote,
             invocation: [0; 16],
-            at_ms: now_ms(),
+            at_ms: core.clock.now_ms(),
             payload: note.into_bytes(),
             attachment: None,
         };
         let mut positions = Vec::new();
-        tail.append(std::iter::once(&draft), now_ms(), &mut positions)
+        tail.append(std::iter::once(&draft), core.clock.now_ms(), &mut positions)
             .map_err(io("write the recovery note"))?;
     }
     Ok(tail)
@@ -143,7 +143,7 @@ fn end_interrupted(core: &Core, entry: &Arc<Entry>, durable: Sequence) {
             }
             None => {
                 let codes = (Code::JournalUnavailable, Code::ResultNotStored);
-                let verdict = state.live.conclude(now_ms(), codes.0, codes.1);
+                let verdict = state.live.conclude(core.clock.latest_ms(), codes.0, codes.1);
                 let Some(verdict) = verdict else { return };
                 (Source::Recovered, Body::InvocationEnded(Box::new(interrupted(verdict))))
             }

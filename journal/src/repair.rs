@@ -79,7 +79,7 @@ pub fn repair(directory: &Path, apply: bool) -> Result<Option<Repair>, Error> {
         removed_to: None,
     };
     if apply {
-        let name = format!("removed-{}", crate::core::now_ms());
+        let name = format!("removed-{}", crate::clock::wall_ms());
         let target = directory.join(&name);
         move_away(directory, &target, &good, &behind)?;
         plan.removed_to = Some(target);
@@ -237,7 +237,7 @@ fn begin_again(disk: Arc<Directory>, good: &Good, plan: &Repair, name: &str) -> 
         chain: good.end.chain,
         discarded,
     };
-    let now = crate::core::now_ms();
+    let now = crate::clock::wall_ms();
     let room = Arc::new(AtomicU64::new(0));
     let mut tail = Tail::begin(disk, spares, header.length, &start, now, room)
         .map_err(io("begin a segment"))?;

@@ -1,13 +1,12 @@
 //! What a retry needs of the journal: the stored request, and where an action stands.
 
-use crate::admission::index_failed;
 use crate::append;
 use crate::call::{Call, EVENT_RESERVE};
 use crate::contract::{
     BatchMembers, Body, InvocationId, JobTracked, Member, MembersJudged, RequestStored,
     ResultCommitted, Source,
 };
-use crate::core::{closed, now_ms};
+use crate::core::closed;
 use crate::enqueue::{Part, Wait};
 use crate::live::Journal;
 use crate::log::Kind;
@@ -16,6 +15,8 @@ use crate::read;
 use crate::result::{self, Sealer, Stream};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// A request as it was stored. It can hold what a caller took for a secret: zeroed when dropped.
@@ -52,7 +53,7 @@ impl Call {
         let length = content.iter().map(|piece| piece.len() as u64).sum::<u64>();
         // A route that retries may try to connect more often than others.
         self.reserve(head.len() as u64 + length + EVENT_RESERVE)?;
-        let at_ms = now_ms();
+        let at_ms = self.core.clock.now_ms();
         let mut drafts = sealer.push(Stream::Head, head, at_ms).ok_or(append::Error::Locked)?;
         for piece in content {
             drafts.extend(sealer.push(Stream::Content, piece, at_ms).ok_or(append::Error::Locked)?);
@@ -110,7 +111,7 @@ impl Journal {
     pub fn request(&self, id: InvocationId) -> Result<StoredRequest, result::Error> {
         let invocation = self.invocation(id)?.ok_or(result::Error::NotFound)?;
         let (end, stored) = invocation.request().ok_or(result::Error::NotKept)?;
-        if invocation.result_expires_ms().is_some_and(|expiry| expiry <= now_ms()) {
+        if invocation.result_expires_ms().is_some_and(|expiry| expiry <= self.now_ms()) {
             return Err(result::Error::Expired);
         }
         let mut chunks = self.records(id, Kind::Chunk)?;
@@ -132,20 +133,19 @@ impl Journal {
         Ok(earlier.filter(|earlier| earlier.retries().contains(&id)).unwrap_or(invocation))
     }
 
-    /// Appends late evidence to every attempt of an action that is in doubt, durably (contract J-3).
-    /// False when there was none.
+    /// Appends late evidence to those of the attempts that are in doubt, durably (contract J-3). An
+    /// attempt that is not among them may be younger than the evidence. False when there was none.
     ///
     /// # Errors
     /// [`append::Error`].
     pub async fn settle_doubt(
         &self,
-        first: &Invocation,
+        attempts: &[&Invocation],
         source: Source,
         late: &ResultCommitted,
     ) -> Result<bool, append::Error> {
-        let retries = self.retries(first).map_err(|_| index_failed())?;
         let mut settled = false;
-        for attempt in std::iter::once(first).chain(&retries) {
+        for attempt in attempts {
             if !attempt.is_in_doubt() {
                 continue;
             }
@@ -207,8 +207,21 @@ impl Journal {
         Ok(retries)
     }
 
-    /// The time to judge expiries by, in milliseconds since 1970: the wall clock, unless more time
-    /// passed than it says.
+    /// Has earlier invocations guard for at least that long (contract K-11): the longest window of policy.
+    pub fn guard_for(&self, window: Duration) {
+        let window = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
+        self.core().guard_horizon_ms.fetch_max(window, Ordering::Relaxed);
+    }
+
+    /// The time now, in milliseconds since 1970: the wall clock when the journal was opened, and what
+    /// passed since. A wall clock that jumps does not move it.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.core().clock.now_ms()
+    }
+
+    /// The time to judge the expiry of a key by, in milliseconds since 1970 (contract K-5): never
+    /// earlier than [`Journal::now_ms`], nor than it was before, nor than the wall clock.
     #[must_use]
     pub fn latest_ms(&self) -> u64 {
         self.core().clock.latest_ms()

@@ -2,8 +2,9 @@
 
 use crate::append;
 use crate::checkpoint::Signer;
+use crate::clock::wall_ms;
 use crate::contract::{Body, DeliveryFailed, InvocationId, Outcome, Sequence, Source};
-use crate::core::{Core, Counters, Feed, now_ms};
+use crate::core::{Core, Counters, Feed};
 use crate::enqueue::{Part, Wait};
 use crate::guard::Recent;
 use crate::index::{self, Index};
@@ -70,7 +71,7 @@ pub(crate) fn open_on(
     let (index, found, mut recovery) = index_and_log(&*disk, &survey, &path, options.durable)?;
     let horizon = u64::try_from(options.guard_horizon.as_millis()).unwrap_or(u64::MAX);
     let open = index.open_invocations()?;
-    let counted = index.counted(ledger::oldest_ms(now_ms()))?;
+    let counted = index.counted(ledger::oldest_ms(wall_ms()))?;
     let spares = Arc::new(Spares::new(Arc::clone(&disk), options.segment_bytes, inline));
     let core = Arc::new(Core {
         segments: Segments::new(Arc::clone(&disk)),
@@ -89,7 +90,7 @@ pub(crate) fn open_on(
         files: Mutex::new(()),
         first_segment: AtomicU64::new(survey.headers.first().map_or(1, |first| first.segment)),
         retention: options.retention,
-        guard_horizon_ms: horizon,
+        guard_horizon_ms: AtomicU64::new(horizon),
         leases: Mutex::new(crate::lease::Table::default()),
         parked: crate::held::Parked::default(),
         ledger: Arc::new(Ledger::restored(counted)),
@@ -220,7 +221,7 @@ fn end_open(core: &Arc<Core>, open: &[InvocationId], recovery: &mut Recovery) ->
         let Some(entry) = entry else { continue };
         let (state, verdict) = {
             let state = entry.state.lock();
-            (state.live.state(), state.live.interrupted(now_ms()))
+            (state.live.state(), state.live.interrupted(core.clock.latest_ms()))
         };
         let body = match (state, verdict) {
             (State::Committed(_), _) => {

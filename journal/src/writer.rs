@@ -7,7 +7,7 @@
 //! restart, through recovery ([`crate::reopen`]).
 
 use crate::append::{Error, Reason};
-use crate::core::{Core, now_ms};
+use crate::core::Core;
 use crate::failpoint::{self, Stage};
 use crate::log::recover::Watermark;
 use crate::log::tail::Tail;
@@ -96,7 +96,7 @@ fn write(core: &Core, writer: &mut Writer) {
         Log::Live { tail, store } => {
             failpoint::batch(Stage::Write, batch);
             let drafts = batch.iter().map(|item| &item.draft);
-            match tail.append(drafts, now_ms(), positions) {
+            match tail.append(drafts, core.clock.now_ms(), positions) {
                 Ok(written) => {
                     failpoint::batch(Stage::Tell, batch);
                     count(core, batch, begun, written);

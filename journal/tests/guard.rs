@@ -260,7 +260,12 @@ async fn k_3_a_key_stands_for_one_request() {
 }
 
 fn key() -> Key {
-    Key { scope: "pay".to_owned(), key: "k1".to_owned(), is_verified: true, choice: Choice::Given }
+    Key {
+        scope: "pay".to_owned(),
+        key: "k1".to_owned(),
+        is_verified: true,
+        choice: Choice::Given { by_fingerprint: true },
+    }
 }
 
 /// What a request with that key is bound to.

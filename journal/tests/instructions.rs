@@ -5,7 +5,7 @@
 
 use journal::contract::{
     Code, Decision, Digest, Idempotency, Operation, Outcome, Phase, RemoteContract, Retry, SshEnd,
-    Verdict, after_unknown, decide, settle_http, settle_ssh,
+    Verdict, after_unknown, decide, settle_http, settle_ssh, settle_ssh_compare,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -48,7 +48,19 @@ const CLASSES: &[(&str, Judge)] = &[
     ("refused; the broker is not ready", |_| Verdict::refused(Retry::Backoff, Code::JournalUnavailable)),
     ("credential absent, unreadable or locked", |_| Verdict::not_injected(Retry::AfterCorrection, Code::VaultLocked)),
     ("credential's source failed", |_| Verdict::not_injected(Retry::Backoff, Code::SecretSourceFailed)),
-    ("approval denied", |_| Verdict::not_injected(Retry::Never, Code::ApprovalDenied)),
+    ("refused; a budget of the agent is spent", |_| Verdict::budget_spent()),
+    ("waits for a person's approval", |_| Verdict::approval_pending(false)),
+    ("approved, not sent yet", |_| Verdict::approval_pending(true)),
+    ("approval not given or not used in time", |_| Verdict::approval_expired()),
+    ("not what was approved", |_| Verdict::approval_mismatch()),
+    ("approval denied", |_| Verdict::approval_denied()),
+    ("id or key stands for another request", |_| Verdict::key_mismatch()),
+    ("an equal call is in flight or in doubt", |o| Verdict::in_doubt_duplicate(after_unknown(o, NOW))),
+    ("an equal call failed with a complete 5xx", |o| Verdict::in_doubt_duplicate(settle_http(500, None, o, NOW).retry())),
+    ("an equal call's result was not handed over", |o| {
+        Verdict::in_doubt_duplicate(settle_http(200, None, o, NOW).undelivered(true).retry())
+    }),
+    ("SSH atomic compare found another state", |_| settle_ssh_compare()),
     ("no connection: a setting is wrong", |_| Verdict::not_connected(Retry::AfterCorrection, Code::TlsCertificateError)),
     ("no connection: refused or timed out", |_| Verdict::not_connected(Retry::Backoff, Code::ConnectionRefused)),
     ("dispatched, no complete result", |o| Verdict::unknown(after_unknown(o, NOW), Code::RemoteOutcomeUnknown)),

@@ -12,7 +12,8 @@ mod common;
 
 use common::*;
 use journal::contract::{
-    Body, Confirmation, InvocationId, Outcome, Preflight, ResultExpired, Sequence,
+    Body, Confirmation, Idempotency, InvocationId, Outcome, Preflight, RemoteContract,
+    ResultExpired, Sequence,
 };
 use journal::export::{Exported, Fact, export};
 use journal::{
@@ -155,6 +156,55 @@ async fn segments_leave_by_age_but_k_11_still_finds_what_guards() {
     let restated: Vec<_> =
         kept.iter().filter(|record| matches!(record.fact, Fact::CarriedForward(_))).collect();
     assert_eq!(restated.len() as u64, done.carried_forward);
+    journal.close().await;
+    verify(home.path()).unwrap();
+}
+
+/// K-3, K-5, K-11: a key stays known for as long as the remote keeps it, and what guards for as long as the
+/// longest window, however short the horizon was when the journal was opened.
+#[tokio::test]
+async fn k_3_a_key_stays_known_until_it_is_over() {
+    let home = tempfile::tempdir().unwrap();
+    let journal = keeping(home.path(), by_age(Duration::ZERO));
+    let submit = |journal: &Journal, fingerprint: &str, key: &str, window| {
+        let guard = journal::Guard {
+            window,
+            key: Some(journal::Key {
+                scope: "pay".to_owned(),
+                key: key.to_owned(),
+                is_verified: true,
+                choice: journal::Choice::Given { by_fingerprint: true },
+            }),
+            ..journal::Guard::default()
+        };
+        journal.admit(journal.new_id(), accepted("coder", fingerprint), guard).unwrap()
+    };
+    let lost = async |fingerprint: &str, key: &str, expires_at_ms, window| {
+        let bound = Contract::Key(RemoteContract::Verified, expires_at_ms).operation();
+        let idempotency = bound.idempotency.map(|b| Idempotency { key: key.to_owned(), ..b });
+        let journal::Admission::New(mut call) = submit(&journal, fingerprint, key, window) else {
+            panic!("{fingerprint} is known");
+        };
+        call.preflight(Preflight { idempotency, ..preflight() }).unwrap();
+        call.authorize(None).unwrap();
+        drop(call.dispatch(dispatch()).await.unwrap());
+    };
+    lost("kept", "k-kept", u64::MAX - 1, None).await;
+    lost("over", "k-over", 1, None).await;
+    lost("guarded", "k-guarded", 1, Some(Duration::from_secs(3600))).await;
+    calls(&journal, 30).await;
+    journal.guard_for(Duration::from_secs(3600));
+    let done = maintain(&journal).await;
+    assert!(done.removed_segments >= 2, "{done:?}");
+    assert_eq!(name(&submit(&journal, "another", "k-kept", None)), "mismatch");
+    let window = Some(Duration::from_secs(3600));
+    assert_eq!(name(&submit(&journal, "guarded", "k-guarded", window)), "in doubt");
+    drop(submit(&journal, "another", "k-over", None));
+    journal.close().await;
+    let journal = keeping(home.path(), by_age(Duration::ZERO));
+    indexed(&journal).await;
+    maintain(&journal).await;
+    assert_eq!(name(&submit(&journal, "another", "k-kept", None)), "mismatch", "after a restart");
     journal.close().await;
     verify(home.path()).unwrap();
 }

@@ -11,8 +11,8 @@ mod common;
 
 use common::*;
 use journal::contract::{
-    Accepted, Body, Code, Decision, Ended, InvocationId, Noted, Outcome, ResultCommitted, Retry,
-    Source, Verdict,
+    Accepted, Body, Code, Decision, Ended, InvocationId, Noted, Outcome, Preflight, RemoteContract,
+    ResultCommitted, Retry, Source, Verdict, after_unknown,
 };
 use journal::{Admission, Against, Call, Guard, Journal, result, verify_against};
 use std::time::Duration;
@@ -32,8 +32,12 @@ fn content_of(length: usize) -> Vec<u8> {
 }
 
 async fn begun(journal: &Journal, length: usize, most: u32) -> Call {
+    begun_as(journal, preflight(), length, most).await
+}
+
+async fn begun_as(journal: &Journal, bound: Preflight, length: usize, most: u32) -> Call {
     let mut call = admit(journal, "coder", "a");
-    call.preflight(preflight()).unwrap();
+    call.preflight(bound).unwrap();
     call.authorize(None).unwrap();
     let content = content_of(length);
     let (one, two) = content.split_at(length / 3);
@@ -198,14 +202,30 @@ fn crashed(home: &std::path::Path) -> tempfile::TempDir {
 }
 
 /// T-3: a restart between any two steps of a retry changes neither the attempts that count nor the
-/// instruction.
+/// instruction, whatever makes the repeat safe.
 #[tokio::test]
 async fn t_3_a_restart_between_any_two_steps_changes_nothing() {
+    let far = u64::MAX - 1;
+    for (contract, instruction) in [
+        (Contract::Nothing, Retry::Reconcile),
+        (Contract::Idempotent, Retry::Backoff),
+        (Contract::Key(RemoteContract::Verified, far), Retry::SameIdempotencyKey),
+        (Contract::OwnKey(RemoteContract::Verified, far), Retry::SameIdempotencyKey),
+        (Contract::Key(RemoteContract::Verified, 1), Retry::Reconcile),
+        (Contract::OwnKey(RemoteContract::Unverified, far), Retry::Reconcile),
+    ] {
+        restarted_at_every_step(contract, instruction).await;
+    }
+}
+
+async fn restarted_at_every_step(contract: Contract, instruction: Retry) {
     let home = tempfile::tempdir().unwrap();
     let (journal, _) = open(home.path());
-    let mut call = begun(&journal, 10, 4).await;
+    let mut call = begun_as(&journal, contract.preflight(), 10, 4).await;
     let id = call.id();
-    let unknown = Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown);
+    let given = after_unknown(&contract.operation(), journal.latest_ms());
+    assert_eq!(given, instruction);
+    let unknown = Verdict::unknown(given, Code::RemoteOutcomeUnknown);
     drop(call.end(ended(unknown)).await.unwrap());
     drop(call);
     let steps = std::cell::Cell::new(0);
@@ -229,12 +249,13 @@ async fn t_3_a_restart_between_any_two_steps_changes_nothing() {
     };
     check(&journal, "the end of the first attempt").await;
     let lease = journal.lease(id, "w", LONG).await.unwrap();
-    assert_eq!(check(&journal, "the lease").await.0, 2);
+    let leased = check(&journal, "the lease").await;
+    assert_eq!((leased.0, leased.3), (2, instruction));
     let accepted = Accepted { link: Some(id), ..accepted("coder", "a") };
     let admitted = journal.admit(journal.new_id(), accepted, Guard::default()).unwrap();
     let Admission::New(mut call) = admitted else { panic!("{}", name(&admitted)) };
     check(&journal, "the admission").await;
-    call.preflight(preflight()).unwrap();
+    call.preflight(contract.preflight()).unwrap();
     check(&journal, "the preflight").await;
     call.authorize(None).unwrap();
     check(&journal, "the credential").await;
@@ -250,7 +271,7 @@ async fn t_3_a_restart_between_any_two_steps_changes_nothing() {
     let verdict = Verdict::committed(Retry::Never, Code::Ok);
     let late = ResultCommitted { observed_by: Some(call.id()), ..ResultCommitted::of(verdict) };
     let first = journal.invocation(id).unwrap().unwrap();
-    assert!(journal.settle_doubt(&first, Source::RemoteQuery, &late).await.unwrap());
+    assert!(journal.settle_doubt(&[&first], Source::RemoteQuery, &late).await.unwrap());
     assert_eq!(check(&journal, "the late evidence").await, settled);
     lease.release().await.unwrap();
     assert_eq!(check(&journal, "the release").await, settled);

@@ -1,7 +1,10 @@
 //! Batches: what members a request has, and what a response says of each (contract D-5).
 
+mod webdav;
+
 use journal::contract::Said;
 use serde_json::Value;
+use std::collections::HashMap;
 
 /// Members at most; a longer batch is judged as one call.
 const MOST: usize = 1000;
@@ -33,17 +36,25 @@ pub enum BatchForm {
         /// The status inside of a member of the response.
         status: String,
     },
+    /// The resources that a WebDAV request names, or the properties that it changes, and an answer 207
+    /// in XML (RFC 4918).
+    WebDav,
 }
 
 impl BatchRule {
     /// The names of the members; none when the request is no batch.
     #[must_use]
     pub fn ids(&self, request: &[u8]) -> Option<Vec<String>> {
-        let value: Value = serde_json::from_slice(request).ok()?;
-        let list = match &self.form {
-            BatchForm::JsonRpc => value.as_array()?,
-            BatchForm::Members { requests, .. } => value.pointer(requests)?.as_array()?,
+        let parse = || serde_json::from_slice::<Value>(request).ok();
+        let value = match &self.form {
+            BatchForm::JsonRpc => parse()?,
+            BatchForm::Members { requests, .. } => parse()?.pointer(requests)?.clone(),
+            BatchForm::WebDav => {
+                let names = webdav::names(request)?.into_iter();
+                return Some(names.map(|name| name.chars().take(ID_CHARS).collect()).collect());
+            }
         };
+        let list = value.as_array()?;
         if list.is_empty() || list.len() > MOST {
             return None;
         }
@@ -55,6 +66,7 @@ impl BatchRule {
         let found = match &self.form {
             BatchForm::JsonRpc => member.get("id"),
             BatchForm::Members { id, .. } => id.as_ref().and_then(|at| member.pointer(at)),
+            BatchForm::WebDav => None,
         };
         let text = match found? {
             Value::String(text) => text.clone(),
@@ -69,12 +81,16 @@ impl BatchRule {
     #[must_use]
     pub fn said(&self, ids: &[String], response: &[u8]) -> Vec<Option<Said>> {
         let nothing = || vec![None; ids.len()];
+        if self.form == BatchForm::WebDav {
+            return Self::said_by_name(ids, &webdav::said(response));
+        }
         let Ok(value) = serde_json::from_slice::<Value>(response) else { return nothing() };
         let list = match &self.form {
             BatchForm::JsonRpc => value.as_array(),
             BatchForm::Members { responses, .. } => {
                 value.pointer(responses).and_then(Value::as_array)
             }
+            BatchForm::WebDav => None,
         };
         let Some(list) = list else { return nothing() };
         let by_place = matches!(&self.form, BatchForm::Members { id: None, .. });
@@ -90,6 +106,30 @@ impl BatchRule {
         };
         let each = ids.iter().enumerate();
         each.map(|(n, id)| one(n, id).and_then(|member| self.said_of(member))).collect()
+    }
+
+    /// The one thing that is said of each name, if its name is the only one of its kind on both sides.
+    fn said_by_name(ids: &[String], all: &[(String, Option<Said>)]) -> Vec<Option<Said>> {
+        // A name that was cut stands for all that begin so.
+        let key = |name: &str| {
+            let cut: String = name.chars().take(ID_CHARS).collect();
+            webdav::key(&cut).to_owned()
+        };
+        let mut wanted: HashMap<String, usize> = HashMap::new();
+        for id in ids {
+            *wanted.entry(key(id)).or_default() += 1;
+        }
+        let mut found: HashMap<String, Option<Said>> = HashMap::new();
+        for (name, said) in all {
+            let said = *said;
+            found.entry(key(name)).and_modify(|said| *said = None).or_insert(said);
+        }
+        let one = |id: &String| {
+            let key = key(id);
+            let is_one = wanted.get(&key) == Some(&1);
+            found.get(&key).copied().filter(|_| is_one).flatten()
+        };
+        ids.iter().map(one).collect()
     }
 
     fn said_of(&self, member: &Value) -> Option<Said> {
@@ -115,6 +155,7 @@ impl BatchRule {
                 }
                 Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
             },
+            BatchForm::WebDav => None,
         }
     }
 }

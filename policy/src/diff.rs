@@ -336,6 +336,7 @@ fn batch(rule: &BatchRule) -> String {
     let atomic = if rule.is_atomic { ", atomic" } else { "" };
     match &rule.form {
         BatchForm::JsonRpc => format!("json-rpc{atomic}"),
+        BatchForm::WebDav => format!("webdav{atomic}"),
         BatchForm::Members { requests, responses, id, status } => {
             let by = id.as_deref().unwrap_or("place");
             format!("members {requests:?} in {responses:?} by {by}, status {status}{atomic}")

@@ -18,6 +18,7 @@ use crate::{
 use journal::contract::{Budget, Code};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The compiled policy of one version. Immutable; every invocation is bound to one (contract V-5).
 ///
@@ -258,6 +259,14 @@ impl Snapshot {
     #[must_use]
     pub fn webhook(&self) -> Option<&str> {
         self.approvals.webhook.as_deref()
+    }
+
+    /// The longest window in which an equal request is held back (contract K-11).
+    #[must_use]
+    pub fn longest_guard(&self) -> Duration {
+        let http = self.http.routes().iter().filter_map(|route| route.grant.repeat_window);
+        let ssh = self.ssh.routes().iter().filter_map(|route| route.grant.repeat_window);
+        http.chain(ssh).chain(self.defaults.terms.repeat_window).max().unwrap_or_default()
     }
 
     /// Explains the decision on an HTTP action.

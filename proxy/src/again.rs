@@ -4,13 +4,13 @@
 //! would end after the caller's patience is not begun; the caller gets the answer that stands.
 
 use crate::answer::Finished;
-use crate::engine::{Job, now_ms};
+use crate::engine::Job;
 use crate::proxy::Shared;
 use crate::respond::Account;
 use crate::retry;
 use journal::action::{Action, Error};
 use journal::contract::{InvocationId, Outcome, Retry};
-use journal::{Call, Invocation, State};
+use journal::{Call, Invocation, Outstanding, State};
 use policy::HttpGrant;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::pin::Pin;
@@ -23,18 +23,19 @@ const FIRST: Duration = Duration::from_millis(200);
 /// The longest one that is not asked for.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Leave to retry while the caller waits.
-#[derive(Clone, Copy)]
+/// Leave to retry while the caller waits. An equal request counts as one in flight as long as it is
+/// there (contract K-11).
 pub(crate) struct Again {
     pub(crate) first: InvocationId,
     pub(crate) within: Duration,
+    _outstanding: Option<Outstanding>,
 }
 
 /// Leave to retry while the caller waits, if the route gives it and the request is stored.
 pub(crate) fn may_retry(call: &Call, grant: &HttpGrant) -> Option<Again> {
     let rule = grant.retry.as_ref().filter(|rule| rule.automatic)?;
     call.invocation().request()?;
-    Some(Again { first: call.id(), within: rule.within })
+    Some(Again { first: call.id(), within: rule.within, _outstanding: call.outstanding() })
 }
 
 /// The pause before the `n`th retry, 0 for the first: half of it is chance.
@@ -55,7 +56,7 @@ pub(crate) fn chance() -> u8 {
 
 /// Retries until the action stands settled, may not be retried, or time is up. False when no attempt
 /// was made.
-async fn automatically(shared: &Arc<Shared>, again: Again) -> bool {
+async fn automatically(shared: &Arc<Shared>, again: &Again) -> bool {
     let until = Instant::now() + again.within;
     let mut made = false;
     for n in 0_u32.. {
@@ -65,7 +66,8 @@ async fn automatically(shared: &Arc<Shared>, again: Again) -> bool {
             Ok(_) | Err(Error::TooEarly { .. }) => {}
             Err(_) => break,
         }
-        let asked = standing.not_before_ms.map_or(0, |at| at.saturating_sub(now_ms()));
+        let asked =
+            standing.not_before_ms.map_or(0, |at| at.saturating_sub(shared.journal.now_ms()));
         let pause = pause(n, chance()).max(Duration::from_millis(asked));
         if Instant::now() + pause >= until {
             break;
@@ -121,16 +123,20 @@ impl Job<'_> {
     pub(crate) async fn retried(&mut self) -> Option<Finished> {
         let again = self.again.take()?;
         let shared = Arc::clone(self.shared);
-        if !automatically(&shared, again).await {
+        let made = automatically(&shared, &again).await;
+        let first = again.first;
+        // What is handed over now can be asked for anew.
+        drop(again);
+        if !made {
             return None;
         }
-        let action = Action::load(&shared.journal, again.first).ok()?;
+        let action = Action::load(&shared.journal, first).ok()?;
         let standing = action.standing();
         let answering = shared.journal.answering(action.first.clone()).ok()?;
         if let State::Committed(_) = answering.state()
             && let Ok((head, content)) = self.stored(answering.id()).await
         {
-            let ids = [again.first, answering.id()];
+            let ids = [first, answering.id()];
             return Some(self.send_stored(ids, standing.verdict, &head, &content, false).await);
         }
         let mut envelope = action.first.envelope();

@@ -2,15 +2,15 @@
 //! that are answered from the record.
 
 use crate::deliver::{self, Delivery, Ours};
-use crate::engine::{BACKOFF_MS, Job, Prepared, now_ms};
+use crate::engine::{BACKOFF_MS, Job, Prepared};
 use crate::head::{self, Response};
 use crate::record::restore_head;
 use crate::render::Status;
 use crate::request;
 use crate::respond::{Account, Broken, Refusal};
 use journal::contract::{
-    Body, Confirmation, Delivered, Digest, Ended, Envelope, Evidence, InvocationId, Observation,
-    Outcome, Problem, RepeatAnswered, Retry, Source, Verdict,
+    Body, Confirmation, Delivered, DeliveryFailed, Digest, Ended, Envelope, Evidence, InvocationId,
+    Observation, Outcome, Problem, RepeatAnswered, Retry, Source, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation, Journal, State, result};
 use std::sync::Arc;
@@ -35,6 +35,8 @@ enum Record {
     Call(Box<Call>),
     /// The invocation that the caller knows, and the attempt that holds its result.
     Earlier([InvocationId; 2], Journal),
+    /// The same, of an attempt that the broker made for this caller.
+    Retried([InvocationId; 2], Journal),
     /// The embedder wants to know.
     Told(OnDelivered),
 }
@@ -64,7 +66,7 @@ impl Pending {
     pub(crate) fn confirm(self, confirmation: Confirmation) {
         match self.record {
             Record::Call(mut call) => call.delivered(confirmation),
-            Record::Earlier([asked, held], journal) => {
+            Record::Earlier([asked, held], journal) | Record::Retried([asked, held], journal) => {
                 let body = Body::ResultDelivered(Delivered { confirmation });
                 record(&journal, held, body.clone());
                 if asked != held {
@@ -81,6 +83,10 @@ impl Pending {
             Record::Call(mut call) => call.delivery_failed(self.sent),
             // The first delivery stands as it is; the repeat can be repeated.
             Record::Earlier(..) | Record::Told(_) => {}
+            Record::Retried([_, held], journal) => {
+                let body = Body::DeliveryFailed(DeliveryFailed { length_bytes: self.sent });
+                record(&journal, held, body);
+            }
         }
     }
 }
@@ -93,8 +99,8 @@ fn record(journal: &Journal, id: InvocationId, body: Body) {
 }
 
 /// The stated time of an instruction to try again later.
-pub(crate) fn not_before(verdict: Verdict) -> Option<u64> {
-    (verdict.retry() == Retry::Backoff).then(|| now_ms() + BACKOFF_MS)
+pub(crate) fn not_before(verdict: Verdict, now_ms: u64) -> Option<u64> {
+    (verdict.retry() == Retry::Backoff).then(|| now_ms.saturating_add(BACKOFF_MS))
 }
 
 /// Length and digest of the content that an invocation sent, if it sent all of it.
@@ -154,7 +160,7 @@ impl Job<'_> {
         call: Option<Call>,
         refusal: &Refusal,
     ) -> (InvocationId, Envelope) {
-        let verdict = refusal.verdict();
+        let verdict = refusal.verdict(self.shared.journal.latest_ms());
         if matches!(refusal, Refusal::Spent(_)) {
             // The caller's id is for the call that comes when there is room again.
             self.known.caller_id = None;
@@ -163,7 +169,9 @@ impl Job<'_> {
             verdict,
             message: refusal.to_string(),
             field: refusal.field(),
-            not_before_ms: refusal.not_before_ms().or_else(|| not_before(verdict)),
+            not_before_ms: refusal
+                .not_before_ms()
+                .or_else(|| not_before(verdict, self.shared.journal.now_ms())),
             observation: None,
         };
         let follow = refusal.follow().map(Invocation::id);
@@ -188,7 +196,7 @@ impl Job<'_> {
             verdict,
             message: error.to_string(),
             field: None,
-            not_before_ms: not_before(verdict),
+            not_before_ms: not_before(verdict, call.now_ms()),
             observation: Some(Observation { length_bytes, cause: error.cause(), recording: None }),
         };
         let account = Account { hop: Some(next_hop.to_owned()), ..error.account(verdict) };
@@ -319,8 +327,15 @@ impl Job<'_> {
             pseudonym: &self.shared.pseudonym,
         };
         let with_content = self.head.method != "HEAD";
-        let bytes =
-            deliver::problem(account.status, self.head.version, envelope, &ours, with_content);
+        let now_ms = self.shared.journal.now_ms();
+        let bytes = deliver::problem(
+            account.status,
+            self.head.version,
+            envelope,
+            &ours,
+            with_content,
+            now_ms,
+        );
         let sent = self.out.send(&bytes).await;
         Finished { keep: keep && sent.is_ok(), pending: None }
     }
@@ -498,8 +513,14 @@ impl Job<'_> {
         while sent && let Some(piece) = pieces.next() {
             sent = self.out.send(piece).await.is_ok();
         }
-        let record = Record::Earlier(ids, self.shared.journal.clone());
-        let pending = sent.then(|| Pending { record, sent: self.out.sent });
-        Finished { keep: keep && sent, pending }
+        let journal = self.shared.journal.clone();
+        let record =
+            if replayed { Record::Earlier(ids, journal) } else { Record::Retried(ids, journal) };
+        let pending = Pending { record, sent: self.out.sent };
+        if !sent {
+            pending.fail();
+            return Finished { keep: false, pending: None };
+        }
+        Finished { keep, pending: Some(pending) }
     }
 }

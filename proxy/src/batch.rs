@@ -1,6 +1,6 @@
 //! Batches on their way: the members before dispatch, what is said of them after (contract D-5).
 
-use crate::engine::{Prepared, now_ms};
+use crate::engine::Prepared;
 use bytes::Bytes;
 use journal::Call;
 use journal::contract::{BatchMembers, Verdict, judge_members};
@@ -26,7 +26,8 @@ pub(crate) fn judge(call: &mut Call, prepared: &Prepared, whole: Verdict, held: 
     let ids: Vec<String> = members.into_iter().map(|member| member.id).collect();
     let said = rule.said(&ids, &held.concat());
     let operation = &prepared.operation;
-    let judged = judge_members(&ids, &said, whole, rule.is_atomic, operation, now_ms());
+    let latest_ms = call.latest_ms();
+    let judged = judge_members(&ids, &said, whole, rule.is_atomic, operation, latest_ms);
     if let Err(error) = call.members_judged(judged) {
         tracing::warn!(%error, id = %call.id(), "the members of a batch were not judged");
     }

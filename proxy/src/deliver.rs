@@ -1,7 +1,6 @@
 //! The writing half of the caller's connection, and the heads of responses.
 
 use crate::carrier::Carrier;
-use crate::engine::now_ms;
 use crate::head::{Fields, Response, Version};
 use crate::http2::stream::Stream;
 use crate::outgoing::{is_ours, stays};
@@ -373,6 +372,7 @@ pub(crate) fn problem(
     envelope: &journal::contract::Envelope,
     ours: &Ours<'_>,
     with_content: bool,
+    now_ms: u64,
 ) -> Vec<u8> {
     let mut value = serde_json::to_value(envelope).unwrap_or_default();
     if let Some(members) = value.as_object_mut() {
@@ -385,7 +385,7 @@ pub(crate) fn problem(
     let mut out = Vec::with_capacity(1024 + content.len());
     start(&mut out, status, reason(status).as_bytes());
     line(&mut out, b"Content-Type", b"application/problem+json");
-    if let Some(wait_ms) = envelope.error.not_before_ms.and_then(|at| at.checked_sub(now_ms())) {
+    if let Some(wait_ms) = envelope.error.not_before_ms.and_then(|at| at.checked_sub(now_ms)) {
         line(&mut out, b"Retry-After", wait_ms.div_ceil(1000).max(1).to_string().as_bytes());
     }
     if status == 407 {

@@ -31,14 +31,14 @@ use crate::websocket::Opening;
 use bytes::Bytes;
 use journal::contract::{
     Accepted, Budget, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
-    Operation,
+    Operation, RemoteContract,
 };
 use journal::{Admission, Call, Choice, Delivery, Dispatched, Guard, Key};
 use policy::recipe::ChunkSigner;
 use policy::{HttpGrant, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 /// How long a caller is asked to wait where nothing else says so.
@@ -47,12 +47,6 @@ pub(crate) const BACKOFF_MS: u64 = 1000;
 /// How often, and at what distance, an unconfirmed delivery is looked at again.
 const DELIVERY_TRIES: u32 = 10;
 const DELIVERY_PAUSE: Duration = Duration::from_millis(10);
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// A call that is not decided yet, with the caller's connection.
 pub(crate) struct Job<'a> {
@@ -240,7 +234,7 @@ impl Job<'_> {
                 Finished { keep: keep && self.incoming.is_ended(), pending: None }
             }
             relay::Ended::Broken { error, begun, length_bytes } => {
-                let verdict = error.verdict(&prepared.operation, now_ms());
+                let verdict = error.verdict(&prepared.operation, self.shared.journal.latest_ms());
                 self.broken(call, &error, verdict, (length_bytes, begun), &next_hop).await
             }
         }
@@ -342,6 +336,10 @@ impl Job<'_> {
         let fingerprint = fingerprint(&self.head, &target, &[replaced, named], &content);
         if let Some(key) = &mut operation.idempotency {
             key.fingerprint = fingerprint;
+            if partial {
+                // K-3: what is not compared as a whole is not sent again under its key.
+                key.remote_contract = RemoteContract::Unverified;
+            }
         }
         self.known.fingerprint = Some(fingerprint);
         let budget = snapshot.budget(&agent);
@@ -370,7 +368,7 @@ impl Job<'_> {
                 key,
                 scope: rule.scope.clone(),
                 fingerprint: Fingerprint::of(b""),
-                expires_at_ms: now_ms().saturating_add(retention),
+                expires_at_ms: self.shared.journal.now_ms().saturating_add(retention),
                 remote_contract: rule.contract,
                 added_as,
             })
@@ -428,12 +426,13 @@ impl Job<'_> {
             key: prepared.operation.idempotency.as_ref().map(|bound| Key {
                 choice: match bound.added_as {
                     Some(_) => Choice::Fresh { by_fingerprint: !prepared.partial },
-                    None => Choice::Given,
+                    None => Choice::Given { by_fingerprint: !prepared.partial },
                 },
                 ..Key::from(bound)
             }),
             join: prepared.grant.approval.is_some(),
             others: Vec::new(),
+            action: None,
             budget: prepared.budget,
         };
         let id = self.known.caller_id.unwrap_or_else(|| self.shared.journal.new_id());

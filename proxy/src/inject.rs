@@ -3,7 +3,6 @@
 //! Nothing here writes to an origin. What comes out holds secrets and lives in buffers that are
 //! zeroed when they are dropped.
 
-use crate::engine::now_ms;
 use crate::head::{Framing, Request};
 use crate::outgoing;
 use crate::redact::Redactor;
@@ -11,6 +10,7 @@ use crate::target::Target;
 use bytes::Bytes;
 use policy::recipe::{ChunkSigner, Content, Edits, Recipe, View, is_stray, nonce};
 use policy::{Credential, Inject, Secret, credential};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A request's credential, ready to leave with it.
 pub(crate) struct Injected {
@@ -24,6 +24,12 @@ pub(crate) struct Injected {
     pub(crate) chunks: Option<ChunkSigner>,
     /// Looks for echoes of the credential.
     pub(crate) redactor: Redactor,
+}
+
+/// The wall clock, in milliseconds since 1970: what a signature is dated by.
+fn wall_ms() -> u64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Content in a buffer that is zeroed with its last owner.
@@ -66,7 +72,7 @@ impl Before<'_> {
             target: &self.target.path_and_query,
             headers: &fields,
             content: if self.whole { Content::Whole(&joined) } else { Content::Streamed },
-            now_ms: now_ms(),
+            now_ms: wall_ms(),
             nonce: nonce()?,
         };
         let mut edits = credential.inject.edits(secret, &view)?;

@@ -41,7 +41,16 @@ pub(crate) async fn track(
         }
         Err(error) => {
             tracing::warn!(%error, id = %submission.id(), "a job could not be recorded");
-            submission.note("job_not_tracked", "the journal took no record of it");
+            let why = match error {
+                append::Error::Locked => "the vault is locked, so its address can't be stored",
+                append::Error::Unavailable(_)
+                | append::Error::Indeterminate
+                | append::Error::Illegal(_)
+                | append::Error::Closed
+                | append::Error::NotFound
+                | append::Error::TooLarge { .. } => "the journal took no record of it",
+            };
+            submission.note("job_not_tracked", why);
         }
     }
 }
@@ -116,7 +125,10 @@ async fn put_on_record(
         not_before_ms: None,
         observation: None,
     };
-    drop(call.end(ended).await?);
+    if let Err(error) = call.end(ended).await {
+        // It is on record as dispatched, and in doubt whatever ends it: recovery, if nobody else.
+        tracing::warn!(%error, %id, "the state of a job was not recorded");
+    }
     Ok(id)
 }
 

@@ -5,7 +5,7 @@
 use crate::access::{ACCESS_OVER, Access, Asked};
 use crate::answer::Finished;
 use crate::deliver::{self, Ours};
-use crate::engine::{Job, now_ms};
+use crate::engine::Job;
 use crate::engine::{Prepared, dispatch_record};
 use crate::fingerprint::{Content, fingerprint};
 use crate::head::{Fields, Response};
@@ -181,7 +181,7 @@ impl Job<'_> {
         received_status: Option<u16>,
     ) -> Ours<'s> {
         Ours {
-            verdict: Verdict::unknown(after_unknown(operation, now_ms()), Code::InFlight),
+            verdict: Verdict::unknown(after_unknown(operation, call.latest_ms()), Code::InFlight),
             id: call.id(),
             replayed: false,
             status: Status { received_status, next_hop: Some(next_hop), ..Status::default() },
@@ -216,7 +216,7 @@ async fn close(mut call: Call, operation: &Operation, passed: Passed, message: &
         passed.to_origin, passed.to_caller
     );
     call.note("passed", &detail);
-    let retry = after_unknown(operation, now_ms());
+    let retry = after_unknown(operation, call.latest_ms());
     let code = match passed.cause {
         BROKER_STOPPED => Code::BrokerRestarted,
         _ => Code::RemoteOutcomeUnknown,
@@ -232,7 +232,7 @@ async fn close(mut call: Call, operation: &Operation, passed: Passed, message: &
         verdict,
         message: message.to_owned(),
         field: None,
-        not_before_ms: crate::answer::not_before(verdict),
+        not_before_ms: crate::answer::not_before(verdict, call.now_ms()),
         observation: Some(Observation {
             length_bytes: passed.to_caller,
             cause: passed.cause.to_owned(),

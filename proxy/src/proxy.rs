@@ -95,6 +95,17 @@ pub(crate) struct Shared {
     pub(crate) stopping: watch::Sender<bool>,
     /// Whether the time for calls under way is over.
     cut: watch::Sender<bool>,
+    /// Attempts and questions that no caller's connection carries.
+    unattended: watch::Sender<usize>,
+}
+
+/// An attempt or a question under way, until it is dropped.
+pub(crate) struct Unattended<'a>(&'a watch::Sender<usize>);
+
+impl Drop for Unattended<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count = count.saturating_sub(1));
+    }
 }
 
 impl Shared {
@@ -102,6 +113,11 @@ impl Shared {
     pub(crate) async fn cut_off(&self) {
         // The sender is in here, so that it can't be gone.
         drop(self.cut.subscribe().wait_for(|cut| *cut).await);
+    }
+
+    fn unattended(&self) -> Unattended<'_> {
+        self.unattended.send_modify(|count| *count += 1);
+        Unattended(&self.unattended)
     }
 }
 
@@ -134,6 +150,7 @@ impl Proxy {
             pseudonym: format!("{}-{tag}", crate::render::PROXY_NAME),
             stopping: watch::Sender::new(false),
             cut: watch::Sender::new(false),
+            unattended: watch::Sender::new(0),
         };
         Ok(Arc::new(Self { shared: Arc::new(shared) }))
     }
@@ -148,6 +165,7 @@ impl Proxy {
         id: InvocationId,
         holder: &str,
     ) -> Result<journal::Invocation, action::Error> {
+        let _under_way = self.shared.unattended();
         retry::unattended(&self.shared, id, holder).await
     }
 
@@ -159,6 +177,7 @@ impl Proxy {
         &self,
         id: InvocationId,
     ) -> Result<action::Reconciled, action::QueryError> {
+        let _under_way = self.shared.unattended();
         reconcile::once(&self.shared, id).await
     }
 
@@ -234,10 +253,11 @@ impl Proxy {
         }
         drop(listener);
         self.shared.stopping.send_replace(true);
-        if !ended_within(&mut connections, self.shared.options.drain).await {
+        let unattended = &self.shared.unattended;
+        if !ended_within(&mut connections, unattended, self.shared.options.drain).await {
             tracing::warn!("{} connections are cut; their calls say so", connections.len());
             self.shared.cut.send_replace(true);
-            if !ended_within(&mut connections, FAREWELL).await {
+            if !ended_within(&mut connections, unattended, FAREWELL).await {
                 // A dropped call records that it was given up.
                 connections.shutdown().await;
             }
@@ -245,9 +265,16 @@ impl Proxy {
     }
 }
 
-/// Whether all ended in time.
-async fn ended_within(connections: &mut JoinSet<()>, limit: Duration) -> bool {
-    let ended = async { while connections.join_next().await.is_some() {} };
+/// Whether all ended in time, with the attempts and questions that have no connection.
+async fn ended_within(
+    connections: &mut JoinSet<()>,
+    unattended: &watch::Sender<usize>,
+    limit: Duration,
+) -> bool {
+    let ended = async {
+        while connections.join_next().await.is_some() {}
+        drop(unattended.subscribe().wait_for(|count| *count == 0).await);
+    };
     tokio::time::timeout(limit, ended).await.is_ok()
 }
 

@@ -17,12 +17,16 @@ use bytes::Bytes;
 use journal::action::{self, Action, QueryError as Error, Reconciled};
 use journal::contract::{InvocationId, KeepResult, Operation, Outcome};
 use journal::{Admission, Guard, Invocation, State};
-use policy::HttpGrant;
 use policy::repeat::{JobRule, Names, ReconcileRule};
+use policy::{HttpGrant, Limits};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Content of an answer that is looked at.
 const ANSWER_BYTES: usize = 1 << 20;
+/// How long an origin may take for a connection, and for an answer: one that is silent holds up no
+/// other question for longer.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// The grant of a call's route as it is now, where the route still leads to the call's origin.
 pub(crate) fn grant_of(shared: &Shared, first: &Invocation) -> Option<HttpGrant> {
@@ -47,9 +51,7 @@ pub(crate) fn rule_of(shared: &Shared, first: &Invocation) -> Option<(HttpGrant,
 /// Asks once about the action that the invocation belongs to.
 pub(crate) async fn once(shared: &Arc<Shared>, id: InvocationId) -> Result<Reconciled, Error> {
     let action = Action::load(&shared.journal, id)?;
-    if !action.is_in_doubt() {
-        return Err(Error::NotInDoubt);
-    }
+    action.check_askable()?;
     let first = &action.first;
     let (grant, rule) = rule_of(shared, first).ok_or(Error::NoRule)?;
     let names = Names {
@@ -68,7 +70,7 @@ pub(crate) async fn once(shared: &Arc<Shared>, id: InvocationId) -> Result<Recon
         let done = rule.shows(status, &content.unwrap_or_default())?;
         Some(if done { Outcome::Committed } else { Outcome::Rejected })
     });
-    action.settle_by_query(&shared.journal, query.id(), shows).await?;
+    action.settle_by_query(&shared.journal, &query, shows).await?;
     Ok(Reconciled { query, shows })
 }
 
@@ -117,9 +119,17 @@ async fn ask(
         },
         again: None,
     };
+    let bounded = &grant.limits;
+    let limits = Limits {
+        connect_timeout: bounded.connect_timeout.min(ANSWER_TIME),
+        response_timeout: bounded.response_timeout.min(ANSWER_TIME),
+        idle_timeout: bounded.idle_timeout.min(ANSWER_TIME),
+        ..bounded.clone()
+    };
     let prepared = Prepared {
         target,
         grant: HttpGrant {
+            limits,
             idempotent: Some(true),
             idempotency: None,
             repeat_window: None,

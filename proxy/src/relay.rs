@@ -12,7 +12,7 @@
 //! all the same (contract D-4).
 
 use crate::deliver::{self, Delivery, Outbound};
-use crate::engine::{Prepared, now_ms};
+use crate::engine::Prepared;
 use crate::grpc;
 use crate::head::{Fields, Response, Version, is_bodiless};
 use crate::proxy::Shared;
@@ -365,7 +365,7 @@ impl<'a> Relay<'a> {
             Delivery::Chunked
         };
         self.keep_head(head).await;
-        let retry = after_unknown(self.parts.operation, now_ms());
+        let retry = after_unknown(self.parts.operation, self.parts.shared.journal.latest_ms());
         let verdict = Verdict::unknown(retry, Code::InFlight);
         let bytes = self.response_head(head, verdict, delivery);
         self.down = Down::Streaming(delivery);

@@ -1,7 +1,6 @@
 //! The one place that turns typed failures into answers: verdict, status, `Proxy-Status` error,
 //! message and field. Exhaustive; nothing is down-cast and no text of a library passes through.
 
-use crate::engine::now_ms;
 use crate::pump::BROKER_STOPPED;
 use crate::upstream::tls::Alert;
 use crate::upstream::{dial, exchange};
@@ -95,8 +94,8 @@ fn capitalised(error: &impl ToString) -> String {
 }
 
 impl Refusal {
-    /// Phase, retry and code; the outcome is `not_attempted`.
-    pub(crate) fn verdict(&self) -> Verdict {
+    /// Phase, retry and code; the outcome is `not_attempted`. `latest_ms`: what expiries are judged by.
+    pub(crate) fn verdict(&self, latest_ms: u64) -> Verdict {
         let correct = |code| Verdict::refused(Retry::AfterCorrection, code);
         match self {
             Self::Head(_) | Self::Expectation => correct(Code::InvalidRequest),
@@ -112,24 +111,16 @@ impl Refusal {
             Self::Loop => correct(Code::LoopDetected),
             Self::Denied(denial) => denial.verdict(),
             Self::PayloadLimit { .. } | Self::TooLongToApprove => correct(Code::PayloadLimit),
-            Self::Spent(_) | Self::HoldsEnough => {
-                Verdict::refused(Retry::Backoff, Code::BudgetSpent)
-            }
+            Self::Spent(_) | Self::HoldsEnough => Verdict::budget_spent(),
             Self::Wait => correct(Code::InvalidRequest),
-            Self::ApprovalMismatch => correct(Code::ApprovalMismatch),
-            Self::Mismatch => correct(Code::IdempotencyMismatch),
-            Self::InDoubt(earlier) | Self::InDoubtBeginning(earlier) => Verdict::refused(
-                // K-5: what its key allowed is over with the key.
-                match Standing::of(earlier, &[], now_ms()).verdict.retry() {
-                    // Never a permission to submit again: that is what the guard is for.
-                    Retry::Backoff | Retry::AfterCorrection => Retry::Reconcile,
-                    retry @ (Retry::Never
-                    | Retry::SameIdempotencyKey
-                    | Retry::Reconcile
-                    | Retry::FetchResult) => retry,
-                },
-                Code::InDoubtDuplicate,
-            ),
+            Self::ApprovalMismatch => Verdict::approval_mismatch(),
+            Self::Mismatch => Verdict::key_mismatch(),
+            Self::InDoubt(earlier) | Self::InDoubtBeginning(earlier) => {
+                Verdict::in_doubt_duplicate(
+                    // K-5: what its key allowed is over with the key.
+                    Standing::of(earlier, &[], latest_ms).verdict.retry(),
+                )
+            }
             Self::Journal(_) => Verdict::refused(Retry::Backoff, Code::JournalUnavailable),
             Self::VaultLocked => Verdict::not_injected(Retry::AfterCorrection, Code::VaultLocked),
             Self::Credential(error) => error.verdict(),
@@ -200,7 +191,8 @@ impl Refusal {
             | Self::VaultLocked
             | Self::Credential(_)
             | Self::Internal
-            | Self::ShuttingDown => Account::of(self.verdict()),
+            // Neither code nor outcome depends on the time.
+            | Self::ShuttingDown => Account::of(self.verdict(u64::MAX)),
         }
     }
 

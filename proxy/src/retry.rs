@@ -10,7 +10,7 @@ use crate::stored;
 use bytes::Bytes;
 use journal::action::{self, Error, Leave, Repeat};
 use journal::contract::{Body, DeliveryFailed, InvocationId, Source};
-use journal::{Admission, Call, Guard, Invocation, Key, State, lease, result};
+use journal::{Admission, Call, Guard, Invocation, State, lease, result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -150,9 +150,8 @@ impl Job<'_> {
         // K-2, K-5: a retry carries the key on record, and neither extends nor resets its expiry.
         prepared.operation.idempotency = first.operation().idempotency;
         let guard = Guard {
-            key: prepared.operation.idempotency.as_ref().map(Key::from),
             budget: prepared.budget,
-            ..Guard::default()
+            ..leave.action.guard(prepared.grant.repeat_window, &prepared.operation)
         };
         let accepted = self.accepted(false, Some(first.id()));
         let id = self.shared.journal.new_id();
@@ -163,7 +162,7 @@ impl Job<'_> {
             Admission::SameRequest(earlier)
             | Admission::Held(earlier)
             | Admission::InDoubt(earlier)
-            | Admission::Settled(earlier) => Err(Error::UnderWay(earlier.id()).into()),
+            | Admission::Settled(earlier) => Err(Error::Repeated(earlier.id()).into()),
         }
     }
 

@@ -33,7 +33,6 @@ use journal::contract::{
 use journal::{Call, Dispatched, append, lease};
 use policy::{Denial, SshGrant};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One request on one channel.
 pub(crate) struct Job {
@@ -78,12 +77,6 @@ impl Job {
 fn login_over() -> Refusal {
     let verdict = Verdict::refused(Retry::AfterCorrection, Code::AgentUnauthenticated);
     Refusal::new(verdict, LOGIN_OVER, None)
-}
-
-/// Milliseconds since 1970.
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Runs the request to its end. The client gets its answer, and the journal its record.
@@ -225,7 +218,7 @@ async fn dispatch_now(
             Refusal::new(verdict, message, None)
         }
         lease::Error::Held { .. } | lease::Error::Over(_) => {
-            let verdict = Verdict::refused(Retry::Reconcile, Code::InDoubtDuplicate);
+            let verdict = Verdict::in_doubt_duplicate(Retry::Reconcile);
             let message = "Another worker took the right to this attempt; nothing was sent.";
             Refusal::new(verdict, message, None)
         }
@@ -303,7 +296,7 @@ fn operation(job: &Job, grant: &SshGrant) -> Operation {
             key: rule.id_of(command)?,
             scope: rule.scope.clone(),
             fingerprint: job.fingerprint(),
-            expires_at_ms: now_ms().saturating_add(retention),
+            expires_at_ms: job.shared.journal.now_ms().saturating_add(retention),
             remote_contract: rule.contract,
             added_as: None,
         })

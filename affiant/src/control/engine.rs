@@ -98,7 +98,7 @@ fn refused(error: &journal::action::Error) -> Problem {
                 .with(standing_members(standing));
         }
         Error::TooEarly { .. } => ProblemCode::RetryTooEarly,
-        Error::UnderWay(_) | Error::Held { .. } => ProblemCode::RetryUnderWay,
+        Error::UnderWay(_) | Error::Repeated(_) | Error::Held { .. } => ProblemCode::RetryUnderWay,
         Error::NotFound => ProblemCode::NoSuchInvocation,
         Error::NotStored => ProblemCode::RequestNotStored,
         Error::PolicyChanged => ProblemCode::PolicyChanged,
@@ -136,6 +136,7 @@ fn not_asked(error: &journal::action::QueryError) -> Problem {
     use journal::action::QueryError as Error;
     let code = match error {
         Error::NotInDoubt => ProblemCode::NotInDoubt,
+        Error::UnderWay(_) => ProblemCode::RetryUnderWay,
         Error::NoRule | Error::Nameless(_) | Error::Malformed => ProblemCode::NotReconcilable,
         Error::NotFound => ProblemCode::NoSuchInvocation,
         Error::Stored(journal::result::Error::Locked) => ProblemCode::VaultLocked,
@@ -174,7 +175,9 @@ pub(super) async fn attest(
     }
     let first = find_first(&state.journal, &caller, &id)?;
     let late = ResultCommitted { note: Some(note.to_owned()), ..ResultCommitted::of(verdict) };
-    let settled = state.journal.settle_doubt(&first, Source::OperatorAttested, &late).await;
+    let retries = state.journal.retries(&first).map_err(|error| internal(&error))?;
+    let attempts: Vec<_> = std::iter::once(&first).chain(&retries).collect();
+    let settled = state.journal.settle_doubt(&attempts, Source::OperatorAttested, &late).await;
     if !settled.map_err(|error| internal(&error))? {
         let detail = "only an unknown outcome can be stated; this one is on record already";
         return Err(Problem::new(ProblemCode::NotInDoubt, detail));

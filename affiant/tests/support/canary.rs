@@ -73,8 +73,11 @@ pub(crate) fn nowhere(home: &Home, server: Server, log: &Path, secrets: &[&str])
 
 /// The lines of a PEM text that hold the key, each as good as a part of it.
 pub(crate) fn key_lines(pem: &str) -> Vec<&str> {
-    let lines: Vec<_> =
-        pem.lines().filter(|line| !line.starts_with('-') && line.len() >= 32).collect();
+    // The first line of an OpenSSH key says what it is, as that of every other one does.
+    let is_key = |line: &&str| {
+        !line.starts_with('-') && !line.starts_with("b3BlbnNzaC1rZXktdjEA") && line.len() >= 32
+    };
+    let lines: Vec<_> = pem.lines().filter(is_key).collect();
     assert!(!lines.is_empty(), "no key");
     lines
 }

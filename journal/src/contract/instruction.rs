@@ -75,6 +75,13 @@ pub const fn settle_ssh(end: &SshEnd) -> Verdict {
     }
 }
 
+/// The verdict of an SSH command whose atomic compare found another state than it was told to change:
+/// complete, and nothing was changed (contract K-9).
+#[must_use]
+pub const fn settle_ssh_compare() -> Verdict {
+    Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

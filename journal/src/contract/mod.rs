@@ -15,6 +15,7 @@ mod evidence;
 mod id;
 mod instruction;
 mod lease;
+mod refusal;
 mod verdict;
 mod wire;
 
@@ -35,7 +36,9 @@ pub use event::{
 };
 pub use evidence::{Evidence, Idempotency, RemoteContract};
 pub use id::{Digest, Fingerprint, InvocationId, ParseIdError, Sequence};
-pub use instruction::{Operation, RetryAfter, after_unknown, settle_http, settle_ssh};
+pub use instruction::{
+    Operation, RetryAfter, after_unknown, settle_http, settle_ssh, settle_ssh_compare,
+};
 pub use lease::{LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed};
 pub use verdict::{IllegalVerdict, Outcome, Phase, Retry, Verdict};
 pub use wire::UnknownName;

@@ -94,6 +94,20 @@ impl Invocation {
         matches!(self.state, State::Ended(_) | State::Committed(_))
     }
 
+    /// Whether its complete result is a failure of the remote's own: of an earlier attempt that says
+    /// nothing.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        matches!(self.state, State::Committed(verdict) if verdict.code() == Code::RemoteFailed)
+    }
+
+    /// Whether the protocol says that nothing of it was processed, handed over or not (contract C-6).
+    #[must_use]
+    pub fn was_not_processed(&self) -> bool {
+        matches!(self.state, State::Committed(verdict)
+            if verdict.code() == Code::RemoteNotProcessed)
+    }
+
     /// Whether it is settled as unknown: late evidence can still decide it.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {

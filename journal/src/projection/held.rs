@@ -2,7 +2,7 @@
 
 use super::{IllegalEvent, Invocation, State};
 use crate::contract::{
-    Approval, ApprovalDecided, ApprovalRequested, Body, Code, Dispatch, Retry, Source, Verdict,
+    Approval, ApprovalDecided, ApprovalRequested, Body, Dispatch, Source, Verdict,
 };
 
 impl Invocation {
@@ -105,10 +105,7 @@ impl Invocation {
 
     /// What a held call says of itself: nothing was sent, and what it takes to go on.
     pub(super) fn held_verdict(&self) -> Option<Verdict> {
-        self.is_held().then(|| {
-            let retry = if self.is_approved() { Retry::Backoff } else { Retry::AfterCorrection };
-            Verdict::refused(retry, Code::ApprovalPending)
-        })
+        self.is_held().then(|| Verdict::approval_pending(self.is_approved()))
     }
 
     pub(super) fn held_field(&self) -> Option<String> {

@@ -4,7 +4,7 @@
 //! narrowed in here, never widened (contract T-1).
 
 use super::Invocation;
-use crate::contract::{Code, Decision, InvocationId, Outcome, Retry, Verdict, decide};
+use crate::contract::{Decision, InvocationId, Outcome, Retry, Verdict, decide};
 
 /// What all attempts of an action prove together, and what may be done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Standing {
     /// Takes the first attempt and its dispatched retries together.
     ///
     /// One complete result decides. Else one attempt in doubt leaves the action in doubt, whatever a
-    /// later attempt was told. When the budget is spent, or the key may be forgotten, the
+    /// later attempt was told, and though a later one failed. When the budget is spent, or the key may be forgotten, the
     /// instruction is `reconcile` (contract K-5, T-3).
     #[must_use]
     pub fn of(first: &Invocation, retries: &[Invocation], now_ms: u64) -> Self {
@@ -51,13 +51,16 @@ impl Standing {
         let newest = retries.last().unwrap_or(first);
         // Where a retry brought the result, the retry holds it.
         let own = |attempt: &&Invocation| attempt.observed_by().is_none();
+        let decides =
+            |attempt: &&Invocation| has(Outcome::Committed)(attempt) && !attempt.has_failed();
         let by = all()
             .filter(own)
-            .find(has(Outcome::Committed))
-            .or_else(|| all().find(has(Outcome::Committed)))
+            .find(decides)
+            .or_else(|| all().find(decides))
             .or_else(|| all().find(|attempt| !attempt.is_settled()))
             .or_else(|| retries.iter().rev().find(has(Outcome::Unknown)))
             .or_else(|| Some(first).filter(has(Outcome::Unknown)))
+            .or_else(|| all().find(has(Outcome::Committed)))
             .unwrap_or(newest);
         let max_attempts = first.request().map(|(_, stored)| stored.max_attempts);
         let spent = max_attempts.is_some_and(|most| attempts >= u64::from(most));
@@ -67,9 +70,7 @@ impl Standing {
             Retry::SameIdempotencyKey => true,
             // S-3: where the key alone makes a refused operation repeatable, it does so no longer
             // than it lasts. What was not attempted or not processed needs no key.
-            Retry::Backoff => {
-                given.outcome() == Outcome::Rejected && given.code() != Code::RemoteNotProcessed
-            }
+            Retry::Backoff => given.outcome() == Outcome::Rejected && !by.was_not_processed(),
             Retry::Never | Retry::AfterCorrection | Retry::Reconcile | Retry::FetchResult => false,
         };
         let key = operation.idempotency.as_ref().filter(|_| rests_on_key && !operation.idempotent);

@@ -2,8 +2,9 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use journal::contract::{
-    Accepted, Code, Completion, CredentialUse, Digest, Dispatch, Gateway, InvocationId, KeepResult,
-    PeerIdentity, Preflight, RequestSent, ResponseComplete, ResponseStarted, Retry, Verdict,
+    Accepted, Code, Completion, CredentialUse, Digest, Dispatch, Gateway, Idempotency,
+    InvocationId, KeepResult, Operation, PeerIdentity, Preflight, RemoteContract, RequestSent,
+    ResponseComplete, ResponseStarted, Retry, Verdict,
 };
 use journal::{Admission, Call, Guard, Journal, Options, Recovery, ResultKey, Settled, Stream};
 use std::path::Path;
@@ -46,6 +47,46 @@ pub(crate) fn preflight() -> Preflight {
         keep: KeepResult::Full,
         keep_seconds: 3600,
         keep_total_bytes: None,
+    }
+}
+
+/// What a route says of repeating, as a call is bound to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contract {
+    Nothing,
+    Idempotent,
+    /// A key under a contract; when it is over.
+    Key(RemoteContract, u64),
+    /// The same with a key of the broker's own.
+    OwnKey(RemoteContract, u64),
+}
+
+impl Contract {
+    pub(crate) fn operation(self) -> Operation {
+        let bound = |remote_contract, expires_at_ms, added_as| Operation {
+            idempotent: false,
+            idempotency: Some(Idempotency {
+                key: "k1".to_owned(),
+                scope: "pay".to_owned(),
+                fingerprint: Digest::of(b"a"),
+                expires_at_ms,
+                remote_contract,
+                added_as,
+            }),
+        };
+        match self {
+            Self::Nothing => Operation::default(),
+            Self::Idempotent => Operation { idempotent: true, idempotency: None },
+            Self::Key(contract, expires_at_ms) => bound(contract, expires_at_ms, None),
+            Self::OwnKey(contract, expires_at_ms) => {
+                bound(contract, expires_at_ms, Some("idempotency-key".to_owned()))
+            }
+        }
+    }
+
+    pub(crate) fn preflight(self) -> Preflight {
+        let Operation { idempotent, idempotency } = self.operation();
+        Preflight { idempotent, idempotency, ..preflight() }
     }
 }
 

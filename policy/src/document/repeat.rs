@@ -190,7 +190,7 @@ pub(super) fn read_batch(fields: &Fields<'_, '_>) -> Option<BatchRule> {
     };
     let (requests, responses) = (pointer("requests"), pointer("responses"));
     let (id, status) = (pointer("id"), pointer("status"));
-    let form = match table.word("form", &["members", "json-rpc", "multi-status"]) {
+    let form = match table.word("form", &["members", "json-rpc", "multi-status", "webdav"]) {
         Some(1) => BatchForm::JsonRpc,
         // The usual shape of an answer 207 in JSON.
         Some(2) => BatchForm::Members {
@@ -199,6 +199,14 @@ pub(super) fn read_batch(fields: &Fields<'_, '_>) -> Option<BatchRule> {
             id: Some(id.unwrap_or_else(|| "/id".to_owned())),
             status: status.unwrap_or_else(|| "/status".to_owned()),
         },
+        Some(3) => {
+            for key in ["requests", "responses", "id", "status"] {
+                if table.has(key) {
+                    table.wrong(key, "is a JSON pointer, and WebDAV speaks XML", None);
+                }
+            }
+            BatchForm::WebDav
+        }
         Some(_) | None => {
             for key in ["requests", "responses", "status"] {
                 if !table.has(key) {

@@ -1,7 +1,7 @@
 //! The answer of a hop that failed, in place of the origin's (contract C-8).
 
 use super::{Ended, Relay};
-use crate::engine::{BACKOFF_MS, now_ms};
+use crate::engine::BACKOFF_MS;
 use crate::head::{Fields, Response};
 use crate::hops::{Doubt, Said};
 use crate::respond::Broken;
@@ -20,7 +20,6 @@ impl Relay<'_> {
         held: &[Bytes],
         end: (Completion, &Fields),
     ) -> Ended {
-        let at_ms = now_ms();
         let message = "A proxy on the way answered for its own failure.".to_owned();
         if let Some(text) = said.text() {
             self.parts.call.note("hop_failed", text);
@@ -28,13 +27,13 @@ impl Relay<'_> {
         let (verdict, not_before_ms) = match doubt {
             Doubt::NotForwardedNow => (
                 Verdict::rejected(Retry::Backoff, Code::RemoteNotProcessed),
-                Some(at_ms + BACKOFF_MS),
+                Some(self.parts.call.now_ms() + BACKOFF_MS),
             ),
             Doubt::NotForwarded => {
                 (Verdict::rejected(Retry::AfterCorrection, Code::RemoteNotProcessed), None)
             }
             Doubt::Open => {
-                let retry = after_unknown(self.parts.operation, at_ms);
+                let retry = after_unknown(self.parts.operation, self.parts.call.latest_ms());
                 (Verdict::unknown(retry, Code::RemoteOutcomeUnknown), None)
             }
         };

@@ -3,7 +3,7 @@
 use super::{Down, Ended, Relay};
 use crate::batch;
 use crate::deliver::{self, Delivery, Ours};
-use crate::engine::{BACKOFF_MS, now_ms};
+use crate::engine::BACKOFF_MS;
 use crate::grpc;
 use crate::head::{Fields, Response, Version, is_bodiless};
 use crate::hops;
@@ -45,9 +45,10 @@ impl<'a> Relay<'a> {
         let next_hop = self.parts.next_hop;
         shared.redirects.note(self.parts.call, &prepared.target, head);
         job::track(shared, self.parts.call, prepared, next_hop, head, &held).await;
-        let at_ms = now_ms();
+        let at_ms = self.parts.call.now_ms();
         let not_before = retry_after(&head.fields, at_ms);
-        let verdict = settle_http(status, not_before, self.parts.operation, at_ms);
+        let latest_ms = self.parts.call.latest_ms();
+        let verdict = settle_http(status, not_before, self.parts.operation, latest_ms);
         let complete = ResponseComplete {
             completion,
             length_bytes: self.received,

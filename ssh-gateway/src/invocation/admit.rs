@@ -8,7 +8,7 @@ use crate::repeat::{self, Match};
 use crate::replay;
 use crate::request::Request;
 use crate::spool::Spool;
-use journal::contract::{Accepted, Code, InvocationId, Operation, Outcome, Retry, Verdict};
+use journal::contract::{Accepted, InvocationId, Operation, Outcome, Verdict};
 use journal::{Admission, Guard, Invocation, Key, Standing, append};
 use policy::{Denial, Snapshot, SshGrant};
 use std::sync::Arc;
@@ -120,7 +120,7 @@ pub(super) async fn same_id(
 
 /// The same name for another request (contract K-3, K-10). `by_id`: the name is the caller's id.
 async fn mismatch(shared: &Shared, downstream: Downstream, mut accepted: Accepted, by_id: bool) {
-    let verdict = Verdict::refused(Retry::AfterCorrection, Code::IdempotencyMismatch);
+    let verdict = Verdict::key_mismatch();
     let (message, field) = if by_id {
         let message = "This invocation id belongs to another request, or to other input; use a \
                        new id.";
@@ -141,7 +141,7 @@ async fn in_doubt(
 ) {
     // K-5: what its key allowed is over with the key.
     let standing = Standing::of(earlier, &[], shared.journal.latest_ms());
-    let verdict = Verdict::refused(standing.verdict.retry(), Code::InDoubtDuplicate);
+    let verdict = Verdict::in_doubt_duplicate(standing.verdict.retry());
     let state = match (earlier.is_settled(), earlier.verdict().outcome()) {
         (false, _) => "is under way",
         (true, Outcome::Unknown) => "is in doubt",
@@ -167,6 +167,7 @@ fn guard(job: &Job, snapshot: &Snapshot, decision: &Result<SshGrant, Denial>) ->
         key: operation.idempotency.as_ref().map(Key::from),
         join: decision.as_ref().is_ok_and(|grant| grant.approval.is_some()),
         others: Vec::new(),
+        action: None,
         budget: decision.is_ok().then(|| snapshot.budget(&job.destination.agent.name)).flatten(),
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Caller {
 
 /// The refusal of what was not approved.
 pub(super) fn mismatch() -> Refusal {
-    let verdict = Verdict::refused(Retry::AfterCorrection, Code::ApprovalMismatch);
+    let verdict = Verdict::approval_mismatch();
     let message = "What would be sent is not what was approved; nothing was sent.";
     Refusal::new(verdict, message, Some("approval"))
 }
@@ -42,7 +42,7 @@ pub(super) async fn ask(caller: Caller, call: Call, grant: SshGrant) {
     let Caller { job, downstream, .. } = caller;
     let journal = &job.shared.journal;
     if journal.holds_enough(Some(&job.destination.agent.name)) {
-        let verdict = Verdict::refused(Retry::Backoff, Code::BudgetSpent);
+        let verdict = Verdict::budget_spent();
         let message = "As many calls as one agent may have wait for an approval already.";
         let refusal = Refusal::new(verdict, message, Some("approval"));
         return end_refused(call, downstream, refusal).await;

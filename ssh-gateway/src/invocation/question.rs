@@ -40,9 +40,7 @@ pub(crate) fn rule_of(shared: &Shared, first: &Invocation) -> Option<(SshGrant, 
 /// Asks once about the action that the invocation belongs to.
 pub(crate) async fn ask(shared: &Arc<Shared>, id: InvocationId) -> Result<Reconciled, QueryError> {
     let action = Action::load(&shared.journal, id)?;
-    if !action.is_in_doubt() {
-        return Err(QueryError::NotInDoubt);
-    }
+    action.check_askable()?;
     let first = &action.first;
     let (grant, rule) = rule_of(shared, first).ok_or(QueryError::NoRule)?;
     let names = Names {
@@ -72,7 +70,7 @@ pub(crate) async fn ask(shared: &Arc<Shared>, id: InvocationId) -> Result<Reconc
         ) => None,
     };
     let shows = shows.map(|done| if done { Outcome::Committed } else { Outcome::Rejected });
-    action.settle_by_query(&shared.journal, query.id(), shows).await?;
+    action.settle_by_query(&shared.journal, &query, shows).await?;
     Ok(Reconciled { query, shows })
 }
 

@@ -32,7 +32,7 @@ impl Refusal {
 impl From<Spent> for Refusal {
     fn from(spent: Spent) -> Self {
         Self {
-            verdict: Verdict::refused(Retry::Backoff, Code::BudgetSpent),
+            verdict: Verdict::budget_spent(),
             message: sentence(&spent.to_string()),
             field: Some(format!("budget.{}", spent.key)),
             not_before_ms: Some(spent.not_before_ms),

@@ -10,8 +10,8 @@ use crate::spool::Spool;
 use crate::stored;
 use bytes::Bytes;
 use journal::action::{Error, Leave, Repeat};
-use journal::contract::{Code, InvocationId, Retry, Verdict};
-use journal::{Admission, Guard, Invocation, Key, result};
+use journal::contract::{InvocationId, Verdict};
+use journal::{Admission, Guard, Invocation, result};
 use policy::SshGrant;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,9 +54,8 @@ impl Repeat for Repeater<'_> {
         // K-5: a retry neither extends nor resets the expiry of its key.
         operation.idempotency = first.operation().idempotency;
         let guard = Guard {
-            key: operation.idempotency.as_ref().map(Key::from),
             budget: snapshot.budget(&job.destination.agent.name),
-            ..Guard::default()
+            ..leave.action.guard(grant.repeat_window, &operation)
         };
         let id = shared.journal.new_id();
         let mut call = match shared.journal.admit(id, accepted.clone(), guard)? {
@@ -66,7 +65,7 @@ impl Repeat for Repeater<'_> {
             Admission::SameRequest(earlier)
             | Admission::Held(earlier)
             | Admission::InDoubt(earlier)
-            | Admission::Settled(earlier) => return Err(Error::UnderWay(earlier.id())),
+            | Admission::Settled(earlier) => return Err(Error::Repeated(earlier.id())),
         };
         let mut now = bound(&job, &grant, snapshot.version());
         now.idempotency = operation.idempotency;
@@ -109,6 +108,6 @@ pub(super) fn grant_of(shared: &Shared, first: &Invocation) -> Option<SshGrant> 
 }
 
 fn other_request() -> Refusal {
-    let verdict = Verdict::refused(Retry::AfterCorrection, Code::IdempotencyMismatch);
+    let verdict = Verdict::key_mismatch();
     Refusal::new(verdict, "What would be sent is not what was sent first.", None)
 }

@@ -1,6 +1,5 @@
 //! From what was seen to a durable outcome, and from there to the client (contract R-1, S-1, S-8).
 
-use super::now_ms;
 use crate::delivery::Deliveries;
 use crate::downstream::{Absence, Downstream, End};
 use crate::respond;
@@ -8,7 +7,7 @@ use crate::seen::{Seen, Stop};
 use journal::Call;
 use journal::contract::{
     Code, Completion, Ended, Envelope, Observation, Outcome, Phase, ResponseComplete, Retry,
-    SshEnd, Verdict, after_unknown, settle_ssh,
+    SshEnd, Verdict, after_unknown, settle_ssh, settle_ssh_compare,
 };
 
 /// The note on both streams and on what ended them.
@@ -142,9 +141,7 @@ pub(super) async fn settle(
             let record = end.to_record();
             let verdict = match &record {
                 // The compare found another state: the whole answer says that nothing was changed.
-                Some(_) if seen.is_refusal => {
-                    Verdict::rejected(Retry::AfterCorrection, Code::RemoteRejected)
-                }
+                Some(_) if seen.is_refusal => settle_ssh_compare(),
                 Some(record) => settle_ssh(record),
                 None => Verdict::committed(Retry::Never, Code::Ok),
             };
@@ -165,7 +162,7 @@ pub(super) async fn settle(
         Conclusion::Incomplete(code, message) => {
             let operation = call.invocation().operation();
             let ended = Ended {
-                verdict: Verdict::unknown(after_unknown(&operation, now_ms()), code),
+                verdict: Verdict::unknown(after_unknown(&operation, call.latest_ms()), code),
                 message,
                 field: None,
                 not_before_ms: None,
@@ -206,7 +203,7 @@ fn complete(seen: &Seen, end: Option<SshEnd>) -> ResponseComplete {
 fn not_stored(call: &Call, error: &journal::append::Error) -> Envelope {
     tracing::error!(id = %call.id(), %error, "ALERT: an outcome can't be recorded");
     let invocation = call.invocation();
-    let retry = after_unknown(&invocation.operation(), now_ms());
+    let retry = after_unknown(&invocation.operation(), call.latest_ms());
     let code = Code::ResultNotStored;
     let verdict = Verdict::new(Phase::ResultDelivery, Outcome::Unknown, retry, code)
         .unwrap_or(Verdict::unknown(retry, code));
