@@ -126,6 +126,8 @@ async fn d_7_ends_of_content_on_streams_leave_nothing_behind() {
             assert_eq!(world.secure.last_content(), b"abc");
             let seen = world.secure.seen.lock().expect("lock").trailers.pop();
             assert_eq!(seen.as_deref(), Some(expected));
+            // By then the origin's connection is free again.
+            world.events(answer.id(), "RESULT_DELIVERED").await;
         }
     }
     assert_eq!((world.secure.connections(), world.secure.effects("/status/200")), (1, 4));

@@ -187,11 +187,18 @@ async fn c_1_setup_failures_are_not_attempted() {
     assert_eq!(world.origin.all_effects(), 0);
 }
 
+/// A call after which a connection to the origin is kept, and known to be.
+async fn keep_one(world: &World) {
+    let response = world.plain("GET", "/ok", "", "").await;
+    assert_eq!(response.status, 200);
+    world.events(response.id(), "RESULT_DELIVERED").await;
+}
+
 /// C-3, D-7: a kept connection that dies under a call is asked once, and gives `unknown`.
 #[tokio::test]
 async fn c_3_a_dead_kept_connection_is_unknown() {
     let world = World::new().await;
-    assert_eq!(world.plain("GET", "/ok", "", "").await.status, 200);
+    keep_one(&world).await;
     let response = world.plain("GET", "/close", "", "").await;
     assert_eq!(
         response.facts(),
@@ -211,7 +218,7 @@ async fn c_3_a_dead_kept_connection_is_unknown() {
 async fn c_3_a_post_on_a_dead_kept_connection_is_unknown() {
     for content in ["", "x"] {
         let world = World::new().await;
-        assert_eq!(world.plain("GET", "/ok", "", "").await.status, 200);
+        keep_one(&world).await;
         let response = world.plain("POST", "/close", "", content).await;
         assert_eq!(
             response.facts(),

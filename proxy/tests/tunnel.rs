@@ -186,7 +186,10 @@ async fn c_5_connections_are_not_shared_between_agents() {
         let request = if n % 2 == 0 { own } else { own.replace(&world.credentials(), &bearer) };
         let mut client = Client::connect(world.address).await;
         client.send(&request).await;
-        assert_eq!(client.response("GET").await.status, 200);
+        let answer = client.response("GET").await;
+        assert_eq!(answer.status, 200);
+        // By then the origin's connection is free again.
+        world.events(answer.id(), "RESULT_DELIVERED").await;
     }
     assert_eq!((world.origin.connections(), world.origin.effects("/ok")), (2, 4));
 }

@@ -209,7 +209,7 @@ impl Sender {
     pub(crate) async fn finish(&mut self, trailers: &Fields) -> io::Result<()> {
         match self {
             Self::Wire(sender) => sender.finish(trailers).await,
-            Self::Stream(sender) => sender.finish(trailers),
+            Self::Stream(sender) => sender.finish(trailers).await,
         }
     }
 }

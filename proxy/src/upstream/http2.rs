@@ -11,6 +11,7 @@ use crate::http2::{from_map, to_map};
 use crate::request::is_upgrade;
 use crate::websocket::{self, Opening};
 use bytes::Bytes;
+use dashmap::DashSet;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::ext::Protocol;
 use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, Notify, oneshot};
 use zeroize::Zeroizing;
 
 /// Bytes a stream, and a connection, may have on the way to us.
@@ -37,9 +38,28 @@ struct Facts {
     http11_required: AtomicBool,
     going_away: AtomicBool,
     last_stream: AtomicU32,
+    /// Streams whose END_STREAM left and whose sender has not heard of it.
+    ended: DashSet<u32>,
+    /// Something of this changed.
+    changed: Notify,
 }
 
 impl Facts {
+    /// Waits until the END_STREAM of our side was handed to the transport: the library takes what there is
+    /// no room for yet.
+    async fn ended(&self, id: u32) -> io::Result<()> {
+        loop {
+            let changed = self.changed.notified();
+            if self.ended.remove(&id).is_some() {
+                return Ok(());
+            }
+            if self.closed.load(Ordering::Acquire) {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            changed.await;
+        }
+    }
+
     fn is_processed(&self, id: u32) -> bool {
         !self.going_away.load(Ordering::Acquire) || id <= self.last_stream.load(Ordering::Acquire)
     }
@@ -59,7 +79,8 @@ impl Connection {
     /// Begins HTTP/2 on a connection that agreed to it. Sends the preface, and no request byte.
     pub(super) async fn begin(wire: Wire, peer: Peer) -> io::Result<Self> {
         let facts = Arc::new(Facts::default());
-        let watched = Watched { wire, frames: Frames::default(), facts: Arc::clone(&facts) };
+        let (frames, sent) = (Frames::default(), Frames::of_client());
+        let watched = Watched { wire, frames, sent, facts: Arc::clone(&facts) };
         let mut builder = h2::client::Builder::new();
         builder
             .enable_push(false)
@@ -74,6 +95,7 @@ impl Connection {
                 tracing::debug!(%error, "a connection to an origin ended");
             }
             ended.closed.store(true, Ordering::Release);
+            ended.changed.notify_waiters();
         });
         Ok(Self { send, peer, facts, ping })
     }
@@ -110,8 +132,14 @@ impl Connection {
     /// The two sides of an exchange; the caller has given up its proof.
     pub(super) fn exchange(self) -> (Sender, Receiver) {
         let (tell, told) = oneshot::channel();
-        let sender =
-            Sender { send: Some(self.send), stream: None, opening: false, tell: Some(tell) };
+        let sender = Sender {
+            send: Some(self.send),
+            stream: None,
+            id: 0,
+            opening: false,
+            tell: Some(tell),
+            facts: Arc::clone(&self.facts),
+        };
         let receiver = Receiver {
             told: Some(told),
             response: None,
@@ -127,7 +155,9 @@ impl Connection {
 /// The transport below the library.
 struct Watched {
     wire: Wire,
+    /// What comes, and what goes.
     frames: Frames,
+    sent: Frames,
     facts: Arc<Facts>,
 }
 
@@ -153,11 +183,20 @@ impl AsyncRead for Watched {
 
 impl AsyncWrite for Watched {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.wire).poll_write(cx, buf)
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.wire).poll_write(cx, buf))?;
+        let facts = &this.facts;
+        this.sent.see(buf.get(..written).unwrap_or_default(), |seen| {
+            if let Seen::EndStream(id) = seen {
+                facts.ended.insert(id);
+                facts.changed.notify_waiters();
+            }
+        });
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -173,9 +212,17 @@ impl AsyncWrite for Watched {
 pub(crate) struct Sender {
     send: Option<SendRequest<Bytes>>,
     stream: Option<SendStream<Bytes>>,
+    id: u32,
     /// Whether the stream stays open behind the request: it asks for a WebSocket.
     opening: bool,
     tell: Option<oneshot::Sender<ResponseFuture>>,
+    facts: Arc<Facts>,
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.facts.ended.remove(&self.id);
+    }
 }
 
 /// The request of HTTP/1.1 as HTTP/2 has it, and whether it asks for a WebSocket: then it is an
@@ -230,6 +277,7 @@ impl Sender {
         let tell = self.tell.take();
         // On a failure no stream was opened, and dropping `tell` says so.
         let (response, stream) = send.send_request(request, ended).map_err(failed)?;
+        self.id = response.stream_id().as_u32();
         self.stream = (!ended).then_some(stream);
         if let Some(tell) = tell {
             // Nobody waits any more when the exchange was given up.
@@ -256,17 +304,19 @@ impl Sender {
         Ok(())
     }
 
-    pub(super) fn finish(&mut self, trailers: &Fields) -> io::Result<()> {
+    pub(super) async fn finish(&mut self, trailers: &Fields) -> io::Result<()> {
         if self.opening {
             return Ok(());
         }
-        let Some(stream) = self.stream.as_mut() else { return Ok(()) };
-        let trailers = to_map(trailers).ok_or(io::ErrorKind::InvalidData)?;
-        if trailers.is_empty() {
-            stream.send_data(Bytes::new(), true).map_err(failed)
-        } else {
-            stream.send_trailers(trailers).map_err(failed)
+        if let Some(stream) = self.stream.as_mut() {
+            let trailers = to_map(trailers).ok_or(io::ErrorKind::InvalidData)?;
+            if trailers.is_empty() {
+                stream.send_data(Bytes::new(), true).map_err(failed)?;
+            } else {
+                stream.send_trailers(trailers).map_err(failed)?;
+            }
         }
+        self.facts.ended(self.id).await
     }
 }
 
@@ -284,7 +334,8 @@ fn with_accept(head: head::Response, opening: &Opening) -> head::Response {
 
 /// The stream behind the opening of a WebSocket.
 pub(super) fn into_rest(sender: Sender, receiver: Receiver) -> Option<(Reading, Writing)> {
-    Some((Reading::new(receiver.body?), Writing::new(sender.stream?)))
+    let mut sender = sender;
+    Some((Reading::new(receiver.body?), Writing::new(sender.stream.take()?)))
 }
 
 /// Receives the one response of an exchange.
@@ -440,5 +491,40 @@ mod tests {
         let answer =
             tokio::time::timeout(Duration::from_secs(20), receiver.head("GET", None)).await;
         assert!(matches!(answer.expect("at once"), Err(Error::NotProcessed)));
+    }
+
+    /// D-2: a request is complete when its last frame was handed to the transport, and not when the library
+    /// has taken it.
+    #[tokio::test]
+    async fn d_2_the_end_of_a_request_is_its_last_frame() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+        let address = listener.local_addr().expect("address");
+        let near = TcpStream::connect(address).await.expect("near");
+        let (far, _) = listener.accept().await.expect("far");
+        let served = tokio::spawn(async move {
+            let mut origin = h2::server::handshake(far).await.expect("handshake");
+            let (request, _respond) = origin.accept().await.expect("open").expect("a request");
+            let mut content = request.into_body();
+            let all = async { while content.data().await.is_some() {} };
+            // The connection has to be driven for its streams to go on.
+            tokio::select! { () = all => content.is_end_stream(), _ = origin.accept() => false }
+        });
+        let peer =
+            Peer { connection: 1, address, identity: PeerIdentity::Unverified, reused: false };
+        let begun = Connection::begin(Wire::Plain(Link::Plain(near)), peer).await;
+        let (mut sender, _receiver) = begun.expect("begun").exchange();
+        let head = Zeroizing::new(b"PUT / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec());
+        sender.head(head, Framing::Chunked, &[Bytes::from_static(b"abc")]).await.expect("head");
+        let none = Fields::default();
+        {
+            // Nothing else runs meanwhile: the frames are in the library.
+            let finish = sender.finish(&none);
+            tokio::pin!(finish);
+            assert!(futures::poll!(finish.as_mut()).is_pending());
+            let finished = tokio::time::timeout(Duration::from_secs(20), finish).await;
+            finished.expect("in time").expect("the end left");
+        }
+        assert!(served.await.expect("served"));
+        assert!(sender.facts.ended.is_empty());
     }
 }
