@@ -1,9 +1,17 @@
 //! The command line.
 
+mod records;
+mod units;
+
+pub(crate) use records::{Approval, Inv, Journal, Seal};
+
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use units::{age, size};
 
 /// A forward proxy and SSH jump gateway for agents: it injects credentials that the agent never
 /// sees, and reports what its records prove about every call.
@@ -21,6 +29,37 @@ pub(crate) struct Cli {
     pub(crate) log: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Reads the arguments, or says what is wrong with them and ends.
+pub(crate) fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|error| {
+        let Some(words) = instead_of(error.kind(), std::env::args_os()) else { error.exit() };
+        crate::output::note(words);
+        std::process::exit(2)
+    })
+}
+
+/// What is said instead of clap's words, which repeat the argument that is wrong: where secrets are
+/// given, that may be a secret.
+fn instead_of(
+    kind: ErrorKind,
+    mut arguments: impl Iterator<Item = impl AsRef<OsStr>>,
+) -> Option<&'static str> {
+    let harmless = matches!(
+        kind,
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            | ErrorKind::DisplayVersion
+            | ErrorKind::MissingRequiredArgument
+            | ErrorKind::MissingSubcommand
+    );
+    let takes_secrets = |word: &OsStr| ["init", "secret", "vault"].iter().any(|name| word == *name);
+    (!harmless && arguments.any(|word| takes_secrets(word.as_ref()))).then_some(
+        "affiant: an argument too many, or one that is not known. Secrets and passphrases never stand \
+         among the arguments: give them on stdin or at the prompt (a value that was typed here is in \
+         the shell's history now). `--help` behind the command lists its arguments",
+    )
 }
 
 #[derive(Debug, Subcommand)]
@@ -230,22 +269,31 @@ pub(crate) enum Policy {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Secret {
     /// Set a secret; the value comes from stdin or a prompt, never from the arguments
-    Set {
-        /// Its name
-        name: String,
-    },
+    Set(SecretValue),
     /// Set a new version of a secret that exists
-    Rotate {
-        /// Its name
-        name: String,
-    },
+    Rotate(SecretValue),
     /// List names and versions
     List,
+    /// List the versions of a secret: when and by whom they were set, and their tags
+    Versions {
+        /// Its name
+        name: String,
+    },
     /// Remove a secret
     Rm {
         /// Its name
         name: String,
     },
+}
+
+/// A secret that gets a new version.
+#[derive(Debug, Args)]
+pub(crate) struct SecretValue {
+    /// Its name
+    pub(crate) name: String,
+    /// A word on the new version that is no secret: a ticket, a key's id. May be given more than once
+    #[arg(long, value_name = "TAG")]
+    pub(crate) tag: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -309,172 +357,6 @@ pub(crate) enum Agent {
     },
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum Approval {
-    /// What waits, with the request that would be sent
-    List,
-    /// Let a call be sent, once
-    Approve {
-        /// Its invocation id
-        id: String,
-    },
-    /// Refuse a call for good
-    Deny {
-        /// Its invocation id
-        id: String,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Inv {
-    /// List invocations, newest first
-    List {
-        /// committed, rejected, not_attempted or unknown
-        #[arg(long)]
-        outcome: Option<String>,
-        /// Where the broker stopped
-        #[arg(long)]
-        phase: Option<String>,
-        /// The agent that called
-        #[arg(long)]
-        agent: Option<String>,
-        /// Only calls that passed because policy observes, and would be denied else
-        #[arg(long)]
-        would_be_denied: bool,
-        /// RFC 3339 time, or an age such as 15m, 6h, 2d
-        #[arg(long)]
-        since: Option<String>,
-        /// How many
-        #[arg(long, default_value_t = 50)]
-        limit: usize,
-        /// Where the page before ended
-        #[arg(long)]
-        cursor: Option<String>,
-    },
-    /// State and evidence of one invocation
-    Show {
-        /// Its id
-        id: String,
-        /// Wait up to this long for it to settle, for example 10s
-        #[arg(long)]
-        wait: Option<String>,
-    },
-    /// The events of one invocation
-    Events {
-        /// Its id
-        id: String,
-    },
-    /// The stored result
-    Result {
-        /// Its id
-        id: String,
-        /// Write the content here instead of stdout
-        #[arg(short, long, value_name = "FILE")]
-        output: Option<PathBuf>,
-        /// Begin at this byte: resumes a read that was cut off
-        #[arg(long, value_name = "BYTE")]
-        from: Option<u64>,
-        /// One stream of a command alone
-        #[arg(long, value_parser = ["stdout", "stderr"])]
-        stream: Option<String>,
-    },
-    /// Replay the recording of an SSH shell
-    Play {
-        /// Its id
-        id: String,
-        /// How many times as fast
-        #[arg(long, default_value_t = 1.0)]
-        speed: f64,
-    },
-    /// What automation may do now
-    Decide {
-        /// Its id
-        id: String,
-    },
-    /// Send the stored request again, if the instruction allows it
-    Retry {
-        /// Its id
-        id: String,
-    },
-    /// Ask the origin what happened to a call in doubt, as its route says
-    Reconcile {
-        /// Its id
-        id: String,
-    },
-    /// State what happened to a call in doubt; on record as an operator's word
-    Attest {
-        /// Its id
-        id: String,
-        /// committed or rejected
-        #[arg(long)]
-        outcome: String,
-        /// How you know
-        #[arg(long, value_name = "TEXT")]
-        note: String,
-    },
-    /// List the calls in doubt that wait for a person
-    Waiting,
-    /// Confirm that the result was received
-    Ack {
-        /// Its id
-        id: String,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Journal {
-    /// Walk the whole log and check chain, checksums, order, legality and results
-    Verify {
-        /// A checkpoint that was printed earlier: detects truncation and replacement since then
-        #[arg(long, value_name = "FILE")]
-        checkpoint: Option<PathBuf>,
-        /// The checkpoint's key, when it is not the home's own (`journal/checkpoint.pub`)
-        #[arg(long, value_name = "VKEY", requires = "checkpoint")]
-        key: Option<String>,
-    },
-    /// Print a signed statement of where the log ends now; keep it on another machine
-    Checkpoint,
-    /// Print events as JSON lines, for a SIEM; works beside a running server
-    Export {
-        /// Begin at this sequence
-        #[arg(long, default_value_t = 0, value_name = "SEQ")]
-        since: u64,
-    },
-    /// Cut a damaged log after its last good record; needs the server stopped
-    Repair {
-        /// Do it; without this, say what would be done
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Sealed mode: an audit copy that the server can't read back
-    #[command(subcommand)]
-    Seal(Seal),
-    /// Counters of the log
-    Stats,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Seal {
-    /// Copy every event, encrypted to a public key, from now on and back to the log's beginning
-    Init {
-        /// An age public key (`age1...`), made on another machine
-        #[arg(long, value_name = "KEY", required_unless_present = "identity")]
-        recipient: Option<String>,
-        /// Make a key pair and write its private half to this new file; move it to another machine
-        #[arg(long, value_name = "FILE", conflicts_with = "recipient")]
-        identity: Option<PathBuf>,
-    },
-    /// Print sealed files as JSON lines; also `age --decrypt` opens them
-    Open {
-        /// The private key
-        #[arg(long, value_name = "FILE")]
-        identity: PathBuf,
-        /// The files, in order [default: all of the home]
-        #[arg(value_name = "FILE")]
-        files: Vec<PathBuf>,
-    },
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct SshConfig {
     /// The agent that the configuration logs in as
@@ -495,49 +377,8 @@ pub(crate) enum Ca {
     Env,
 }
 
-/// A number and a unit: `90d`, `36h`, `15m`, `30s`.
-fn age(text: &str) -> Result<Duration, String> {
-    let wrong = || "a number and s, m, h or d, for example 90d".to_owned();
-    let (number, seconds) = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)]
-        .into_iter()
-        .find_map(|(unit, seconds)| text.strip_suffix(unit).map(|number| (number, seconds)))
-        .ok_or_else(wrong)?;
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
-}
-
-/// Bytes, also with a unit: `20GiB`, `500MB`.
-fn size(text: &str) -> Result<u64, String> {
-    let wrong = || "a number and KB, MB, GB, KiB, MiB or GiB, for example 20GiB".to_owned();
-    let units = [
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("KB", 1_000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-    ];
-    let (number, unit) = units
-        .into_iter()
-        .find_map(|(name, unit)| text.strip_suffix(name).map(|number| (number, unit)))
-        .unwrap_or((text, 1));
-    let number: u64 = number.trim_end().parse().map_err(|_| wrong())?;
-    number.checked_mul(unit).ok_or_else(wrong)
-}
-
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn ages_and_sizes_are_read() {
-        assert_eq!(super::age("90d"), Ok(std::time::Duration::from_secs(7_776_000)));
-        assert_eq!(super::size("20GiB"), Ok(20 << 30));
-        assert_eq!(super::size("4096"), Ok(4_096));
-        for wrong in ["", "d", "9w", "-1d"] {
-            assert!(super::age(wrong).is_err(), "{wrong}");
-            assert!(super::size(wrong).is_err(), "{wrong}");
-        }
-    }
-
     #[test]
     fn the_command_line_is_well_formed() {
         <super::Cli as clap::CommandFactory>::command().debug_assert();

@@ -15,7 +15,6 @@ mod webhook;
 
 #[cfg(debug_assertions)]
 use anyhow::Context as _;
-use clap::Parser as _;
 use std::process::ExitCode;
 
 /// A call takes some 200 small allocations, many of them freed by another thread.
@@ -23,7 +22,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::parse();
     if let Err(error) = logging::init(cli.log.as_deref()) {
         return output::fail(&error);
     }

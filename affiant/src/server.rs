@@ -143,7 +143,7 @@ impl Server {
         let operators = routes.layer(axum::Extension(Caller::Operator));
         tasks.spawn(serve_control(socket, operators.clone(), watched.clone()));
         if let Some(console) = console {
-            let guarded = console::require_token(operators, home)?;
+            let guarded = console::guard(operators, home, console.local_addr()?)?;
             tasks.spawn(serve_control(console, guarded, watched));
         }
         let ca_pem = ca.certificate_pem().to_owned();

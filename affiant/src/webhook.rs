@@ -1,7 +1,7 @@
 //! Tells people of calls that wait for them: one POST per question to the URL that policy names.
 //!
-//! It says who wants what, and never the request itself: that is for who can decide. What can't be
-//! told is logged and noted on the invocation; the call waits all the same.
+//! It says who wants what, with the request as a person is shown it, which is without secrets. What
+//! can't be told is logged and noted on the invocation; the call waits all the same.
 
 use crate::control::{State, approvals};
 use anyhow::{Context as _, bail};
@@ -61,7 +61,7 @@ fn is_pending(held: &Invocation) -> bool {
 }
 
 async fn tell(state: Arc<State>, url: String, held: Invocation) {
-    let Some(mut question) = approvals::describe(&held) else { return };
+    let Some(mut question) = approvals::describe_whole(&state, &held) else { return };
     if let Some(members) = question.as_object_mut() {
         members.insert("event".to_owned(), "approval_requested".into());
         let id = held.id();

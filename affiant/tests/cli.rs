@@ -91,6 +91,111 @@ fn exit_codes_tell_negative_from_wrong() {
     assert!(text(&nowhere.stderr).contains("affiant init"), "{}", text(&nowhere.stderr));
 }
 
+/// I-2: a secret that was typed where none belongs is not repeated, whatever is wrong with the rest.
+#[test]
+fn i_2_a_secret_among_the_arguments_is_not_repeated() {
+    let home = Home::new();
+    for arguments in [
+        &["secret", "set", "pay", SECRET][..],
+        &["secret", "set", "pay", "--value", SECRET],
+        &["secret", "set", "pay", &format!("--value={SECRET}")],
+        &["secret", "rotate", "pay", SECRET],
+        &["secret", SECRET],
+        &["vault", "unlock", SECRET],
+        &["vault", "rotate", &format!("--passphrase={SECRET}")],
+        &["init", "--passphrase", SECRET],
+        &["--json", "secret", "set", "pay", SECRET],
+    ] {
+        let refused = home.run(arguments);
+        let told = text(&refused.stderr) + &text(&refused.stdout);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {told}");
+        assert!(!told.contains(SECRET), "{told}");
+        assert!(told.contains("on stdin or at the prompt"), "{told}");
+    }
+    // What is wrong elsewhere is named, and help is help.
+    assert!(text(&home.run(&["agent", "add"]).stderr).contains("<NAME>"));
+    assert!(text(&home.run(&["secret", "set", "--help"]).stdout).contains("--tag"));
+    assert!(text(&home.run(&["secret", "set"]).stderr).contains("<NAME>"));
+    let unknown = home.run(&["secret", "rm", "ghost"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(text(&unknown.stderr).contains("no secret \"ghost\""), "{}", text(&unknown.stderr));
+}
+
+/// Versions of a secret, with tags: when, by whom, which one is current; never a value.
+#[test]
+fn versions_of_a_secret_are_listed_with_their_tags() {
+    let home = Home::new();
+    let set = |value: &str, more: &[&str]| {
+        let command = home.command(&[&["secret", "set", "pay"], more].concat());
+        let output = finish(command, value.as_bytes());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    };
+    set("canary-one", &["--tag", "OPS-17", "--tag", "key=AKIA1"]);
+    set("canary-two", &[]);
+    let versions = home.json(&["secret", "versions", "pay"]);
+    let standing: Vec<_> =
+        versions.as_array().unwrap().iter().map(|v| (&v["version"], &v["standing"])).collect();
+    assert_eq!(standing, [(&2.into(), &"current".into()), (&1.into(), &"kept".into())]);
+    assert_eq!(versions[1]["tags"], serde_json::json!(["OPS-17", "key=AKIA1"]));
+    assert!(!versions[0]["by"].as_str().unwrap().is_empty());
+    let shown = home.ok(&["secret", "versions", "pay"]);
+    assert!(shown.contains("OPS-17 key=AKIA1") && shown.contains("current"), "{shown}");
+    assert!(!shown.contains("canary") && !versions.to_string().contains("canary"));
+    assert_eq!(home.run(&["secret", "versions", "ghost"]).status.code(), Some(1));
+    let bad = finish(home.command(&["secret", "set", "pay", "--tag", "a b"]), b"x");
+    assert_eq!(bad.status.code(), Some(2));
+}
+
+/// What a policy names and the home lacks is told, and where a file can't be read.
+#[test]
+fn a_policy_is_compared_with_the_home() {
+    let home = Home::new();
+    let file = home.path().join("p.toml");
+    let path = file.to_str().unwrap();
+    let policy = "[[credential]]\nid = \"pay\"\nsecret = \"pay-token\"\ninject = \"bearer\"\n\
+        [[route]]\nname = \"r\"\nagents = [\"coder\", \"ghost\"]\ncredential = \"pay\"\n\
+        match = { host = \"a.example\", methods = [\"PSOT\"] }\n\
+        [[budget]]\nname = \"b\"\nagents = [\"phantom\"]\ncalls_per_day = 9\n";
+    std::fs::write(&file, policy).unwrap();
+    for command in ["check", "apply"] {
+        let output = home.run(&["policy", command, path]);
+        let told = text(&output.stderr);
+        assert!(output.status.success(), "{told}");
+        for part in [
+            "\"ghost\", which does not exist",
+            "\"phantom\", which does not exist",
+            "credential \"pay\" has no secret yet: `affiant secret set pay-token`",
+            "no method of that name is known: \"PSOT\" (did you mean \"POST\"?)",
+        ] {
+            assert!(told.contains(part), "{command}: {part}: {told}");
+        }
+        assert!(!told.contains("\"coder\""), "{told}");
+    }
+    home.secret("pay-token", SECRET);
+    assert!(!text(&home.run(&["policy", "check", path]).stderr).contains("no secret"));
+    let explained =
+        home.run(&["policy", "explain", "--agent", "codre", "GET", "https://a.example/"]);
+    assert!(text(&explained.stderr).contains("--agent is \"codre\", which does not exist"));
+    std::fs::write(&file, b"# fine\nname = \"caf\xe9\"\n").unwrap();
+    let output = home.run(&["policy", "check", path]);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = format!("{path}:2:12: this is not UTF-8");
+    assert!(text(&output.stderr).contains(&expected), "{}", text(&output.stderr));
+    for (key, hint) in
+        [("approval = true", "\"none\" or \"required\""), ("intercept = 1", "true or false")]
+    {
+        let text_of =
+            format!("[[route]]\nname = \"r\"\nmatch = {{ host = \"a.example\" }}\n{key}\n");
+        std::fs::write(&file, text_of).unwrap();
+        let output = home.run(&["policy", "check", path]);
+        assert!(text(&output.stderr).contains(hint), "{}", text(&output.stderr));
+    }
+    std::fs::write(&file, "[[ssh]]\nname = \"r\"\nmatch = { host = \"h\" }\nallow = [\"exce\"]\n")
+        .unwrap();
+    let output = home.run(&["policy", "check", path]);
+    assert!(text(&output.stderr).contains("did you mean \"exec\"?"), "{}", text(&output.stderr));
+}
+
 /// Policy versions: history, show, rollback, explain.
 #[test]
 fn v_5_policy_is_versioned_and_explained() {

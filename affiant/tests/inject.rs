@@ -9,6 +9,8 @@
     reason = "a test fails by a panic"
 )]
 
+#[path = "support/canary.rs"]
+mod canary;
 mod support;
 
 use conformance::http::Script;
@@ -54,45 +56,6 @@ fn policy(origin: &TlsOrigin) -> String {
     text
 }
 
-/// Everything that operators can ask for, as text.
-fn told(home: &Home) -> String {
-    let mut told = String::new();
-    let mut tell = |arguments: &[&str]| {
-        let output = home.run(arguments);
-        told.push_str(&text(&output.stdout));
-        told.push_str(&text(&output.stderr));
-        text(&output.stdout)
-    };
-    let listed: serde_json::Value =
-        serde_json::from_str(&tell(&["inv", "list", "--json"])).unwrap();
-    for invocation in listed["invocations"].as_array().unwrap() {
-        let id = invocation["invocation_id"].as_str().unwrap();
-        for verb in ["show", "events", "result", "decide"] {
-            tell(&["inv", verb, id]);
-        }
-    }
-    for arguments in [
-        &["journal", "export"][..],
-        &["journal", "stats"],
-        &["journal", "verify"],
-        &["approval", "list"],
-        &["secret", "list"],
-        &["agent", "list"],
-        &["policy", "show"],
-        &["doctor"],
-        &["vault", "status"],
-    ] {
-        tell(arguments);
-    }
-    let mut metrics = std::process::Command::new("curl");
-    clean(&mut metrics);
-    metrics.arg("-s").arg("--unix-socket").arg(home.path().join("control.sock"));
-    metrics.arg("http://affiant.internal/v1/metrics");
-    let metrics = succeed(metrics);
-    assert!(metrics.contains("affiant_invocations_total"), "{metrics}");
-    told + &metrics
-}
-
 /// I-1, I-2 and I-4: each mode puts the secret where it belongs, the echo is redacted, and neither a file
 /// of the home, a log at the lowest level that anybody can ask for, nor anything that operators are told
 /// holds it.
@@ -110,10 +73,7 @@ fn i_4_every_mode_injects_and_echoes_are_redacted() {
     home.secret("aws", AWS);
     home.policy(&policy(&origin));
     home.secret("bot", &format!("bot:{SECRET}"));
-    let log = home.path().join("server.log");
-    let filter = "trace,ureq::unversioned=trace,ureq_proto::client=trace,russh::client=trace";
-    let script = format!("exec \"$@\" --log {filter} 2>{}", log.display());
-    let server = Server::start_by(&home, &["sh", "-c", &script, "sh"]);
+    let (server, log) = canary::logged(&home);
     let call = |arguments: &[&str], path: &str| {
         let url = origin.url(path);
         let response = server.curl(&[arguments, &[&url]].concat());
@@ -166,26 +126,9 @@ fn i_4_every_mode_injects_and_echoes_are_redacted() {
         assert!(!text(&response.body).contains(SECRET), "{path}: {response:?}");
     }
 
-    nowhere(&home, server, &log);
-}
-
-/// Looks for the secrets in everything that the server wrote and tells.
-fn nowhere(home: &Home, server: Server, log: &std::path::Path) {
-    let told = told(home);
-    server.terminate();
     let aws = AWS.split(':').nth(1).unwrap();
     let basic = base64(&format!("bot:{SECRET}"));
-    let mut all = Vec::new();
-    files(home.path(), &mut all);
-    assert!(std::fs::metadata(log).unwrap().len() > 10_000, "the log is there");
-    for canary in [SECRET, aws, &basic] {
-        assert!(!told.contains(canary), "{canary}: {told}");
-        for path in &all {
-            let bytes = std::fs::read(path).unwrap();
-            let found = bytes.windows(canary.len()).any(|window| window == canary.as_bytes());
-            assert!(!found, "{} holds {canary}", path.display());
-        }
-    }
+    canary::nowhere(&home, server, &log, &[SECRET, aws, &basic]);
 }
 
 fn base64(text: &str) -> String {

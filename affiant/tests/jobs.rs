@@ -18,6 +18,35 @@ use service::{Done, Service};
 use std::sync::{Arc, Mutex};
 use support::*;
 
+/// M-7: many services answer 200 with an id; the route says where the job with that id is asked about.
+#[test]
+fn m_7_a_job_is_named_by_an_id_in_a_200() {
+    let service = Service::start(|asked| match (asked.method.as_str(), asked.target.as_str()) {
+        ("POST", "/v1/batches") => Done::and_answers(200, "", r#"{"id":"batch 7","status":"new"}"#),
+        ("POST", _) => Done::and_answers(200, "", r#"{"status":"done"}"#),
+        ("GET", "/v1/batches/batch%207") => Done::nothing_but(200, "", r#"{"status":"completed"}"#),
+        _ => Done::nothing_but(404, "", "{}"),
+    });
+    let home = home(&service.policy(
+        "[route.job]\npointer = \"/id\"\npath = \"/v1/batches/{id}\"\nevery = \"1s\"\n\
+         done = { status = 200, pointer = \"/status\", equals = [\"completed\"] }\n",
+    ));
+    let server = home.serve();
+    let submitted = server.curl(&["-d", "x", &service.url("/v1/batches")]);
+    assert_eq!((submitted.status, submitted.outcome()), (200, "committed"));
+    let submission = server.control(&format!("invocations/{}", submitted.invocation()));
+    let job = submission["links"]["job"].as_str().unwrap().to_owned();
+    let state = || server.control(&format!("invocations/{job}"))["error"]["outcome"].clone();
+    eventually("the end of the job", || state() == "committed");
+    let asked = service.asked();
+    assert_eq!(asked[1].target, "/v1/batches/batch%207");
+    assert_eq!(asked[1].field("authorization"), Some(format!("Bearer {SECRET}").as_str()));
+    // A call that starts no job names none, and says so on its record.
+    let plain = server.curl(&["-d", "x", &service.url("/v1/files")]);
+    let record = server.control(&format!("invocations/{}", plain.invocation()));
+    assert_eq!((plain.status, &record["links"]["job"]), (200, &serde_json::Value::Null));
+}
+
 /// A service that accepts jobs and tells their state as it is set.
 fn jobs(state: &Arc<Mutex<&'static str>>) -> Service {
     let state = Arc::clone(state);

@@ -2,8 +2,8 @@
 //! says.
 //!
 //! A condition is met when its name occurs and every occurrence matches: a server that reads the
-//! last of two values sees nothing that policy has not judged. What can't be read meets nothing; and
-//! content that can't be read is not judged by a wider rule either.
+//! last of two values sees nothing that policy has not judged. Where some match and others don't, or
+//! what is looked at can't be read, nothing is said, and no wider rule is asked instead.
 
 use crate::json::Content;
 use crate::{Details, glob};
@@ -46,8 +46,49 @@ pub(crate) enum Unmet<'a> {
     Query(&'a str),
     /// On this pointer.
     Body(&'a str),
-    /// One on content that can't be judged, and why.
-    Unjudged(&'static str),
+    /// One that can't be judged.
+    Unjudged(Doubt),
+}
+
+/// Why a condition can't be judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    /// The part of the request that it looks at.
+    pub(crate) field: &'static str,
+    /// In words that follow a colon.
+    pub(crate) why: &'static str,
+}
+
+impl Doubt {
+    const HEADERS: Self = Self {
+        field: "request.headers",
+        why: "a header field that it looks at is there with different values",
+    };
+    const QUERY: Self = Self {
+        field: "target.query",
+        why: "a parameter that it looks at is there with different values",
+    };
+    const UNREADABLE: Self =
+        Self { field: "target.query", why: "an escape in the query can't be read" };
+
+    /// Of a path.
+    pub(crate) const PATH: Self = Self {
+        field: "target.path",
+        why: "servers differ in how they read it (an escaped slash, a backslash, a semicolon, a \
+              slash at the end, dot segments or empty ones)",
+    };
+
+    /// Of content.
+    pub(crate) const fn body(why: &'static str) -> Self {
+        Self { field: "request.body", why }
+    }
+}
+
+/// How the values under one name meet a condition.
+enum Met {
+    All,
+    Some,
+    None,
 }
 
 /// How the conditions of two routes relate.
@@ -81,37 +122,60 @@ impl Conditions {
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// Judges a request. The content is looked at last: only where all else is met does it matter
-    /// that it can't be judged.
+    /// Judges a request. Only where all else is met does it matter that something can't be judged;
+    /// the content is looked at last.
     pub(crate) fn unmet(&self, details: &Details<'_>, content: &Content) -> Option<Unmet<'_>> {
-        let header = self.headers.iter().find(|(name, patterns)| {
+        let parts = [self.unmet_headers(details), self.unmet_query(details)];
+        let mut doubt = None;
+        for unmet in parts.into_iter().flatten() {
+            match unmet {
+                Unmet::Unjudged(_) => doubt = doubt.or(Some(unmet)),
+                Unmet::Header(_) | Unmet::Query(_) | Unmet::Body(_) => return Some(unmet),
+            }
+        }
+        match self.unmet_body(details, content) {
+            unmet @ Some(Unmet::Header(_) | Unmet::Query(_) | Unmet::Body(_)) => unmet,
+            unjudged @ (Some(Unmet::Unjudged(_)) | None) => doubt.or(unjudged),
+        }
+    }
+
+    fn unmet_headers(&self, details: &Details<'_>) -> Option<Unmet<'_>> {
+        let mut doubt = None;
+        for (name, patterns) in &self.headers {
             let named = |field: &&(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
             let fields = details.headers.iter().filter(named);
-            !every(fields.map(|(_, value)| value.trim_ascii().to_vec()), patterns)
-        });
-        if let Some((name, _)) = header {
-            return Some(Unmet::Header(name));
+            match met(fields.map(|(_, value)| value.trim_ascii()), patterns) {
+                Met::All => {}
+                Met::Some => doubt = Some(Unmet::Unjudged(Doubt::HEADERS)),
+                Met::None => return Some(Unmet::Header(name)),
+            }
         }
-        self.unmet_query(details).or_else(|| self.unmet_body(details, content))
+        doubt
     }
 
     fn unmet_query(&self, details: &Details<'_>) -> Option<Unmet<'_>> {
         if self.query.is_empty() {
             return None;
         }
-        let parameters = parameters(details.query.unwrap_or_default());
-        let query = self.query.iter().find(|(name, patterns)| {
-            let Some(parameters) = &parameters else { return true };
+        let Some(parameters) = parameters(details.query.unwrap_or_default()) else {
+            return Some(Unmet::Unjudged(Doubt::UNREADABLE));
+        };
+        let mut doubt = None;
+        for (name, patterns) in &self.query {
             let values = parameters.iter().filter(|(n, _)| n == name.as_bytes());
-            !every(values.map(|(_, value)| value.clone()), patterns)
-        });
-        query.map(|(name, _)| Unmet::Query(name))
+            match met(values.map(|(_, value)| value.as_slice()), patterns) {
+                Met::All => {}
+                Met::Some => doubt = Some(Unmet::Unjudged(Doubt::QUERY)),
+                Met::None => return Some(Unmet::Query(name)),
+            }
+        }
+        doubt
     }
 
     fn unmet_body(&self, details: &Details<'_>, content: &Content) -> Option<Unmet<'_>> {
         let (first, _) = self.body.first_key_value()?;
         match content.of(details) {
-            Err(why) => Some(Unmet::Unjudged(why)),
+            Err(why) => Some(Unmet::Unjudged(Doubt::body(why))),
             Ok(None) => Some(Unmet::Body(first)),
             Ok(Some(json)) => {
                 let unmet = self.body.iter().find(|(pointer, literals)| {
@@ -164,6 +228,15 @@ impl Literal {
         }
     }
 
+    /// As a pattern that meets no pattern of a literal which this one does not meet.
+    pub(crate) fn mark(&self) -> String {
+        match self {
+            Self::Text(pattern) => format!("t{pattern}"),
+            Self::Truth(truth) => format!("b{truth}"),
+            Self::Number(number) => format!("n{number}"),
+        }
+    }
+
     /// Whether some value matches both.
     fn meets(&self, other: &Self) -> bool {
         match (self, other) {
@@ -188,12 +261,16 @@ impl fmt::Display for Literal {
 /// Up to here a floating-point number is one whole number only.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Whether there are values, and each matches one of the patterns.
-fn every(values: impl Iterator<Item = Vec<u8>>, patterns: &[String]) -> bool {
-    let mut values = values.peekable();
-    values.peek().is_some()
-        && values
-            .all(|value| patterns.iter().any(|p| glob::matches(p.as_bytes(), &value, |_| true)))
+/// Whether values match one of the patterns each.
+fn met<'v>(values: impl Iterator<Item = &'v [u8]>, patterns: &[String]) -> Met {
+    let matches =
+        |value: &[u8]| patterns.iter().any(|p| glob::matches(p.as_bytes(), value, |_| true));
+    let (met, unmet): (Vec<_>, Vec<_>) = values.partition(|value| matches(value));
+    match (met.is_empty(), unmet.is_empty()) {
+        (true, _) => Met::None,
+        (false, true) => Met::All,
+        (false, false) => Met::Some,
+    }
 }
 
 /// The parameters of a query, decoded as forms are; none if some escape can't be read.
@@ -270,8 +347,8 @@ mod tests {
         check(Body::Whole(br#"{"model":"tiny","stream":false,"n":["1"]}"#), unmet("/n/0"));
         check(Body::Whole(br#"{"model":"tiny","stream":false}"#), unmet("/n/0"));
         check(Body::Absent, unmet("/model"));
-        check(Body::Whole(b"model=tiny"), Some(Unmet::Unjudged("it is not JSON")));
-        check(Body::Unreadable("why"), Some(Unmet::Unjudged("why")));
+        check(Body::Whole(b"model=tiny"), Some(Unmet::Unjudged(Doubt::body("it is not JSON"))));
+        check(Body::Unreadable("why"), Some(Unmet::Unjudged(Doubt::body("why"))));
         assert_eq!(
             model.body_in_words(),
             r#"/model = "small-*" | "tiny", /n/0 = 1, /stream = false"#
@@ -300,12 +377,21 @@ mod tests {
             "Action",
             "Action=RunInstances",
             "action=DescribeInstances",
-            "Action=DescribeInstances&Action=RunInstances",
-            "Action=DescribeInstances&%41ction=RunInstances",
-            "Action=Describe%zz",
-            "Action=DescribeX&x=%4",
+            "Action=RunInstances&Action=Run",
         ] {
             assert_eq!(met(query), expected, "{query}");
+        }
+        // V-1: readers differ in which of two values they take, and how they read an escape.
+        let differ = [
+            "Action=DescribeInstances&Action=RunInstances",
+            "Action=DescribeInstances&%41ction=RunInstances",
+            "Action=DescribeInstances&Action=",
+        ];
+        for query in differ {
+            assert_eq!(met(query), Some(Unmet::Unjudged(Doubt::QUERY)), "{query}");
+        }
+        for query in ["Action=Describe%zz", "Action=DescribeX&x=%4", "Action=Run&x=%4"] {
+            assert_eq!(met(query), Some(Unmet::Unjudged(Doubt::UNREADABLE)), "{query}");
         }
         assert_eq!(unmet(&action, &Details::default()), expected);
     }

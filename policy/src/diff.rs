@@ -1,13 +1,17 @@
 //! What differs between two policies: rules by name, conditions and terms by key.
 
+mod credential;
+
 use crate::batch::{BatchForm, BatchRule};
 use crate::command::{CommandQuery, CommandRetry, CommandShows, ReleaseRule};
 use crate::condition::Wanted;
 use crate::document::approvals::Approvals;
-use crate::document::{HttpRoute, Names, SshRoute, budget};
+use crate::document::terms::Terms;
+use crate::document::{Defaults, HttpRoute, Names, SshRoute, budget};
 use crate::host::Pattern;
+use crate::parent::ParentRule;
 use crate::repeat::{JobRule, Pace, ReconcileRule, RetryRule, Shows};
-use crate::{Credential, IdempotencyRule, Limits, SecretRef, Snapshot};
+use crate::{IdempotencyRule, Limits, Parent, Snapshot};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,7 +20,7 @@ use std::time::Duration;
 /// One rule that differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// `defaults`, `approvals`, `budget`, `route`, `ssh` or `trust`.
+    /// `defaults`, `approvals`, `budget`, `credential`, `parent`, `route`, `ssh` or `trust`.
     pub kind: &'static str,
     /// The rule's name.
     pub name: String,
@@ -86,8 +90,13 @@ fn changed(old: &Keys, new: &Keys) -> Vec<Changed> {
 impl Snapshot {
     fn rules(&self) -> Rules {
         let mut rules = Rules::new();
-        let keys = Keys::from([("egress", self.defaults().egress.as_str().to_owned())]);
-        rules.insert(("defaults", "defaults".to_owned()), keys);
+        rules.insert(("defaults", "defaults".to_owned()), defaults(self.defaults()));
+        for one in self.credentials() {
+            rules.insert(("credential", one.id.clone()), credential::keys(one));
+        }
+        for rule in self.parents() {
+            rules.insert(("parent", rule.parent.name.clone()), parent(rule));
+        }
         rules.insert(("approvals", "approvals".to_owned()), approvals(self.approvals()));
         for named in self.budgets() {
             rules.insert(("budget", named.name.clone()), budget(named));
@@ -149,7 +158,7 @@ fn http(route: &HttpRoute) -> Keys {
     put("match.body", some(route.conditions.body_in_words()));
     put("approval", grant.approval.map(|_| "required".to_owned()));
     put("preset", grant.preset.map(str::to_owned));
-    put("credential", grant.credential.as_ref().map(credential));
+    put("credential", grant.credential.as_ref().map(|c| c.id.clone()));
     put("forbidden headers", some(joined(grant.forbidden_headers.iter().cloned())));
     put("stripped headers", some(joined(grant.stripped_headers.iter().cloned())));
     put("idempotent", grant.idempotent.map(|truth| truth.to_string()));
@@ -196,7 +205,7 @@ fn ssh(route: &SshRoute) -> Keys {
     put("forward_to", grant.forward_to.as_ref().map(|l| joined(l.iter().map(ToString::to_string))));
     put("kill_on_cancel", grant.kill_on_cancel.then(|| "true".to_owned()));
     put("completion", grant.completion.clone());
-    put("credential", grant.credential.as_ref().map(credential));
+    put("credential", grant.credential.as_ref().map(|c| c.id.clone()));
     put("source_address", some(joined(grant.source_address.iter().cloned())));
     put("idempotent", Some(grant.idempotent.to_string()));
     put("release", grant.release.as_ref().map(release));
@@ -214,21 +223,44 @@ fn ssh(route: &SshRoute) -> Keys {
     keys
 }
 
-fn credential(credential: &Credential) -> String {
-    let Credential { id, secret, inject } = credential;
-    let reference = match secret {
-        SecretRef::Vault(name) => format!("vault:{name}"),
-        SecretRef::Env(name) => format!("env:{name}"),
-        SecretRef::File(path) => format!("file:{}", path.display()),
-        SecretRef::Agent(path) => format!("agent:{}", path.display()),
-        // Arguments of a program are not shown: people put tokens there.
-        SecretRef::Exec(_) => "exec".to_owned(),
-        SecretRef::Hashicorp(wanted) => format!("hashicorp:{}", wanted.path),
-    };
-    match inject.header_name() {
-        Some(header) => format!("{id} ({reference}, {} in {header})", inject.mode()),
-        None => format!("{id} ({reference}, {})", inject.mode()),
-    }
+fn parent(rule: &ParentRule) -> Keys {
+    let ParentRule { parent: Parent { name: _, scheme, host, port, credential }, direct } = rule;
+    let mut keys = Keys::from([("url", format!("{scheme}://{}", bracketed(host, *port)))]);
+    keys.extend(credential.as_ref().map(|credential| ("credential", credential.id.clone())));
+    keys.insert("no_proxy", joined(direct.iter().map(ToString::to_string)));
+    keys
+}
+
+fn bracketed(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+fn defaults(defaults: &Defaults) -> Keys {
+    let Defaults { egress, place: _, terms, parent } = defaults;
+    let Terms {
+        keep,
+        keep_bytes,
+        keep_total_bytes,
+        keep_for,
+        limits: bounds,
+        response_stated: _,
+        output_bytes,
+        repeat_window,
+        private_addresses,
+    } = terms;
+    let mut keys = Keys::from([
+        ("egress", egress.as_str().to_owned()),
+        ("result.keep", keep.to_string()),
+        ("result.max_bytes", keep_bytes.to_string()),
+        ("result.ttl", time(*keep_for)),
+        ("limits", limits(bounds)),
+        ("repeat_guard", window(*repeat_window)),
+    ]);
+    keys.extend(parent.as_ref().map(|rule| ("parent", rule.parent.name.clone())));
+    keys.extend(keep_total_bytes.map(|bytes| ("result.max_bytes_total", bytes.to_string())));
+    keys.extend(output_bytes.map(|bytes| ("limits.output_bytes", bytes.to_string())));
+    keys.extend(private_addresses.map(|allowed| ("private_addresses", word(allowed))));
+    keys
 }
 
 fn idempotency(rule: &IdempotencyRule) -> String {
@@ -292,8 +324,9 @@ fn led(pointer: Option<&str>, equals: &[String]) -> String {
 }
 
 fn job(rule: &JobRule) -> String {
-    let JobRule { headers, pointer, done, failed, every, max_queries } = rule;
+    let JobRule { headers, pointer, path, done, failed, every, max_queries } = rule;
     let named = pointer.clone().unwrap_or_else(|| headers.join(" or "));
+    let named = path.as_ref().map_or(named.clone(), |path| format!("{named} at {path}"));
     let (done, failed) = (shows(Some(done)), shows(failed.as_ref()));
     let every = time(*every);
     format!("named by {named}, done {done}, failed {failed}, every {every}, {max_queries} queries")
@@ -416,16 +449,14 @@ mod tests {
         );
         let changes = diff(&before, &after);
         let told: Vec<_> = changes.iter().map(ToString::to_string).collect();
-        assert_eq!(told[0], "~ defaults\n    egress: deny -> allow");
-        assert_eq!(
-            told[1],
-            "~ route payments.create\n    agents: coder -> every\n    \
-             credential: pay (vault:pay-token, bearer in authorization) -> \
-             pay (env:PAY, bearer in authorization)"
-        );
-        assert!(told[2].starts_with("- ssh deploy\n"), "{told:#?}");
-        assert!(told[3].starts_with("+ ssh ship\n"), "{told:#?}");
-        assert!(told[3].contains("match.commands: /opt/deploy *"), "{told:#?}");
-        assert_eq!(told.len(), 4, "{told:#?}");
+        let start =
+            "~ credential pay\n    secret: vault:pay-token -> env:PAY\n    settings: sha256:";
+        assert!(told[0].starts_with(start), "{told:#?}");
+        assert_eq!(told[1], "~ defaults\n    egress: deny -> allow");
+        assert_eq!(told[2], "~ route payments.create\n    agents: coder -> every");
+        assert!(told[3].starts_with("- ssh deploy\n"), "{told:#?}");
+        assert!(told[4].starts_with("+ ssh ship\n"), "{told:#?}");
+        assert!(told[4].contains("match.commands: /opt/deploy *"), "{told:#?}");
+        assert_eq!(told.len(), 5, "{told:#?}");
     }
 }

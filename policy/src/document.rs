@@ -14,7 +14,7 @@ pub(crate) mod reader;
 mod recipe;
 mod repeat;
 mod ssh;
-mod terms;
+pub(crate) mod terms;
 mod token;
 pub(crate) mod value;
 
@@ -48,6 +48,10 @@ pub(crate) struct Document {
     pub approvals: Approvals,
     /// What agents may use.
     pub budgets: Vec<budget::Named>,
+    /// All credentials, by id.
+    pub credentials: Vec<Credential>,
+    /// All upstream proxies, by name.
+    pub parents: Vec<ParentRule>,
 }
 
 /// What becomes of HTTP that no route matches.
@@ -206,6 +210,8 @@ pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
         ssh: ssh::read(reader, &root, &shared),
         trust: read_trust(reader, &root),
         budgets: budget::read(reader, &root),
+        parents: shared.parents.values().flatten().cloned().collect(),
+        credentials: shared.credentials.values().flatten().cloned().collect(),
         approvals,
         defaults,
     };

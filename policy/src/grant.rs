@@ -3,7 +3,7 @@
 use crate::batch::BatchRule;
 use crate::command::{CommandQuery, CommandRetry, ReleaseRule};
 use crate::repeat::{JobRule, ReconcileRule, RetryRule};
-use crate::{Hashicorp, Inject, Onward, Parent, glob};
+use crate::{Grant, Hashicorp, Inject, Login, Mint, Onward, Parent, glob};
 use journal::contract::{Code, KeepResult, RemoteContract, Retry, Verdict};
 use std::fmt;
 use std::path::PathBuf;
@@ -166,6 +166,44 @@ pub struct Credential {
 }
 
 impl Credential {
+    /// All that it takes secrets from: its own, one of the client that exchanges it, and what shows a
+    /// server of secrets who we are.
+    pub(crate) fn sources(&self) -> Vec<&SecretRef> {
+        let mut sources = vec![&self.secret];
+        if let Inject::Token(token) = &self.inject
+            && let Mint::Oauth2(server) = &token.from
+            && let Grant::RefreshToken(Some(client)) = &server.grant
+        {
+            sources.push(client);
+        }
+        let servers = sources.iter().filter_map(|source| match source {
+            SecretRef::Hashicorp(wanted) => match &wanted.server.login {
+                Login::Environment => None,
+                Login::Token(source) | Login::AppRole { secret_id: source, .. } => Some(source),
+            },
+            SecretRef::Vault(_)
+            | SecretRef::Env(_)
+            | SecretRef::File(_)
+            | SecretRef::Agent(_)
+            | SecretRef::Exec(_) => None,
+        });
+        let logins: Vec<_> = servers.collect();
+        sources.extend(logins);
+        sources
+    }
+
+    /// The names in the vault that it needs.
+    pub(crate) fn vault_names(&self) -> impl Iterator<Item = &str> {
+        self.sources().into_iter().filter_map(|source| match source {
+            SecretRef::Vault(name) => Some(name.as_str()),
+            SecretRef::Env(_)
+            | SecretRef::File(_)
+            | SecretRef::Agent(_)
+            | SecretRef::Exec(_)
+            | SecretRef::Hashicorp(_) => None,
+        })
+    }
+
     /// Whether getting what is injected can take long enough to matter to other calls of a thread.
     #[must_use]
     pub const fn is_slow(&self) -> bool {

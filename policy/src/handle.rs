@@ -20,6 +20,8 @@ pub struct Policy {
     pub(crate) vault: Vault,
     state: ArcSwap<State>,
     reload: Mutex<()>,
+    /// A text that was compiled before it is applied, so that no call waits for that.
+    prepared: Mutex<Option<(Digest, Snapshot)>>,
     /// Tokens at hand.
     pub(crate) minted: credential::Minted,
     /// Values at hand, with their leases.
@@ -148,10 +150,12 @@ impl Policy {
         };
         let header = header.ok_or_else(|| open::Error::NotInitialised(home.to_owned()))?;
         let vault = Vault::open(home, header, key)?;
-        let state = State::load(&store, None)?;
+        let state = State::load(&store, None, &Mutex::default())?;
         let state = ArcSwap::from_pointee(state);
-        let (minted, leased) = Default::default();
-        Ok(Self { store, vault, state, reload: Mutex::new(()), minted, leased })
+        let (minted, leased, reload, prepared) = Default::default();
+        let policy = Self { store, vault, state, reload, prepared, minted, leased };
+        policy.remove_stale_key_file()?;
+        Ok(policy)
     }
 
     /// Creates store and vault key where they are missing, and opens them. With a passphrase the
@@ -198,7 +202,7 @@ impl Policy {
         if state.change == self.store.last_change() {
             return state;
         }
-        match State::load(&self.store, Some(&state)) {
+        match State::load(&self.store, Some(&state), &self.prepared) {
             Ok(fresh) => {
                 if let Some(header) = fresh.header.clone() {
                     self.vault.adopt(header);
@@ -223,6 +227,17 @@ impl Policy {
         Snapshot::compile(text, file, 0)
     }
 
+    /// Compiles a text that is going to be applied, by this process or another: the first call after
+    /// that finds it ready.
+    ///
+    /// # Errors
+    /// All findings, in the order of the text.
+    pub fn prepare(&self, text: &str, file: &str) -> Result<(), Vec<Diagnostic>> {
+        let prepared = (Digest::of(text.as_bytes()), Self::check(text, file)?);
+        *self.prepared.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepared);
+        Ok(())
+    }
+
     /// Checks a text and makes it the version in force; answers its number.
     ///
     /// # Errors
@@ -238,7 +253,7 @@ impl Policy {
         who: &str,
         rollback_of: Option<u64>,
     ) -> Result<u64, apply::Error> {
-        Self::check(text, file).map_err(apply::Error::Refused)?;
+        self.prepare(text, file).map_err(apply::Error::Refused)?;
         let store = &self.store;
         let mut txn = store.write()?;
         let version = newest_version(store, &txn)?.saturating_add(1);
@@ -308,7 +323,11 @@ impl Policy {
 
 impl State {
     /// Reads the store; a snapshot of the same version is taken over from the state before.
-    fn load(store: &Store, before: Option<&Self>) -> Result<Self, store::Error> {
+    fn load(
+        store: &Store,
+        before: Option<&Self>,
+        prepared: &Mutex<Option<(Digest, Snapshot)>>,
+    ) -> Result<Self, store::Error> {
         let txn = store.read()?;
         // The id of what is read here, not of the newest change: LMDB publishes a commit in two
         // steps, and between them the newest change is known but not yet what a reader gets.
@@ -316,7 +335,7 @@ impl State {
         let version = newest_version(store, &txn)?;
         let snapshot = match before {
             Some(state) if state.snapshot.version() == version => Arc::clone(&state.snapshot),
-            Some(_) | None => Arc::new(load_snapshot(store, &txn, version)?),
+            Some(_) | None => Arc::new(load_snapshot(store, &txn, version, prepared)?),
         };
         let agents = agent::Book::load(store, &txn)?;
         let secrets = store.records(&store.names, &txn, "a secret's name")?.into_iter().collect();
@@ -329,6 +348,7 @@ fn load_snapshot(
     store: &Store,
     txn: &heed::RoTxn<'_>,
     version: u64,
+    prepared: &Mutex<Option<(Digest, Snapshot)>>,
 ) -> Result<Snapshot, store::Error> {
     if version == 0 {
         return Ok(Snapshot::default());
@@ -336,6 +356,12 @@ fn load_snapshot(
     let text = store.bytes(&store.texts, txn, &number_key(version))?;
     let text = text.and_then(|bytes| String::from_utf8(bytes).ok());
     let text = text.ok_or(store::Error::Damaged("a policy text"))?;
+    let ready = prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some((digest, snapshot)) = ready
+        && digest == Digest::of(text.as_bytes())
+    {
+        return Ok(snapshot.at_version(version));
+    }
     let compiled = Snapshot::compile(&text, "policy", version);
     Ok(compiled.unwrap_or_else(|findings| {
         // The text was sound when it was applied: a newer version of the program applied it.

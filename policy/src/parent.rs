@@ -43,6 +43,15 @@ pub(crate) enum Direct {
     Network(IpAddr, u8),
 }
 
+impl std::fmt::Display for Direct {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host(pattern) => pattern.fmt(f),
+            Self::Network(address, bits) => write!(f, "{address}/{bits}"),
+        }
+    }
+}
+
 impl Direct {
     /// Reads a host, `*.suffix`, `.suffix` (as most programs write it), an address or a network.
     pub(crate) fn parse(text: &str) -> Result<Self, host::Error> {

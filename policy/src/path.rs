@@ -64,6 +64,46 @@ pub(crate) fn normalize(raw: &str) -> Result<String, Error> {
     Ok(path)
 }
 
+/// The other paths that a server may take a raw path for, beside its normal form: escaped slashes and
+/// backslashes as slashes, parameters behind semicolons dropped, a slash at the end dropped, dot
+/// segments and empty segments kept. None for a path that all servers read alike, which most are.
+/// Letters keep their case.
+pub(crate) fn readings(raw: &str) -> Vec<String> {
+    let escaped = ["%2f", "%2F", "%5c", "%5C", "\\"].iter().any(|odd| raw.contains(odd));
+    let parameters = raw.contains(';');
+    let dotted = raw.split('/').any(|part| matches!(part, "." | "..")) || raw.contains("%2");
+    let kept = dotted || raw.contains("//") || raw.contains("/.");
+    let trailing = raw.len() > 1 && raw.ends_with('/');
+    if !escaped && !parameters && !kept && !trailing {
+        return Vec::new();
+    }
+    let Ok(plain) = normalize(raw) else { return Vec::new() };
+    let mut found = Vec::new();
+    let mut put = |reading: String| {
+        if reading != plain && !found.contains(&reading) {
+            found.push(reading);
+        }
+    };
+    let slashes = |path: &str| path.replace("%2F", "/").replace("%5C", "/").replace('\\', "/");
+    let bare = |path: &str| {
+        let segments = path.split('/').map(|part| part.split(';').next().unwrap_or_default());
+        segments.collect::<Vec<_>>().join("/")
+    };
+    if let Ok(decoded) = decode(raw) {
+        put(decoded);
+    }
+    for reading in [slashes(&plain), bare(&plain), bare(&slashes(&plain)), slashes(&bare(&plain))] {
+        if let Ok(reading) = normalize(&reading) {
+            put(reading.strip_suffix('/').filter(|r| !r.is_empty()).unwrap_or(&reading).to_owned());
+            put(reading);
+        }
+    }
+    if let Some(shorter) = plain.strip_suffix('/').filter(|shorter| !shorter.is_empty()) {
+        put(shorter.to_owned());
+    }
+    found
+}
+
 /// Whether a segment would hold a dot segment if its server decoded it once more, read backslashes
 /// as slashes, or dropped parameters behind a semicolon.
 fn hides_dots(segment: &str) -> bool {
@@ -209,6 +249,34 @@ impl Pattern {
             prefix.push_str(text);
         }
         prefix
+    }
+
+    /// The segments whose place counts from the beginning, and then those whose place counts from the
+    /// end: all but what stands between the first and the last `**`.
+    fn placed(&self) -> impl Iterator<Item = &Segment> {
+        let first = self.segments.iter().position(|s| *s == Segment::Any);
+        let last = self.segments.iter().rposition(|s| *s == Segment::Any);
+        let count = self.segments.len();
+        let before = self.segments.iter().take(first.unwrap_or(count));
+        before.chain(self.segments.iter().skip(last.unwrap_or(count)))
+    }
+
+    /// The placed segments without a star. Patterns of one rank that differ in these share no path.
+    pub(crate) fn fixed(&self) -> Vec<&str> {
+        let fixed = self.placed().filter_map(|segment| match segment {
+            Segment::Literal(text) => Some(text.as_str()),
+            Segment::Any | Segment::One | Segment::Glob(_) => None,
+        });
+        fixed.collect()
+    }
+
+    /// The placed segments with a star in their text.
+    pub(crate) fn globs(&self) -> Vec<&str> {
+        let globs = self.placed().filter_map(|segment| match segment {
+            Segment::Glob(text) => Some(text.as_str()),
+            Segment::Any | Segment::One | Segment::Literal(_) => None,
+        });
+        globs.collect()
     }
 
     /// How narrow the rest behind the prefix is.

@@ -53,6 +53,36 @@ fn v_1_ambiguous_paths_are_refused() {
     }
 }
 
+/// V-1: a path that servers read in different ways has its other readings.
+#[test]
+fn v_1_other_readings_of_a_path_are_known() {
+    for (raw, expected) in [
+        ("/v1/charges", &[][..]),
+        ("/v1/%63harges", &[]),
+        ("/user/%40me", &[]),
+        ("/v1/charges/", &["/v1/charges"]),
+        ("/admin%2fx", &["/admin/x"]),
+        ("/admin\\x", &["/admin/x"]),
+        ("/admin;v=1/x", &["/admin/x"]),
+        ("/a/..;b", &[]),
+        ("/admin/../pub", &["/admin/../pub"]),
+        ("/b//public/x", &["/b//public/x"]),
+        ("/a%2Fb;c/d/", &["/a/b;c/d", "/a/b;c/d/", "/a%2Fb/d", "/a%2Fb/d/", "/a/b/d", "/a/b/d/"]),
+        ("/", &[]),
+        ("*", &[]),
+    ] {
+        let mut found = readings(raw);
+        found.sort();
+        let mut expected: Vec<String> = expected.iter().map(|&text| text.to_owned()).collect();
+        expected.sort();
+        if raw == "/a%2Fb;c/d/" {
+            assert!(expected.iter().all(|reading| found.contains(reading)), "{found:?}");
+        } else {
+            assert_eq!(found, expected, "{raw}");
+        }
+    }
+}
+
 fn covers(pattern: &str, path: &str, expected: bool) {
     let pattern = Pattern::parse(pattern).unwrap();
     assert_eq!(pattern.matches(path), expected, "{} {path}", pattern.as_str());

@@ -43,6 +43,9 @@ pub struct Pace {
     pub max_queries: u32,
 }
 
+/// Where the id of a job stands in the path of its status resource.
+pub(crate) const JOB_ID: &str = "{id}";
+
 /// How a job is followed that a call started and did not wait for (contract M-7).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobRule {
@@ -50,6 +53,8 @@ pub struct JobRule {
     pub headers: Vec<String>,
     /// A JSON pointer to its name in the content, asked before the headers.
     pub pointer: Option<String>,
+    /// Where the status resource is, with `{id}` for what the pointer leads to; none: that is its name.
+    pub path: Option<String>,
     /// What shows that the job is done.
     pub done: Shows,
     /// What shows that it failed.
@@ -61,7 +66,14 @@ pub struct JobRule {
 }
 
 impl JobRule {
-    /// The name of the status resource that a 202 gives.
+    /// Whether a response with this status can name a job: a 202, and where an id in the content does,
+    /// a 200 or 201 as well.
+    #[must_use]
+    pub const fn accepts(&self, status: u16) -> bool {
+        matches!((status, &self.path), (202, _) | (200 | 201, Some(_)))
+    }
+
+    /// The name of the status resource that such a response gives.
     #[must_use]
     pub fn status_url<'h>(
         &self,
@@ -70,7 +82,25 @@ impl JobRule {
     ) -> Option<String> {
         if let Some(pointer) = &self.pointer {
             let value: Value = serde_json::from_slice(content).ok()?;
-            return value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+            let id = match value.pointer(pointer)? {
+                Value::String(text) => text.clone(),
+                Value::Number(number) if self.path.is_some() => number.to_string(),
+                Value::Number(_)
+                | Value::Null
+                | Value::Bool(_)
+                | Value::Array(_)
+                | Value::Object(_) => return None,
+            };
+            let Some(path) = &self.path else { return Some(id) };
+            // One segment that goes nowhere else, whatever the service calls its jobs.
+            if id.is_empty() || id.bytes().all(|byte| byte == b'.') {
+                return None;
+            }
+            let (before, after) = path.split_once(JOB_ID)?;
+            let mut url = before.to_owned();
+            encode(&id, &mut url);
+            url.push_str(after);
+            return Some(url);
         }
         self.headers.iter().find_map(|name| header(name)).map(str::to_owned)
     }
@@ -307,6 +337,7 @@ mod tests {
         let mut rule = JobRule {
             headers: vec!["operation-location".to_owned(), "location".to_owned()],
             pointer: None,
+            path: None,
             done: status(200),
             failed: None,
             every: Duration::from_secs(5),
@@ -318,6 +349,23 @@ mod tests {
         rule.pointer = Some("/url".to_owned());
         assert_eq!(rule.status_url(both, br#"{"url":"/x"}"#).as_deref(), Some("/x"));
         assert_eq!(rule.status_url(both, br#"{"url":1}"#), None);
+        assert!(rule.accepts(202) && !rule.accepts(200) && !rule.accepts(201));
+        // An id in the content of any acceptance, and a path of the route's own.
+        rule.path = Some("/v1/batches/{id}?full=1".to_owned());
+        rule.pointer = Some("/id".to_owned());
+        for (content, expected) in [
+            (r#"{"id":"batch_1"}"#, Some("/v1/batches/batch_1?full=1")),
+            (r#"{"id":17}"#, Some("/v1/batches/17?full=1")),
+            (r#"{"id":"../a?b#c"}"#, Some("/v1/batches/..%2Fa%3Fb%23c?full=1")),
+            (r#"{"id":".."}"#, None),
+            (r#"{"id":""}"#, None),
+            (r#"{"id":null}"#, None),
+            (r#"{}"#, None),
+        ] {
+            assert_eq!(rule.status_url(both, content.as_bytes()).as_deref(), expected, "{content}");
+        }
+        assert!([200, 201, 202].into_iter().all(|status| rule.accepts(status)));
+        assert!(![204, 302, 400].into_iter().any(|status| rule.accepts(status)));
         assert_eq!(rule.as_reconcile().shows(200, b""), Some(true));
     }
 }

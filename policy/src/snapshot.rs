@@ -2,15 +2,18 @@
 
 mod explain;
 mod http;
+mod near;
 mod order;
 mod ssh;
 
+use crate::condition::Doubt;
 use crate::document::approvals::Approvals;
 use crate::document::reader::{Place, Reader};
 use crate::document::{self, Defaults, Egress, HttpRoute, SshRoute, Trust, budget};
+use crate::parent::ParentRule;
 use crate::{
-    Body, Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, SshAction, SshGrant,
-    host,
+    Body, Credential, Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, Scheme,
+    SshAction, SshGrant, host,
 };
 use journal::contract::{Budget, Code};
 use std::collections::BTreeSet;
@@ -30,6 +33,8 @@ pub struct Snapshot {
     trust: Vec<Trust>,
     approvals: Approvals,
     budgets: Vec<budget::Named>,
+    credentials: Vec<Credential>,
+    parents: Vec<ParentRule>,
     warnings: Vec<Diagnostic>,
 }
 
@@ -39,6 +44,9 @@ struct Tie {
     one: (String, Place),
     other: (String, Place),
 }
+
+/// So many ties are told of; of a text with more, the rest after these are mended.
+const MOST_TIES: usize = 100;
 
 /// The rule's name in answers where no route decides.
 const EGRESS: &str = "defaults.egress";
@@ -50,9 +58,9 @@ const UNREAD: &str = "it was not read";
 enum Found<'a> {
     /// The narrowest route that matches.
     Route(&'a HttpRoute),
-    /// A route that would decide if the content met its conditions, and why that can't be said. A
+    /// A route that would decide if the request met its conditions, and why that can't be said. A
     /// wider route is not asked: what can't be judged is not allowed by another rule.
-    Undecided(&'a HttpRoute, &'static str),
+    Undecided(&'a HttpRoute, Doubt),
     /// No route matches.
     None,
 }
@@ -77,8 +85,21 @@ impl Snapshot {
             reader.error_at(second.1, message, Some(hint.to_owned()));
         }
         let warnings = reader.finish()?;
-        let document::Document { defaults, trust, approvals, budgets, .. } = document;
-        Ok(Self { version, defaults, http, ssh, trust, approvals, budgets, warnings })
+        let document::Document {
+            defaults, trust, approvals, budgets, credentials, parents, ..
+        } = document;
+        Ok(Self {
+            version,
+            defaults,
+            http,
+            ssh,
+            trust,
+            approvals,
+            budgets,
+            credentials,
+            parents,
+            warnings,
+        })
     }
 
     /// The version in the store; 0 when the text was only checked, or no policy was applied yet
@@ -145,7 +166,10 @@ impl Snapshot {
     pub fn looks_at_body(&self, action: &HttpAction<'_>, details: &Details<'_>) -> bool {
         let details = Details { body: Body::Unreadable(UNREAD), ..*details };
         let target = http::Target::of(action, details);
-        target.is_ok_and(|target| matches!(self.http.find(&target), Found::Undecided(..)))
+        target.is_ok_and(|target| match self.http.find(&target) {
+            Found::Undecided(_, doubt) => doubt.field == Doubt::body(UNREAD).field,
+            Found::Route(_) | Found::None => false,
+        })
     }
 
     /// As [`Snapshot::http`], with what conditions on headers, query and content look at.
@@ -164,9 +188,13 @@ impl Snapshot {
                 let grant = route.grant_for(target.method, &target.path);
                 Ok(HttpGrant { parent, ..grant })
             }
-            Found::Undecided(route, why) => Err(undecided(&route.name, why)),
+            Found::Undecided(route, doubt) => Err(undecided(&route.name, doubt)),
             Found::None => match self.defaults.egress {
                 Egress::Deny => Err(self.http.refuse(&target)),
+                Egress::Allow | Egress::Observe if self.http.reads_as(&target).is_some() => {
+                    let route = self.http.reads_as(&target).map_or(EGRESS, |route| &route.name);
+                    Err(undecided(route, Doubt::PATH))
+                }
                 Egress::Allow => Ok(self.open_egress(&target.host, None)),
                 Egress::Observe => {
                     Ok(self.open_egress(&target.host, Some(self.http.refuse(&target).code)))
@@ -273,17 +301,35 @@ impl Snapshot {
         self.ssh.hosts().into_iter().collect()
     }
 
-    /// Names of all agents that routes mention.
+    /// All credentials, by id.
+    #[must_use]
+    pub fn credentials(&self) -> &[Credential] {
+        &self.credentials
+    }
+
+    /// The secrets that the vault has to hold, with the credential that needs each.
+    #[must_use]
+    pub fn vault_secrets(&self) -> Vec<(&str, &str)> {
+        let all = self.credentials.iter();
+        all.flat_map(|c| c.vault_names().map(|name| (c.id.as_str(), name))).collect()
+    }
+
+    /// Names of all agents that routes and budgets mention.
     #[must_use]
     pub fn agents(&self) -> Vec<String> {
         let routes = self.http.routes().iter().flat_map(|r| &r.agents);
         let ssh = self.ssh.routes().iter().flat_map(|r| &r.agents);
-        let names: BTreeSet<&String> = routes.chain(ssh).flatten().collect();
+        let budgets = self.budgets.iter().flat_map(|b| &b.agents);
+        let names: BTreeSet<&String> = routes.chain(ssh).chain(budgets).flatten().collect();
         names.into_iter().cloned().collect()
     }
 
     pub(crate) const fn defaults(&self) -> &Defaults {
         &self.defaults
+    }
+
+    pub(crate) fn parents(&self) -> &[ParentRule] {
+        &self.parents
     }
 
     pub(crate) fn http_routes(&self) -> &[HttpRoute] {
@@ -298,24 +344,36 @@ impl Snapshot {
         &self.trust
     }
 
-    /// The grant of a route by its name, if the agent may use it: for questions about a call that
-    /// the route let through earlier (contract K-7). What a preset says of single calls is not in it.
+    /// The grant of a route by its name, if it lets the agent reach the origin: for questions about a
+    /// call that the route let through earlier (contract K-7). A route that leads elsewhere by now has
+    /// no say there, and its credential none to see (contract C-7). What a preset says of single calls
+    /// is not in it.
     #[must_use]
-    pub fn http_route(&self, name: &str, agent: &str, host: &str) -> Option<HttpGrant> {
-        let admits = |names: &document::Names| names.as_ref().is_none_or(|n| n.contains(agent));
-        let mut routes = self.http.routes().iter();
-        routes.find(|r| r.name == name && admits(&r.agents)).map(|route| HttpGrant {
-            parent: route.parent.as_ref().and_then(|rule| rule.for_host(host)),
+    pub fn http_route(
+        &self,
+        name: &str,
+        agent: &str,
+        (scheme, host, port): (Scheme, &str, u16),
+    ) -> Option<HttpGrant> {
+        let host = normal_host(host).ok()?;
+        let leads = |r: &HttpRoute| {
+            r.scheme == scheme && r.port == port && r.hosts.iter().any(|p| p.matches(&host))
+        };
+        let route = self.http.routes().iter().find(|r| r.name == name)?;
+        let leads = leads(route) && order::admits(&route.agents, agent);
+        leads.then(|| HttpGrant {
+            parent: route.parent.as_ref().and_then(|rule| rule.for_host(&host)),
             ..route.grant.clone()
         })
     }
 
     /// [`Snapshot::http_route`] for an SSH route (contract K-9).
     #[must_use]
-    pub fn ssh_route(&self, name: &str, agent: &str) -> Option<SshGrant> {
-        let mut routes = self.ssh.routes().iter();
-        let admits = |names: &document::Names| names.as_ref().is_none_or(|n| n.contains(agent));
-        routes.find(|r| r.name == name && admits(&r.agents)).map(|route| route.grant.clone())
+    pub fn ssh_route(&self, name: &str, agent: &str, host: &str, port: u16) -> Option<SshGrant> {
+        let host = normal_host(host).ok()?;
+        let route = self.ssh.routes().iter().find(|r| r.name == name)?;
+        let leads = route.port == port && route.host.matches(&host);
+        (leads && order::admits(&route.agents, agent)).then(|| route.grant.clone())
     }
 
     fn open_egress(&self, host: &str, would_deny: Option<Code>) -> HttpGrant {
@@ -377,13 +435,21 @@ fn approval_pending(route: &str) -> Denial {
     }
 }
 
-/// A refusal because the content can't be judged by a route that looks at it.
-fn undecided(route: &str, why: &str) -> Denial {
+/// A refusal because a condition of a route can't be judged.
+fn undecided(route: &str, Doubt { field, why }: Doubt) -> Denial {
+    let code =
+        if field == Doubt::PATH.field { Code::InvalidTarget } else { Code::TargetNotAllowed };
+    let part = match field {
+        "target.path" => "path",
+        "request.body" => "content",
+        "request.headers" => "header fields",
+        _ => "query",
+    };
     Denial {
-        code: Code::TargetNotAllowed,
-        field: "request.body".to_owned(),
+        code,
+        field: field.to_owned(),
         message: format!(
-            "Route {route:?} looks at the content of this request, which can't be judged: {why}."
+            "Route {route:?} looks at the {part} of this request, which can't be judged: {why}."
         ),
         rule: route.to_owned(),
     }

@@ -3,8 +3,14 @@
 use super::*;
 use crate::{Inject, Scheme, SshRequest};
 use journal::contract::{KeepResult, RemoteContract};
-use proptest::prelude::*;
 use std::time::Duration;
+
+#[path = "snapshot/order_tests.rs"]
+mod order_of_rules;
+#[path = "snapshot/ssh_tests.rs"]
+mod ssh_routes;
+#[path = "snapshot/ties_tests.rs"]
+mod ties;
 
 fn compile(text: &str) -> Snapshot {
     Snapshot::compile(text, "p.toml", 7).unwrap_or_else(|found| panic!("{found:#?}"))
@@ -299,52 +305,6 @@ fn the_narrowest_route_wins() {
     }
 }
 
-fn tie(text: &str, names: [&str; 2], lines: [usize; 2]) {
-    let found = Snapshot::compile(text, "p", 0).unwrap_err();
-    assert_eq!(found.len(), 1, "{found:#?}");
-    assert_eq!(found[0].line, lines[1], "{found:#?}");
-    for part in [names[0], names[1], &format!("line {}", lines[0])] {
-        assert!(found[0].message.contains(part), "{part}: {}", found[0].message);
-    }
-}
-
-#[test]
-fn ties_are_refused_with_both_names() {
-    let pair = |a: &str, b: &str| route("one", a, "") + &route("two", b, "");
-    let host = "host = \"a.test\"";
-    tie(&pair(host, host), ["one", "two"], [1, 5]);
-    tie(&pair("host = \"A.TEST.\"", host), ["one", "two"], [1, 5]);
-    let path = |p: &str| format!("{host}, path = \"{p}\"");
-    tie(&pair(&path("/a"), &path("/%61")), ["one", "two"], [1, 5]);
-    tie(&pair(&path("/a*"), &path("/*b")), ["one", "two"], [1, 5]);
-    let methods = |m: &str| format!("{host}, methods = [{m}]");
-    tie(
-        &pair(&methods("\"GET\", \"POST\""), &methods("\"POST\", \"PUT\"")),
-        ["one", "two"],
-        [1, 5],
-    );
-    for (a, b) in [
-        (path("/a"), path("/b")),
-        (path("/a*"), path("/b*")),
-        (path("/a/*"), path("/a/**")),
-        (path("/a/*/c"), path("/a/b/*")),
-        (methods("\"GET\""), methods("\"POST\"")),
-        (methods("\"GET\", \"POST\""), methods("\"POST\"")),
-        (methods("\"GET\""), host.to_owned()),
-        (host.to_owned(), format!("{host}, port = 8443")),
-        (host.to_owned(), format!("{host}, scheme = \"http\"")),
-    ] {
-        compile(&pair(&a, &b));
-    }
-    let agents = |a: &str, b: &str| {
-        route("one", host, &format!("agents = [{a}]"))
-            + &route("two", host, &format!("agents = [{b}]"))
-    };
-    tie(&agents("\"x\", \"y\"", "\"y\", \"z\""), ["one", "two"], [1, 5]);
-    compile(&agents("\"x\"", "\"y\""));
-    compile(&agents("\"x\", \"y\"", "\"y\""));
-}
-
 /// V-1 and V-2: conditions narrow a route, and a refusal names the part that fails them.
 #[test]
 fn v_1_conditions_on_headers_and_query_narrow_routes() {
@@ -374,132 +334,6 @@ fn v_1_conditions_on_headers_and_query_narrow_routes() {
         (told.rule.as_str(), told.considered[0].reason.as_str()),
         ("all", "has a condition on the query")
     );
-}
-
-#[test]
-fn conditions_that_cross_are_ties() {
-    let host = "host = \"a.test\"";
-    let pair = |a: &str, b: &str| {
-        route("one", &format!("{host}, {a}"), "") + &route("two", &format!("{host}, {b}"), "")
-    };
-    tie(&pair("query = { a = \"1\" }", "query = { b = \"1\" }"), ["one", "two"], [1, 5]);
-    tie(&pair("query = { a = \"1*\" }", "query = { a = \"*2\" }"), ["one", "two"], [1, 5]);
-    let methods = "query = { b = \"1\" }, methods = [\"GET\"]";
-    tie(&pair("query = { a = \"1\" }", methods), ["one", "two"], [1, 5]);
-    compile(&pair("query = { a = \"1\" }", "query = { a = \"2\" }"));
-    compile(&pair("query = { a = \"1\" }", "query = { a = \"1\", b = \"2\" }"));
-    compile(&pair(
-        "query = { a = \"1\" }, methods = [\"GET\"]",
-        "query = { b = \"1\" }, methods = [\"PUT\"]",
-    ));
-    compile(&pair("query = { a = \"1\" }", "query = { a = \"1\" }, methods = [\"GET\"]"));
-}
-
-fn ssh<'a>(user: &'a str, request: SshRequest<'a>) -> SshAction<'a> {
-    SshAction { agent: "coder", host: "prod-1", port: 22, user, request }
-}
-
-#[test]
-fn the_ssh_example_grants_what_it_says() {
-    let snapshot = example();
-    let grant = snapshot.ssh(&ssh("deploy", SshRequest::Exec(b"/opt/deploy v1"))).unwrap();
-    assert_eq!((grant.route.as_str(), grant.address.as_deref()), ("deploy", Some("10.0.0.4:22")));
-    assert_eq!(grant.credential.unwrap().inject, Inject::SshKey);
-    assert_eq!(grant.host_keys.len(), 1);
-    assert!(grant.private_addresses && !grant.idempotent);
-    assert!(snapshot.ssh_target("coder", "PROD-1", 22).is_ok());
-    assert!(snapshot.ssh_target("other", "prod-1", 22).is_err());
-    let field = |action: SshAction<'_>| snapshot.ssh(&action).unwrap_err().field;
-    let good = ssh("deploy", SshRequest::Exec(b"/opt/deploy v1"));
-    assert_eq!(field(SshAction { agent: "other", ..good }), "target.host");
-    assert_eq!(field(SshAction { host: "prod-2", ..good }), "target.host");
-    assert_eq!(field(SshAction { port: 2222, ..good }), "target.port");
-    assert_eq!(field(SshAction { user: "root", ..good }), "target.user");
-    for request in [
-        SshRequest::Shell,
-        SshRequest::Subsystem("sftp"),
-        SshRequest::Forward { host: "db", port: 5432 },
-    ] {
-        assert_eq!(field(SshAction { request, ..good }), "action", "{request:?}");
-    }
-}
-
-/// V-1: a star in a command never lets a second command in.
-#[test]
-fn v_1_stars_do_not_cross_commands() {
-    let snapshot = example();
-    let run = |command: &[u8]| snapshot.ssh(&ssh("deploy", SshRequest::Exec(command))).is_ok();
-    assert!(run(b"/opt/deploy v1 --to 'a b'"));
-    assert!(run(b"/opt/deploy "));
-    for command in [
-        &b"/opt/deploy"[..],
-        b"/opt/deployx v1",
-        b" /opt/deploy v1",
-        b"/opt/deploy v1; rm -rf /",
-        b"/opt/deploy v1 & id",
-        b"/opt/deploy v1 && id",
-        b"/opt/deploy v1&&id",
-        b"/opt/deploy v1 | id",
-        b"/opt/deploy v1\nid",
-        b"/opt/deploy v1\rid",
-        b"/opt/deploy `id`",
-        b"/opt/deploy $(id)",
-        b"/opt/deploy $HOME",
-        b"/opt/deploy (id)",
-        b"/opt/deploy < /etc/passwd",
-        b"/opt/deploy > /etc/passwd",
-        b"/opt/deploy ';'",
-        b"/opt/deploy \\;",
-        b"/opt/deploy \0",
-    ] {
-        assert!(!run(command), "{}", command.escape_ascii());
-    }
-    let text = include_str!("example.toml").replace("allow = [\"exec\"]", "shell = \"any\"");
-    let any = compile(&text);
-    assert!(any.ssh(&ssh("deploy", SshRequest::Exec(b"/opt/deploy v1; id"))).is_ok());
-}
-
-fn ssh_route(name: &str, conditions: &str, rest: &str) -> String {
-    format!("[[ssh]]\nname = \"{name}\"\nmatch = {{ host = \"prod-1\"{conditions} }}\n{rest}\n")
-}
-
-#[test]
-fn the_narrowest_ssh_route_wins() {
-    let text = [
-        ssh_route("any", "", "allow = [\"exec\", \"shell\", \"subsystem:netconf\"]"),
-        ssh_route("user", ", users = [\"deploy\"]", ""),
-        ssh_route("tool", ", users = [\"deploy\"], commands = [\"/opt/*\"]", ""),
-        ssh_route("narrow", ", users = [\"deploy\"], commands = [\"/opt/deploy *\"]", ""),
-        ssh_route("exact", ", users = [\"deploy\"], commands = [\"/opt/deploy v1\", \"id\"]", ""),
-    ];
-    for rotation in 0..text.len() {
-        let mut text = text.clone();
-        text.rotate_left(rotation);
-        let snapshot = compile(&text.concat());
-        let who = |user, request| snapshot.ssh(&ssh(user, request)).unwrap().route;
-        assert_eq!(who("deploy", SshRequest::Exec(b"/opt/deploy v1")), "exact");
-        assert_eq!(who("deploy", SshRequest::Exec(b"/opt/deploy v2")), "narrow");
-        assert_eq!(who("deploy", SshRequest::Exec(b"/opt/x")), "tool");
-        assert_eq!(who("deploy", SshRequest::Exec(b"ls")), "user");
-        assert_eq!(who("root", SshRequest::Exec(b"ls")), "any");
-        assert_eq!(who("deploy", SshRequest::Shell), "any");
-        assert_eq!(who("deploy", SshRequest::Subsystem("netconf")), "any");
-        assert!(snapshot.ssh(&ssh("deploy", SshRequest::Subsystem("sftp"))).is_err());
-    }
-}
-
-#[test]
-fn ssh_ties_are_refused() {
-    let pair = |a: &str, b: &str| ssh_route("one", a, "") + &ssh_route("two", b, "");
-    tie(&pair("", ""), ["one", "two"], [1, 5]);
-    tie(&pair(", commands = [\"a*\"]", ", commands = [\"*b\"]"), ["one", "two"], [1, 5]);
-    let users = ", users = [\"x\", \"y\"]";
-    tie(&pair(users, ", users = [\"y\", \"z\"]"), ["one", "two"], [1, 5]);
-    compile(&pair(users, ", users = [\"z\"]"));
-    compile(&pair(users, ", users = [\"y\"]"));
-    compile(&pair("", ", commands = [\"a\"]"));
-    compile(&pair(", commands = [\"a*\"]", ", commands = [\"b*\"]"));
-    compile(&(ssh_route("one", "", "allow = [\"shell\"]") + &ssh_route("two", "", "")));
 }
 
 #[test]
@@ -533,97 +367,11 @@ fn explanations_tell_rule_injection_and_others() {
     assert_eq!((denied.allowed, denied.rule.as_str()), (false, "defaults.egress"));
     assert_eq!(denied.code, Some(Code::TargetNotAllowed));
     assert_eq!(serde_json::to_value(&denied).unwrap()["code"], "TARGET_NOT_ALLOWED");
-    let told = snapshot.explain_ssh(&ssh("deploy", SshRequest::Exec(b"/opt/deploy v1")));
+    let told =
+        snapshot.explain_ssh(&ssh_routes::ssh("deploy", SshRequest::Exec(b"/opt/deploy v1")));
     assert_eq!((told.allowed, told.rule.as_str()), (true, "deploy"));
-    let denied = snapshot.explain_ssh(&ssh("root", SshRequest::Shell));
+    let denied = snapshot.explain_ssh(&ssh_routes::ssh("root", SshRequest::Shell));
     assert_eq!(denied.considered[0].reason, "is for other users");
-}
-
-/// Ten thousand routes, by host and by agent, are compiled and decide; `./dev bench policy` says how
-/// fast.
-#[test]
-fn ten_thousand_routes_decide() {
-    use std::fmt::Write as _;
-    let mut text = String::new();
-    for i in 0..5_000 {
-        let host = format!("host = \"h{i}.test\", path = \"/v1/**\"");
-        let rest = format!("agents = [\"agent-{i}\"]");
-        write!(text, "{}", route(&format!("host-{i}"), &host, "")).unwrap();
-        write!(text, "{}", route(&format!("agent-{i}"), "host = \"api.test\"", &rest)).unwrap();
-    }
-    let snapshot = compile(&text);
-    for i in 0..2_000 {
-        let host = format!("h{i}.test");
-        assert!(snapshot.http(&action("GET", &host, "/v1/x/y")).is_ok());
-        let agent = format!("agent-{i}");
-        let shared = HttpAction { agent: &agent, ..action("GET", "api.test", "/") };
-        assert!(snapshot.http(&shared).is_ok());
-    }
-}
-
-/// Host, path, methods, agents.
-type Conditions = (String, Option<String>, Option<Vec<&'static str>>, Option<Vec<&'static str>>);
-
-fn conditions() -> impl Strategy<Value = Conditions> {
-    let host = prop_oneof!["a.test", "\\*.test", "b.a.test", "\\*.a.test"];
-    let path = proptest::option::of("(/(a|b|\\*|a\\*)){1,3}(/\\*\\*)?");
-    let methods = proptest::option::of(proptest::sample::subsequence(vec!["GET", "POST"], 1..=2));
-    let agents = proptest::option::of(proptest::sample::subsequence(vec!["x", "y"], 1..=2));
-    (host, path, methods, agents)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
-
-    /// The decision does not depend on the order of the rules; allow and inject are one match.
-    #[test]
-    fn order_of_rules_decides_nothing(
-        rules in proptest::collection::vec(conditions(), 1..6),
-        host in "(b\\.)?(a\\.)?test", path in "(/[ab]{1,2}){1,4}",
-        method in "GET|POST", agent in "x|y",
-    ) {
-        let list = |l: &[&str]| l.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(",");
-        let mut texts: Vec<String> = rules.iter().enumerate().map(|(i, (host, path, methods, agents))| {
-            let mut conditions = format!("host = {host:?}");
-            if let Some(path) = path { conditions += &format!(", path = {path:?}"); }
-            if let Some(methods) = methods { conditions += &format!(", methods = [{}]", list(methods)); }
-            let mut rest = format!("credential = \"c{i}\"\n");
-            if let Some(agents) = agents { rest += &format!("agents = [{}]\n", list(agents)); }
-            format!("[[credential]]\nid = \"c{i}\"\nsecret = \"s\"\ninject = \"bearer\"\n")
-                + &route(&format!("c{i}"), &conditions, &rest)
-        }).collect();
-        let action = HttpAction { agent: &agent, ..action(&method, &host, &path) };
-        let forward = Snapshot::compile(&texts.concat(), "p", 0);
-        texts.reverse();
-        let backward = Snapshot::compile(&texts.concat(), "p", 0);
-        prop_assert_eq!(forward.is_ok(), backward.is_ok());
-        let (Ok(forward), Ok(backward)) = (forward, backward) else { return Ok(()) };
-        prop_assert_eq!(forward.http(&action), backward.http(&action));
-        // The slow search over all routes agrees on whether anything matches.
-        let target = http::Target::of(&action, Details::default()).unwrap();
-        let any = forward.http.of_host(&target.host).any(|r| http::mismatch(r, &target).is_none());
-        prop_assert_eq!(forward.http(&action).is_ok(), any);
-        if let Ok(grant) = forward.http(&action) {
-            prop_assert_eq!(grant.credential.unwrap().id, grant.route.unwrap());
-        }
-        prop_assert!(!any || forward.tunnel(&agent, &host, 443).is_ok());
-        let explained = forward.explain_http(&action);
-        prop_assert_eq!(explained.allowed, any);
-    }
-
-    #[test]
-    fn any_action_is_decided_without_panic(
-        agent in ".{0,8}", host in ".{0,20}", method in ".{0,8}", path in ".{0,30}",
-    ) {
-        let snapshot = example();
-        let action = HttpAction { agent: &agent, ..action(&method, &host, &path) };
-        drop(snapshot.http(&action));
-        drop(snapshot.explain_http(&action).to_string());
-        let request = SshRequest::Exec(path.as_bytes());
-        let action = SshAction { agent: &agent, host: &host, port: 22, user: &method, request };
-        drop(snapshot.ssh(&action));
-        drop(snapshot.explain_ssh(&action).to_string());
-    }
 }
 
 /// `intercept = false`: the narrowest host decides; routes of one host that differ are intercepted.
@@ -660,6 +408,40 @@ fn what_is_not_intercepted_can_not_be_judged() {
     }
 }
 
+/// V-1: where a stricter route looks at a name that is there twice, or that can't be read, no wider
+/// route decides instead: services differ in which of the values they take.
+#[test]
+fn v_1_a_doubled_name_opens_no_wider_route() {
+    let text = route("strict", "host = \"ec2.test\", query = { Action = \"Terminate*\" }", "")
+        + &route("tagged", "host = \"tag.test\", headers = { X-Mode = \"live\" }", "")
+        + &route("wide", "host = \"ec2.test\"", "")
+        + &route("wide-too", "host = \"tag.test\"", "");
+    let snapshot = compile(&text);
+    let decide = |host, query, headers: &[(&[u8], &[u8])]| {
+        let details = Details { query, headers, body: Body::Absent };
+        assert!(!snapshot.looks_at_body(&action("GET", host, "/"), &details));
+        let decided = snapshot.http_with(&action("GET", host, "/"), &details);
+        decided.map(|grant| grant.route.unwrap()).map_err(|denial| (denial.field, denial.rule))
+    };
+    let refused = |field: &str, rule: &str| Err((field.to_owned(), rule.to_owned()));
+    for query in [
+        "Action=Describe&Action=TerminateInstances",
+        "Action=TerminateInstances&Action=",
+        "Action=TerminateInstances&x=%zz",
+    ] {
+        assert_eq!(
+            decide("ec2.test", Some(query), &[]),
+            refused("target.query", "strict"),
+            "{query}"
+        );
+    }
+    assert_eq!(decide("ec2.test", Some("Action=Describe"), &[]), Ok("wide".to_owned()));
+    assert_eq!(decide("ec2.test", None, &[]), Ok("wide".to_owned()));
+    let twice: &[(&[u8], &[u8])] = &[(b"x-mode", b"dry"), (b"X-Mode", b"live")];
+    assert_eq!(decide("tag.test", None, twice), refused("request.headers", "tagged"));
+    assert_eq!(decide("tag.test", None, &twice[..1]), Ok("wide-too".to_owned()));
+}
+
 /// K-2, K-4: a key of the broker's own is the route's word, and goes into a field of its own.
 #[test]
 fn k_4_a_key_of_ours_is_the_routes_word() {
@@ -688,4 +470,44 @@ fn k_4_a_key_of_ours_is_the_routes_word() {
         let rule = format!("header = \"{header}\", generate = {generate}");
         assert_eq!(with(&rule).is_ok(), right, "{rule}");
     }
+}
+
+/// V-1: a path that a server may read as that of a narrower route is not decided by the wider one.
+#[test]
+fn v_1_spelling_opens_no_wider_route() {
+    let text = route("all", "host = \"a.test\", path = \"/**\"", "")
+        + &route("admin", "host = \"a.test\", path = \"/admin/**\"", "approval = \"required\"")
+        + &route("pay", "host = \"a.test\", path = \"/v1/charges\"", "approval = \"required\"")
+        + &route("git", "host = \"git.test\", path = \"/projects/*/issues\"", "")
+        + &route("git-all", "host = \"git.test\", path = \"/projects/**\"", "");
+    let snapshot = compile(&text);
+    let decide = |host, path| {
+        let decided = snapshot.http(&action("GET", host, path));
+        decided.map(|grant| grant.route.unwrap()).map_err(|denial| (denial.code, denial.rule))
+    };
+    for path in [
+        "/admin%2Fx",
+        "/admin%5cx",
+        "/admin\\x",
+        "/admin;v=1/x",
+        "/admin/../pub",
+        "/x/../admin;/y",
+        "/v1;a/charges",
+        "/v1/charges/",
+        "/v1//charges/;x",
+    ] {
+        assert!(matches!(decide("a.test", path), Err((Code::InvalidTarget, _))), "{path}");
+    }
+    for (path, rule) in [("/admin/x", "admin"), ("/v1/charges", "pay"), ("/pub/a%2Fb;c/", "all")] {
+        assert_eq!(decide("a.test", path), Ok(rule.to_owned()), "{path}");
+    }
+    // A narrower route may be meant for the escape.
+    assert_eq!(decide("git.test", "/projects/group%2Fproject/issues"), Ok("git".to_owned()));
+    let open = compile(
+        &("[defaults]\negress = \"allow\"\n".to_owned()
+            + &text.replacen("path = \"/**\"", "path = \"/pub\"", 1)),
+    );
+    let decided = |path| open.http(&action("GET", "a.test", path)).map_err(|denial| denial.code);
+    assert_eq!(decided("/admin%2Fx").unwrap_err(), Code::InvalidTarget);
+    assert!(decided("/other%2Fx").is_ok());
 }

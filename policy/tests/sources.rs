@@ -156,6 +156,37 @@ fn i_1_refresh_tokens_rotate_under_fifty_calls_at_once() {
     check_refused(token(&policy, &credential), Code::SecretSourceDenied, Retry::AfterCorrection);
 }
 
+/// I-1: a refresh token is shown by one call at a time, whichever credential asks, and whichever policy
+/// was in force when it began: a server that ends a reused token's family never has reason to.
+#[test]
+fn i_1_credentials_that_share_a_refresh_token_take_turns() {
+    let (_dir, policy) = home();
+    let server = TokenServer::start(None, FIRST, Reuse::Ends).unwrap();
+    server.set_expires_in(Some(0));
+    let read = by_refresh(&policy, &server);
+    let keys =
+        "secret = \"seed\"\ngrant = \"refresh_token\"\nclient_secret = \"own\"\nscope = \"w\"\n";
+    let write = applied(&policy, "", &client(server.address(), keys));
+    assert_ne!(read, write);
+    let barrier = std::sync::Barrier::new(20);
+    std::thread::scope(|scope| {
+        let ask = |credential| {
+            barrier.wait();
+            token(&policy, credential)
+        };
+        let threads: Vec<_> = (0..20)
+            .map(|n| if n % 2 == 0 { &read } else { &write })
+            .map(|c| scope.spawn(move || ask(c)))
+            .collect();
+        for thread in threads {
+            thread.join().unwrap().unwrap();
+        }
+    });
+    let (granted, refused) = server.counts();
+    assert_eq!(refused, 0, "a refresh token was shown twice");
+    assert!(granted >= 2, "{granted}");
+}
+
 /// I-1: a refused token is not sent again, and a service that refuses every token does not make us
 /// fetch one for each call.
 #[test]

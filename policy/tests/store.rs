@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
 use journal::contract::Code;
+use policy::secrets::{self, Label};
 use policy::{HttpAction, Policy, Scheme, Secret, vault};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -149,6 +150,42 @@ fn i_1_secrets_have_versions_and_v_5_bindings_hold() {
 }
 
 /// I-1: a locked vault, and what unlocks it.
+/// I-2: what is kept of a version beside its sealed value is when, by whom, and words that are no secret.
+#[test]
+fn i_2_versions_have_tags_and_no_values() {
+    let (_dir, policy) = home();
+    let label = |tags: &[&str]| Label {
+        by: "ann".to_owned(),
+        tags: tags.iter().map(|&tag| tag.to_owned()).collect(),
+    };
+    let set = |value: &str, label: &Label| policy.set_secret_as("tok", &Secret::from(value), label);
+    assert_eq!(set("canary-1", &label(&["OPS-17", "key=AKIA1"])).unwrap(), 1);
+    assert_eq!(policy.set_secret("tok", &Secret::from("canary-2")).unwrap(), 2);
+    assert_eq!(set("canary-3", &label(&[])).unwrap(), 3);
+    for wrong in [&["a b"][..], &[""], &["\n"], &["x"; 9]] {
+        assert!(matches!(set("canary-4", &label(wrong)), Err(secrets::Error::Tag)), "{wrong:?}");
+    }
+    let versions = policy.secret_versions("tok").unwrap();
+    let told: Vec<_> = versions
+        .iter()
+        .map(|(v, standing)| (v.version, v.by.as_str(), v.tags.join(" "), *standing))
+        .collect();
+    use secrets::Standing::{Current, Gone, Kept};
+    assert_eq!(
+        told,
+        [
+            (3, "ann", String::new(), Current),
+            (2, "", String::new(), Kept),
+            (1, "ann", "OPS-17 key=AKIA1".to_owned(), Gone),
+        ]
+    );
+    assert!(!format!("{versions:?}").contains("canary"));
+    policy.remove_secret("tok").unwrap();
+    let versions = policy.secret_versions("tok").unwrap();
+    assert!(versions.iter().all(|(_, standing)| *standing == Gone), "{versions:?}");
+    assert!(matches!(policy.secret_versions("none"), Err(secrets::Error::Unknown)));
+}
+
 #[test]
 fn i_1_locked_vault_has_its_code() {
     let (_dir, policy) = home();
@@ -269,6 +306,24 @@ fn a_change_of_the_key_file_survives_a_crash() {
 }
 
 /// I-1: from a key file to a passphrase, to a key that is handed in, and back.
+/// I-1: a key file that a cut-off change left behind is removed at the next opening: it opens what was
+/// encrypted before the change.
+#[test]
+fn a_change_away_from_the_key_file_leaves_none_after_a_crash() {
+    let (dir, policy) = home();
+    let home = dir.path().join("home");
+    let file = home.join("vault.key");
+    let before = fs::read(&file).unwrap();
+    policy.rotate_vault(vault::Protection::Passphrase(&Secret::from("open sesame"))).unwrap();
+    assert!(!file.exists());
+    drop(policy);
+    // As if the process had ended between its commit and the removal.
+    fs::write(&file, before).unwrap();
+    let policy = Policy::open(&home).unwrap();
+    assert!(!file.exists());
+    assert_eq!(policy.vault().status(), vault::Status::Locked);
+}
+
 #[test]
 fn i_1_the_protection_of_the_vault_changes() {
     let (dir, policy) = home();

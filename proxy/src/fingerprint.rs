@@ -50,7 +50,8 @@ const VOLATILE: &[&str] = &[
 const VOLATILE_PREFIXES: &[&str] =
     &["affiant-", "amz-sdk-", "x-b3-", "x-datadog-", "x-retry-", "x-stainless-"];
 
-fn is_meaningful(name: &str, replaced: &[Option<&str>]) -> bool {
+/// Whether a field, named in lower case, is part of the fingerprint.
+pub(crate) fn is_meaningful(name: &str, replaced: &[Option<&str>]) -> bool {
     !replaced.contains(&Some(name))
         && VOLATILE.binary_search(&name).is_err()
         && !VOLATILE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))

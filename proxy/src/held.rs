@@ -8,13 +8,16 @@
 
 use crate::answer::Finished;
 use crate::engine::{Job, Prepared};
+use crate::fingerprint::is_meaningful;
 use crate::respond::{Account, Refusal};
+use crate::stored::stored_head;
 use journal::contract::{Digest, InvocationId, Preflight};
 use journal::{Call, Invocation, Question, Resumed};
-use policy::Approval;
+use policy::{Approval, Screened};
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
+use zeroize::Zeroizing;
 
 /// The field by which a caller says how long it waits, in seconds.
 const WAIT_FIELD: &str = "affiant-wait";
@@ -27,9 +30,6 @@ const SHOWN_TARGET: usize = 2048;
 const SHOWN_NAME: usize = 64;
 const SHOWN_VALUE: usize = 256;
 const SHOWN_FIELDS: usize = 40;
-/// Fields whose values are not shown.
-const SECRET_FIELDS: &[&str] =
-    &["api-key", "authorization", "cookie", "proxy-authorization", "x-api-key", "x-goog-api-key"];
 
 impl Job<'_> {
     /// Asks a person about a call that was just taken on record, and waits.
@@ -47,7 +47,8 @@ impl Job<'_> {
         if self.shared.journal.holds_enough(self.known.agent.as_deref()) {
             return Err(self.refuse(Some(call), &Refusal::HoldsEnough).await);
         }
-        let shown = self.shown(prepared).to_string();
+        let (shown, is_whole) = self.shown(prepared);
+        let shown = shown.to_string();
         let question = Question {
             fingerprint: prepared.fingerprint,
             lasts: approval.expire,
@@ -55,6 +56,14 @@ impl Job<'_> {
         };
         if let Err(error) = call.preflight(self.bound(prepared)) {
             return Err(self.refuse(Some(call), &Refusal::Journal(error)).await);
+        }
+        // V-6: what is approved can be read to its end.
+        if !is_whole {
+            let head = stored_head(&self.head, &prepared.target);
+            let content: Vec<&[u8]> = prepared.ahead.iter().map(|piece| &piece[..]).collect();
+            if let Err(error) = call.store_request(&head, &content, 1) {
+                return Err(self.refuse(Some(call), &Refusal::Journal(error)).await);
+            }
         }
         match call.hold(question).await {
             Ok(_) => self.wait(id, prepared, wait, true).await,
@@ -157,42 +166,60 @@ impl Job<'_> {
     }
 
     /// The request as a person is shown it: all that its fingerprint covers, cut where it is long,
-    /// without the values of fields that carry secrets. The injected credential is not part of it.
-    fn shown(&self, prepared: &Prepared) -> serde_json::Value {
+    /// without the secrets that the agent put in, and whether it is all there. The injected credential
+    /// is not part of it.
+    fn shown(&self, prepared: &Prepared) -> (serde_json::Value, bool) {
         let credential = prepared.grant.credential.as_ref();
         let sent = || {
             let all = &self.head.fields;
             all.iter().filter(move |(name, _)| !crate::outgoing::stays(name, all))
         };
-        let fields: Vec<_> = sent()
-            .take(SHOWN_FIELDS)
-            .map(|(name, value)| (cut(name, SHOWN_NAME), value))
-            .map(|(name, value)| {
-                let secret = SECRET_FIELDS.iter().any(|known| name.eq_ignore_ascii_case(known));
-                let value = if secret { "(not shown)".to_owned() } else { cut(value, SHOWN_VALUE) };
-                json!([name, value])
-            })
-            .collect();
-        let content = prepared.ahead.concat();
-        let text = std::str::from_utf8(&content).is_ok().then(|| cut(&content, SHOWN_CONTENT));
+        let screen = self.shared.policy.screen();
+        let (mut hidden, mut all) = (0, true);
+        let mut clean = |screened: Screened, at_most: usize| {
+            hidden += screened.hidden;
+            all &= screened.text.len() <= at_most;
+            cut(screened.text.as_bytes(), at_most)
+        };
+        let mut fields = Vec::new();
+        for (name, value) in sent().take(SHOWN_FIELDS) {
+            let value = clean(screen.header(name, value), SHOWN_VALUE);
+            fields.push(json!([cut(name, SHOWN_NAME), value]));
+        }
         let target = &prepared.target;
-        json!({
+        let target = format!("{}://{}{}", target.scheme, target.authority, target.path_and_query);
+        let target = clean(screen.target(target.as_bytes()), SHOWN_TARGET);
+        let content = Zeroizing::new(prepared.ahead.concat());
+        let text = std::str::from_utf8(&content).ok().map(|text| screen.content(text));
+        // The digest of content that can be guessed but for a secret would give the secret away.
+        let digest =
+            text.as_ref().is_none_or(|text| text.hidden == 0).then(|| Digest::of(&content));
+        let is_text = text.is_some();
+        let text = text.map(|text| clean(text, SHOWN_CONTENT));
+        let more = sent().count().saturating_sub(SHOWN_FIELDS);
+        // Content that is no text is told by its digest alone.
+        let all = all && more == 0;
+        let replaced = credential.and_then(|credential| credential.inject.header_name());
+        let names = sent().map(|(name, _)| String::from_utf8_lossy(name).to_ascii_lowercase());
+        let uncovered: Vec<_> = names.filter(|name| !is_meaningful(name, &[replaced])).collect();
+        let shown = json!({
             "method": self.head.method,
-            "target": cut(
-                format!("{}://{}{}", target.scheme, target.authority, target.path_and_query)
-                    .as_bytes(),
-                SHOWN_TARGET,
-            ),
+            "target": target,
             "headers": fields,
-            "headers_not_shown": sent().count().saturating_sub(SHOWN_FIELDS),
+            "headers_not_shown": more,
+            "headers_not_covered": uncovered,
             "content": {
                 "length_bytes": content.len(),
-                "digest": Digest::of(&content),
+                "digest": digest,
+                "is_text": is_text,
                 "text": text,
                 "is_cut": content.len() > SHOWN_CONTENT,
             },
+            "hidden": hidden,
+            "is_whole": all,
             "inject": credential.map(|credential| credential.inject.mode()),
-        })
+        });
+        (shown, all)
     }
 }
 

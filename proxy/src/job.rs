@@ -1,6 +1,6 @@
 //! Jobs: what a service accepted and does later (contract M-7).
 //!
-//! A 202 is a complete result of the submission. The job that it names is put on record as an
+//! A 202, or a 200 or 201 with a job's id, is a complete result of the submission. The job that it names is put on record as an
 //! invocation of its own before the submission is settled, so that no crash loses it: in doubt until
 //! a question about its status decides it ([`crate::reconcile`]). No request is sent in here.
 
@@ -15,7 +15,7 @@ use journal::contract::{
 };
 use journal::{Admission, Call, Guard, append};
 
-/// Puts the job of a 202 on record, if the route follows jobs. `held` is the content, where it was
+/// Puts the job of an acceptance on record, if the route follows jobs. `held` is the content, where it was
 /// not passed on already.
 pub(crate) async fn track(
     shared: &Shared,
@@ -25,7 +25,9 @@ pub(crate) async fn track(
     head: &Response,
     held: &[Bytes],
 ) {
-    let Some(rule) = prepared.grant.job.as_ref().filter(|_| head.status == 202) else { return };
+    let Some(rule) = prepared.grant.job.as_ref().filter(|rule| rule.accepts(head.status)) else {
+        return;
+    };
     let url = rule.status_url(|name| head.fields.first(name), &held.concat());
     let Some(target) = url.and_then(|url| status_target(&prepared.target, &url)) else {
         let why = "the response names no status resource at the same origin";

@@ -28,17 +28,18 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// other question for longer.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 
-/// The host that a call went to.
-pub(crate) fn host_of(first: &Invocation) -> Option<String> {
-    let target = Target::absolute(&first.accepted().target).ok()?;
-    Some(target.authority.host.to_string())
-}
-
-/// The grant of a call's route as it is now, with its rule.
-pub(crate) fn rule_of(shared: &Shared, first: &Invocation) -> Option<(HttpGrant, ReconcileRule)> {
+/// The grant of a call's route as it is now, where the route still leads to the call's origin.
+pub(crate) fn grant_of(shared: &Shared, first: &Invocation) -> Option<HttpGrant> {
     let route = first.preflight()?.route.as_ref()?;
     let agent = first.accepted().agent.as_deref()?;
-    let grant = shared.policy.snapshot().http_route(route, agent, &host_of(first)?)?;
+    let Target { scheme, authority, .. } = Target::absolute(&first.accepted().target).ok()?;
+    let origin = (scheme, authority.host.to_string(), authority.port);
+    shared.policy.snapshot().http_route(route, agent, (origin.0, &origin.1, origin.2))
+}
+
+/// The same with its rule.
+pub(crate) fn rule_of(shared: &Shared, first: &Invocation) -> Option<(HttpGrant, ReconcileRule)> {
+    let grant = grant_of(shared, first)?;
     let rule = if first.accepted().is_job() {
         grant.job.as_ref().map(JobRule::as_reconcile)?
     } else {

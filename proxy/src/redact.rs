@@ -26,10 +26,15 @@ impl Redactor {
     /// Looks for the secret, and for what stands in the injected field after its scheme.
     pub(crate) fn new(secret: &Secret, value: &Secret) -> Self {
         let text = value.expose();
-        let token = text.splitn(2, |byte| *byte == b' ').nth(1).unwrap_or(text);
         let mut redactor = Self::default();
         // Of `user:password` the password alone is as good as the whole.
         let basic = text.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"basic "));
+        // What follows the first blank is no token where a format puts the secret in front of it.
+        let token = text
+            .splitn(2, |byte| *byte == b' ')
+            .nth(1)
+            .filter(|token| basic || memchr::memmem::find(token, secret.expose()).is_some());
+        let token = token.unwrap_or(text);
         let mut parts = secret.expose().splitn(2, |byte| *byte == b':');
         let password = parts.nth(1).filter(|_| basic).unwrap_or(token);
         for pattern in [secret.expose(), token, text, password] {
@@ -255,6 +260,16 @@ mod tests {
             assert_eq!(redactor.text(text.as_bytes()).as_deref(), Some(expected.as_bytes()));
         }
         assert_eq!(redactor.text(b"user"), None);
+    }
+
+    /// I-4: fidelity stays where nothing is found: words of a format that follow the secret are no secret.
+    #[test]
+    fn i_4_words_of_a_format_are_not_replaced() {
+        let secret = Secret::from("canary-7f1");
+        let value = Secret::from("canary-7f1 application/json");
+        let mut redactor = Redactor::new(&secret, &value);
+        assert_eq!(redactor.text(b"Content-Type: application/json"), None);
+        assert_eq!(redactor.text(b"a canary-7f1").as_deref(), Some(&b"a **********"[..]));
     }
 
     #[test]

@@ -19,11 +19,7 @@ struct Gateway<'a>(&'a Arc<Shared>);
 
 impl Repeat for Gateway<'_> {
     fn lease_time(&self, first: &Invocation) -> Option<Duration> {
-        let snapshot = self.0.policy.snapshot();
-        let route = first.preflight()?.route.as_ref()?;
-        let agent = first.accepted().agent.as_deref()?;
-        let grant = snapshot.http_route(route, agent, &crate::reconcile::host_of(first)?)?;
-        grant.retry.map(|rule| rule.lease)
+        crate::reconcile::grant_of(self.0, first)?.retry.map(|rule| rule.lease)
     }
 
     async fn attempt(&self, leave: Leave<'_>) -> Result<InvocationId, Error> {

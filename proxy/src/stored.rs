@@ -13,7 +13,7 @@ use policy::repeat::RetryRule;
 use zeroize::Zeroizing;
 
 /// The head with an absolute target, as it can be read again by [`restore`].
-fn stored_head(request: &Request, target: &Target) -> Zeroizing<Vec<u8>> {
+pub(crate) fn stored_head(request: &Request, target: &Target) -> Zeroizing<Vec<u8>> {
     let authority = outgoing::host(request, target);
     let kept = || {
         let ours = |name: &[u8]| is_ours(name) || name.eq_ignore_ascii_case(b"proxy-authorization");

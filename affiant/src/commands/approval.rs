@@ -3,17 +3,19 @@
 use super::Context;
 use crate::cli::Approval;
 use crate::control::client::Client;
-use crate::output;
+use crate::output::{self, Negative};
 use anyhow::Context as _;
 use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::ExitCode;
 
 pub(super) async fn approval(context: &Context, command: Approval) -> anyhow::Result<ExitCode> {
     let client = Client::connect(&context.home).await?;
     match command {
         Approval::List => list(context, &client).await,
+        Approval::Show { id, output } => one(context, &client, &id, output.as_deref()).await,
         Approval::Approve { id } => decide(context, &client, &id, "approve").await,
         Approval::Deny { id } => decide(context, &client, &id, "deny").await,
     }
@@ -36,7 +38,7 @@ async fn decide(
     } else if what == "approve" {
         let until = decided.get("expires_at_ms").and_then(Value::as_u64).unwrap_or_default();
         let until = output::time(until);
-        output::line(&format!("{id} is approved; it can be sent once, until {until}"));
+        output::line(&format!("{id} is approved; as bound, it can be sent once, until {until}"));
     } else {
         output::line(&format!("{id} is denied; nothing is sent"));
     }
@@ -56,6 +58,50 @@ async fn list(context: &Context, client: &Client) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// One question, with all of its request.
+async fn one(
+    context: &Context,
+    client: &Client,
+    id: &str,
+    output: Option<&Path>,
+) -> anyhow::Result<ExitCode> {
+    let answer = client.json("/v1/approvals").await?;
+    let waiting = answer.get("approvals").and_then(Value::as_array);
+    let held = waiting
+        .into_iter()
+        .flatten()
+        .find(|held| held.get("invocation_id").and_then(Value::as_str) == Some(id));
+    let held = held.ok_or_else(|| Negative(format!("no call {id} waits")))?;
+    let is_whole = held.pointer("/request/is_whole").and_then(Value::as_bool).unwrap_or(true);
+    let whole = if is_whole {
+        None
+    } else {
+        let path = format!("/v1/approvals/{id}/request");
+        let answer = client.expect(Method::GET, &path, Bytes::new()).await?;
+        Some(String::from_utf8_lossy(answer.body()).into_owned())
+    };
+    match (output, &whole) {
+        (Some(file), Some(whole)) => {
+            std::fs::write(file, whole).with_context(|| format!("write {}", file.display()))?;
+        }
+        (Some(_), None) => {
+            let words = "all of this request is in the list: there is no more to write";
+            return Err(Negative(words.to_owned()).into());
+        }
+        (None, _) if context.json => {
+            output::json(&json!({ "approval": held, "whole": whole }))?;
+        }
+        (None, _) => {
+            show(held);
+            if let Some(whole) = whole {
+                output::line("");
+                whole.lines().for_each(|line| output::line(&plain(line)));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 fn text(value: &Value, pointer: &str) -> String {
     match value.pointer(pointer) {
         None | Some(Value::Null) => "-".to_owned(),
@@ -66,18 +112,32 @@ fn text(value: &Value, pointer: &str) -> String {
 
 /// An agent's text for a terminal: what controls it is shown, not obeyed.
 fn plain(text: &str) -> String {
-    text.chars()
-        .flat_map(|c| {
-            c.escape_debug().filter(move |_| c.is_control()).chain((!c.is_control()).then_some(c))
-        })
-        .collect()
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || is_format(c) {
+            plain.extend(c.escape_unicode());
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
+}
+
+/// Characters that change how others are drawn, or are not drawn (Unicode's category Cf, as far as it
+/// is in use): with them a text can look like another.
+fn is_format(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{180e}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    )
 }
 
 /// One question: who wants what, and all that is covered by the approval.
 fn show(held: &Value) {
     let at = |pointer| held.pointer(pointer).and_then(Value::as_u64).map(output::time);
     output::line(&format!("{}  {}", text(held, "/invocation_id"), text(held, "/state")));
-    let line = |label: &str, value: String| output::line(&format!("  {label:<11} {value}"));
     line("agent", text(held, "/agent"));
     line("action", format!("{} {}", text(held, "/action"), text(held, "/target")));
     line(
@@ -89,19 +149,38 @@ fn show(held: &Value) {
             ["id", "version", "mode"].map(|name| text(held, &format!("/credential/{name}")));
         line("credential", format!("{id} version {version}, {mode}"));
     }
+    if held.pointer("/unsendable").is_some_and(Value::is_string) {
+        line("not sent", text(held, "/unsendable"));
+    }
     line("fingerprint", text(held, "/fingerprint"));
     line("until", at("/expires_at_ms").unwrap_or_default());
     if held.get("request_error").is_some() {
         line("request", text(held, "/request_error"));
     }
     if held.pointer("/request/target").is_some() {
-        line(
-            "request",
-            format!("{} {}", text(held, "/request/method"), text(held, "/request/target")),
-        );
+        show_http(held);
     }
+    if held.pointer("/request/command").is_some() {
+        show_ssh(held);
+    }
+}
+
+fn line(label: &str, value: String) {
+    output::line(&format!("  {label:<11} {value}"));
+}
+
+fn show_http(held: &Value) {
+    line("request", format!("{} {}", text(held, "/request/method"), text(held, "/request/target")));
+    let uncovered: Vec<&str> = held
+        .pointer("/request/headers_not_covered")
+        .and_then(Value::as_array)
+        .map(|names| names.iter().filter_map(Value::as_str).collect())
+        .unwrap_or_default();
     for field in held.pointer("/request/headers").and_then(Value::as_array).into_iter().flatten() {
-        line("header", format!("{}: {}", text(field, "/0"), text(field, "/1")));
+        let name = text(field, "/0");
+        let open = uncovered.iter().any(|one| name.eq_ignore_ascii_case(one));
+        let open = if open { "  (may differ when it is sent)" } else { "" };
+        line("header", format!("{name}: {}{open}", text(field, "/1")));
     }
     let more = held.pointer("/request/headers_not_shown").and_then(Value::as_u64);
     if let Some(more) = more.filter(|more| *more > 0) {
@@ -109,18 +188,31 @@ fn show(held: &Value) {
     }
     if held.pointer("/request/content").is_some() {
         let length = text(held, "/request/content/length_bytes");
-        line("content", format!("{length} bytes, {}", text(held, "/request/content/digest")));
-        line("", text(held, "/request/content/text"));
-    }
-    if held.pointer("/request/command").is_some() {
-        line("command", text(held, "/request/command"));
-        let variables = held.pointer("/request/variables").and_then(Value::as_array);
-        for variable in variables.into_iter().flatten() {
-            line("variable", format!("{}={}", text(variable, "/0"), text(variable, "/1")));
+        let digest = held.pointer("/request/content/digest").and_then(Value::as_str);
+        line(
+            "content",
+            format!("{length} bytes{}", digest.map_or(String::new(), |d| format!(", {d}"))),
+        );
+        if held.pointer("/request/content/is_text") == Some(&Value::Bool(false)) {
+            line("", "(no text: told by its length and digest alone)".to_owned());
+        } else {
+            line("", text(held, "/request/content/text"));
         }
-        if held.pointer("/request/terminal").and_then(Value::as_bool) == Some(true) {
-            line("terminal", "yes".to_owned());
-        }
-        line("not covered", text(held, "/request/not_covered"));
     }
+    if held.pointer("/request/is_whole") == Some(&Value::Bool(false)) {
+        let id = text(held, "/invocation_id");
+        line("", format!("(cut: `affiant approval show {id}` shows all of it)"));
+    }
+}
+
+fn show_ssh(held: &Value) {
+    line("command", text(held, "/request/command"));
+    let variables = held.pointer("/request/variables").and_then(Value::as_array);
+    for variable in variables.into_iter().flatten() {
+        line("variable", format!("{}={}", text(variable, "/0"), text(variable, "/1")));
+    }
+    if held.pointer("/request/terminal").and_then(Value::as_bool) == Some(true) {
+        line("terminal", "yes".to_owned());
+    }
+    line("not covered", text(held, "/request/not_covered"));
 }

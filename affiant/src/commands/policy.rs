@@ -5,6 +5,8 @@ use crate::cli;
 use crate::control::client::Client;
 use crate::output::{self, Negative};
 use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http::Method;
 use policy::call::{Call, Rest};
 use policy::expect::{Checked, Expectations};
 use policy::{Policy, Snapshot};
@@ -15,7 +17,7 @@ pub(super) async fn policy(context: &Context, command: cli::Policy) -> anyhow::R
     match command {
         cli::Policy::Check { file } => check(context, &named(context, file)),
         cli::Policy::Apply { file } => {
-            let code = apply(context, &named(context, file))?;
+            let code = apply(context, &named(context, file)).await?;
             note_waiting(context).await;
             Ok(code)
         }
@@ -30,7 +32,11 @@ pub(super) async fn policy(context: &Context, command: cli::Policy) -> anyhow::R
         }
         cli::Policy::History => history(context),
         cli::Policy::Rollback { number } => {
-            let new = open(context)?.rollback(number, &output::who())?;
+            let store = open(context)?;
+            if let Some(text) = store.source_text(number)? {
+                prepare(context, &text).await;
+            }
+            let new = store.rollback(number, &output::who())?;
             output::line(&format!("policy version {new} is in force (the text of {number})"));
             note_waiting(context).await;
             Ok(ExitCode::SUCCESS)
@@ -56,7 +62,18 @@ fn named(context: &Context, file: Option<PathBuf>) -> PathBuf {
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(file).with_context(|| format!("read the policy {}", file.display()))
+    let bytes =
+        std::fs::read(file).with_context(|| format!("read the policy {}", file.display()))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let good = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+        let line = good.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let start = good.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let before = String::from_utf8_lossy(good.get(start..).unwrap_or_default());
+        let column = before.chars().count() + 1;
+        let file = file.display();
+        Negative(format!("{file}:{line}:{column}: this is not UTF-8; save the file as UTF-8"))
+            .into()
+    })
 }
 
 fn report(context: &Context, diagnostics: &[policy::Diagnostic]) -> anyhow::Result<ExitCode> {
@@ -79,29 +96,43 @@ fn check(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Ok(snapshot) => {
-            warn(&snapshot, None);
+            // A policy can be checked where there is no home.
+            let store = context.home.require().is_ok().then(|| open(context)).transpose()?;
+            warn(&snapshot, store.as_ref())?;
             output::line(&format!("{} is a valid policy", file.display()));
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-/// What is sound but doubtful, and agents that the store does not know.
-fn warn(snapshot: &Snapshot, store: Option<&[policy::agent::Info]>) {
+/// What is sound but doubtful, and what the policy names that the store does not have.
+fn warn(snapshot: &Snapshot, store: Option<&Policy>) -> anyhow::Result<()> {
     for warning in snapshot.warnings() {
         output::note(&format!("warning: {warning}"));
     }
+    let Some(store) = store else { return Ok(()) };
+    let known = store.list_agents()?;
     for name in snapshot.agents() {
-        if store.is_some_and(|known| known.iter().all(|agent| agent.name != name)) {
+        if known.iter().all(|agent| agent.name != name) {
+            output::note(&format!("warning: the policy names agent {}", unknown_agent(&name)));
+        }
+    }
+    let kept = store.list_secrets()?;
+    for (credential, name) in snapshot.vault_secrets() {
+        if kept.iter().all(|secret| secret.name != name) {
             output::note(&format!(
-                "warning: the policy names agent {name:?}, which does not exist: `affiant agent add \
-                 {name}`"
+                "warning: credential {credential:?} has no secret yet: `affiant secret set {name}`"
             ));
         }
     }
+    Ok(())
 }
 
-fn apply(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
+fn unknown_agent(name: &str) -> String {
+    format!("{name:?}, which does not exist: `affiant agent add {name}`")
+}
+
+async fn apply(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
     let text = read(file)?;
     let name = file.display().to_string();
     let store = open(context)?;
@@ -109,14 +140,24 @@ fn apply(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
         Ok(snapshot) => snapshot,
         Err(diagnostics) => return report(context, &diagnostics),
     };
+    prepare(context, &text).await;
     let version = store.apply(&text, &name, &output::who())?;
-    warn(&snapshot, Some(&store.list_agents()?));
+    warn(&snapshot, Some(&store))?;
     if context.json {
         output::json(&serde_json::json!({ "version": version }))?;
     } else {
         output::line(&format!("policy version {version} is in force"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has a running server compile the text before it is in force. Without that, the first call does.
+async fn prepare(context: &Context, text: &str) {
+    let Some(client) = Client::running(&context.home).await else { return };
+    let text = Bytes::copy_from_slice(text.as_bytes());
+    if let Err(error) = client.expect(Method::POST, "/v1/policy/prepare", text).await {
+        tracing::debug!("the server compiles the policy at its next call: {error:#}");
+    }
 }
 
 /// Says what a new version means for calls that wait for a person: they are bound to the version under
@@ -239,7 +280,11 @@ fn explain(
         None => Ok(text),
     });
     let rest = Rest { headers: fields, body: body.transpose()? };
-    let explanation = call.explain(&open(context)?.snapshot(), agent, &rest);
+    let store = open(context)?;
+    if store.list_agents()?.iter().all(|known| known.name != agent) {
+        output::note(&format!("warning: --agent is {}", unknown_agent(agent)));
+    }
+    let explanation = call.explain(&store.snapshot(), agent, &rest);
     if context.json {
         output::json(&explanation)?;
     } else {

@@ -7,6 +7,7 @@ use crate::output::{self, Negative};
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
+use policy::secrets::{Label, Standing, Version};
 use policy::vault::Status;
 use policy::{Policy, Secret};
 use std::io::{IsTerminal as _, Read as _};
@@ -19,18 +20,25 @@ const LIMIT: u64 = 64 * 1024;
 pub(super) async fn secret(context: &Context, command: cli::Secret) -> anyhow::Result<ExitCode> {
     let store = context.home.open_policy()?;
     match command {
-        cli::Secret::Set { name } => set(context, &store, &name).await,
-        cli::Secret::Rotate { name } => {
-            if store.list_secrets()?.iter().all(|entry| entry.name != name) {
+        cli::Secret::Set(wanted) => set(context, &store, wanted).await,
+        cli::Secret::Rotate(wanted) => {
+            let name = &wanted.name;
+            if store.list_secrets()?.iter().all(|entry| entry.name != *name) {
                 return Err(Negative(format!(
                     "there is no secret {name:?} to rotate: `affiant secret set {name}`"
                 ))
                 .into());
             }
-            set(context, &store, &name).await
+            set(context, &store, wanted).await
         }
         cli::Secret::List => list(context, &store),
+        cli::Secret::Versions { name } => versions(context, &store, &name),
         cli::Secret::Rm { name } => {
+            if store.list_secrets()?.iter().all(|entry| entry.name != name) {
+                let words =
+                    format!("there is no secret {name:?}; `affiant secret list` lists them");
+                return Err(Negative(words).into());
+            }
             store.remove_secret(&name)?;
             output::line(&format!("removed secret {name:?}"));
             Ok(ExitCode::SUCCESS)
@@ -38,16 +46,24 @@ pub(super) async fn secret(context: &Context, command: cli::Secret) -> anyhow::R
     }
 }
 
-async fn set(context: &Context, store: &Policy, name: &str) -> anyhow::Result<ExitCode> {
+async fn set(
+    context: &Context,
+    store: &Policy,
+    wanted: cli::SecretValue,
+) -> anyhow::Result<ExitCode> {
+    let cli::SecretValue { name, tag: tags } = wanted;
+    let (name, label) = (name.as_str(), Label { by: output::who(), tags });
     let what = format!("value of {name}");
     let version = match store.vault().status() {
-        Status::Unlocked => store.set_secret(name, &read_value(&what, false)?)?,
+        Status::Unlocked => store.set_secret_as(name, &read_value(&what, false)?, &label)?,
         Status::Locked => match unlocked_server(context).await {
-            Some(server) => set_by_server(&server, name, &read_value(&what, false)?).await?,
+            Some(server) => {
+                set_by_server(&server, name, &read_value(&what, false)?, &label).await?
+            }
             None => {
                 let (passphrase, value) = read_both(&what)?;
                 store.vault().unlock(Some(&passphrase)).context("unlock the vault")?;
-                store.set_secret(name, &value)?
+                store.set_secret_as(name, &value, &label)?
             }
         },
     };
@@ -62,9 +78,15 @@ async fn unlocked_server(context: &Context) -> Option<Client> {
     (state.get("vault")?.as_str()? == "unlocked").then_some(server)
 }
 
-async fn set_by_server(server: &Client, name: &str, value: &Secret) -> anyhow::Result<u64> {
+async fn set_by_server(
+    server: &Client,
+    name: &str,
+    value: &Secret,
+    label: &Label,
+) -> anyhow::Result<u64> {
     let body = Bytes::copy_from_slice(value.expose());
-    let path = format!("/v1/secrets/{}", super::inv::encode(name));
+    let [name, by, tags] = [name, &label.by, &label.tags.join(",")].map(super::inv::encode);
+    let path = format!("/v1/secrets/{name}?by={by}&tags={tags}");
     let answer = server.expect(Method::PUT, &path, body).await?;
     let answer: serde_json::Value = serde_json::from_slice(answer.body())?;
     answer.get("version").and_then(serde_json::Value::as_u64).context("read the new version")
@@ -98,6 +120,48 @@ fn list(context: &Context, store: &Policy) -> anyhow::Result<ExitCode> {
     let mut rows = vec![["NAME", "VERSION", "SET"].map(str::to_owned).to_vec()];
     for entry in entries {
         rows.push(vec![entry.name, entry.version.to_string(), output::time(entry.set_at_ms)]);
+    }
+    output::table(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is known of each version; never a value.
+fn versions(context: &Context, store: &Policy, name: &str) -> anyhow::Result<ExitCode> {
+    let versions = store.secret_versions(name).map_err(|error| {
+        if matches!(error, policy::secrets::Error::Unknown) {
+            let words = format!("there is no secret {name:?}; `affiant secret list` lists them");
+            return anyhow::Error::new(Negative(words));
+        }
+        error.into()
+    })?;
+    if context.json {
+        let rows = versions.iter().map(|(version, standing)| {
+            let Version { version, set_at_ms, by, tags } = version;
+            serde_json::json!({
+                "version": version,
+                "set_at_ms": set_at_ms,
+                "by": by,
+                "tags": tags,
+                "standing": standing,
+            })
+        });
+        output::json(&rows.collect::<Vec<_>>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = vec![["VERSION", "SET", "BY", "STANDING", "TAGS"].map(str::to_owned).to_vec()];
+    for (version, standing) in versions {
+        let standing = match standing {
+            Standing::Current => "current",
+            Standing::Kept => "kept for calls bound to it",
+            Standing::Gone => "gone",
+        };
+        rows.push(vec![
+            version.version.to_string(),
+            output::time(version.set_at_ms),
+            version.by,
+            standing.to_owned(),
+            version.tags.join(" "),
+        ]);
     }
     output::table(&rows);
     Ok(ExitCode::SUCCESS)

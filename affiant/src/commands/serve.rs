@@ -23,7 +23,7 @@ pub(super) async fn serve(context: &Context, listen: &Listen) -> anyhow::Result<
         output::line(&format!("ready ssh {}", listening.ssh));
         if let Some(console) = listening.console {
             output::line(&format!(
-                "ready console {console} (bearer token in {})",
+                "ready console {console} (a page at http://{console}/, bearer token in {})",
                 context.home.console_token().display()
             ));
         }

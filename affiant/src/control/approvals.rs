@@ -7,8 +7,10 @@ use axum::body::Bytes;
 use axum::extract::{Path, State as Extract};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
+use http::header;
 use journal::contract::{InvocationId, Ruling};
-use journal::{DecideError, Invocation, Journal};
+use journal::{DecideError, Invocation};
+use policy::{Obstacle, Policy, Screen};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -16,8 +18,9 @@ use std::sync::Arc;
 /// Longest name of who decided.
 const LONGEST_NAME: usize = 100;
 
-/// A held call as records have it: nothing of its content.
-pub(crate) fn describe(held: &Invocation) -> Option<Value> {
+/// A held call as records and policy have it: nothing of its content. `unsendable`: what it is bound
+/// to has changed since the person was asked.
+pub(crate) fn describe(held: &Invocation, policy: &Policy) -> Option<Value> {
     let approval = held.approval()?;
     let (accepted, bound) = (held.accepted(), held.preflight());
     let decided = approval.decided.as_ref();
@@ -26,9 +29,12 @@ pub(crate) fn describe(held: &Invocation) -> Option<Value> {
         Some(Ruling::Approved { until_ms }) => ("approved", until_ms),
         Some(Ruling::Denied) => ("denied", approval.requested.expires_at_ms),
     };
+    let obstacle = obstacle(held, policy);
+    let state = if obstacle.is_some() { "unsendable" } else { state };
     Some(json!({
         "invocation_id": held.id(),
         "state": state,
+        "unsendable": obstacle.map(|obstacle| obstacle.to_string()),
         "gateway": accepted.gateway,
         "agent": accepted.agent,
         "action": accepted.action,
@@ -43,13 +49,19 @@ pub(crate) fn describe(held: &Invocation) -> Option<Value> {
     }))
 }
 
-/// The same with the request itself, for who decides.
-fn describe_whole(journal: &Journal, held: &Invocation) -> Option<Value> {
-    let mut value = describe(held)?;
-    let shown = journal
-        .shown(held)
-        .map_err(|error| error.to_string())
-        .and_then(|text| serde_json::from_slice::<Value>(&text).map_err(|error| error.to_string()));
+/// What keeps a call from being sent, as long as it is held.
+fn obstacle(held: &Invocation, policy: &Policy) -> Option<Obstacle> {
+    let bound = held.preflight().filter(|_| held.is_held())?;
+    policy.obstacle(held.accepted().agent.as_deref(), bound)
+}
+
+/// The same with the request itself, without secrets, for who decides.
+pub(crate) fn describe_whole(state: &State, held: &Invocation) -> Option<Value> {
+    let mut value = describe(held, &state.policy)?;
+    let shown =
+        state.journal.shown(held).map_err(|error| error.to_string()).and_then(|text| {
+            serde_json::from_slice::<Value>(&text).map_err(|error| error.to_string())
+        });
     let (name, shown) = match shown {
         Ok(shown) => ("request", shown),
         Err(error) => ("request_error", Value::from(error)),
@@ -65,16 +77,68 @@ pub(super) async fn list(
 ) -> Response {
     let held = state.journal.held();
     let approvals: Vec<Value> = match &caller {
-        Caller::Operator => {
-            held.iter().filter_map(|held| describe_whole(&state.journal, held)).collect()
-        }
+        Caller::Operator => held.iter().filter_map(|held| describe_whole(&state, held)).collect(),
         Caller::Agent(agent) => held
             .iter()
             .filter(|held| held.accepted().agent.as_ref() == Some(agent))
-            .filter_map(describe)
+            .filter_map(|held| describe(held, &state.policy))
             .collect(),
     };
     Json(json!({ "approvals": approvals })).into_response()
+}
+
+/// `GET /v1/approvals/{id}/request`: all of a request that is too long for the list, without secrets.
+pub(super) async fn request(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    operators_only(&caller)?;
+    let none = || Problem::new(ProblemCode::NoSuchApproval, DecideError::NotHeld.to_string());
+    let id: InvocationId = id.parse().map_err(|_| none())?;
+    state.journal.held().into_iter().find(|held| held.id() == id).ok_or_else(none)?;
+    let stored =
+        journal::action::stored(&state.journal, id).await.map_err(|error| match error {
+            journal::result::Error::NotKept => {
+                Problem::new(ProblemCode::NoResult, "all of this request is in the list")
+            }
+            journal::result::Error::Locked => {
+                Problem::new(ProblemCode::VaultLocked, error.to_string())
+            }
+            error @ (journal::result::Error::NotFound
+            | journal::result::Error::Incomplete
+            | journal::result::Error::Expired
+            | journal::result::Error::Damaged
+            | journal::result::Error::Read(_)) => {
+                Problem::new(ProblemCode::Internal, error.to_string())
+            }
+        })?;
+    let text = whole(&state.policy.screen(), &stored.head, &stored.content);
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
+}
+
+/// A request as text: its line, its fields, and its content.
+fn whole(screen: &Screen, head: &[u8], content: &[u8]) -> String {
+    let mut text = String::new();
+    for (n, line) in head.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let colon = line.iter().position(|byte| *byte == b':').filter(|_| n > 0);
+        match colon.and_then(|colon| line.split_at_checked(colon)) {
+            Some((name, value)) => {
+                let value = value.get(1..).unwrap_or_default().trim_ascii();
+                let shown = screen.header(name, value).text;
+                text.push_str(&format!("{}: {shown}\n", String::from_utf8_lossy(name)));
+            }
+            None if line.is_empty() => {}
+            None => text.push_str(&format!("{}\n", screen.target(line).text)),
+        }
+    }
+    text.push('\n');
+    match std::str::from_utf8(content) {
+        Ok(content) => text.push_str(&screen.content(content).text),
+        Err(_) => text.push_str(&format!("({} bytes that are no text)", content.len())),
+    }
+    text
 }
 
 /// What may stand in the body of a decision.
@@ -124,6 +188,12 @@ async fn decide(
     }
     let none = || Problem::new(ProblemCode::NoSuchApproval, DecideError::NotHeld.to_string());
     let id: InvocationId = id.parse().map_err(|_| none())?;
+    // To deny it is as good as ever; to approve it would say what is not so.
+    let held = state.journal.held().into_iter().find(|held| approve && held.id() == id);
+    if let Some(obstacle) = held.and_then(|held| obstacle(&held, &state.policy)) {
+        let detail = format!("{id} can't be sent, so there is nothing to approve: {obstacle}");
+        return Err(Problem::new(ProblemCode::Unsendable, detail));
+    }
     let decided = state.journal.decide(id, approve, &by).await.map_err(|error| match &error {
         DecideError::NotHeld => none(),
         DecideError::Decided(_) => Problem::new(ProblemCode::AlreadyDecided, error.to_string()),
@@ -132,5 +202,5 @@ async fn decide(
             Problem::new(ProblemCode::Internal, format!("{error}: {cause}"))
         }
     })?;
-    Ok(Json(describe(&decided)).into_response())
+    Ok(Json(describe(&decided, &state.policy)).into_response())
 }

@@ -79,7 +79,7 @@ pub(super) async fn retry(
     let standing = state.journal.standing(&first).map_err(|error| internal(&error))?;
     let body = json!({
         "invocation_id": first_id,
-        "attempt": describe(&attempt),
+        "attempt": describe(&attempt, &state.policy),
         "standing": standing_members(&standing),
     });
     Ok(Json(body).into_response())
@@ -125,7 +125,7 @@ pub(super) async fn reconcile(
     let body = json!({
         "invocation_id": first_id,
         "shows": asked.shows,
-        "query": describe(&asked.query),
+        "query": describe(&asked.query, &state.policy),
         "standing": standing_members(&standing),
     });
     Ok(Json(body).into_response())
@@ -183,7 +183,7 @@ pub(super) async fn attest(
         return Err(Problem::new(ProblemCode::NotInDoubt, detail));
     }
     let first = find(&state.journal, &caller, &first.id().to_string())?;
-    Ok(Json(describe(&first)).into_response())
+    Ok(Json(describe(&first, &state.policy)).into_response())
 }
 
 #[derive(Debug, Deserialize)]
@@ -219,7 +219,7 @@ pub(super) async fn waiting(
     let invocations: Vec<Value> = found
         .iter()
         .map(|(invocation, standing)| {
-            let mut value = describe(invocation);
+            let mut value = describe(invocation, &state.policy);
             if let Some(members) = value.as_object_mut() {
                 members.insert("standing".to_owned(), standing_members(standing));
             }

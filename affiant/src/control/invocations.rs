@@ -38,7 +38,7 @@ pub(super) fn find(journal: &Journal, caller: &Caller, id: &str) -> Result<Invoc
 }
 
 /// Envelope and circumstances of one invocation.
-pub(super) fn describe(invocation: &Invocation) -> Value {
+pub(super) fn describe(invocation: &Invocation, policy: &policy::Policy) -> Value {
     let accepted = invocation.accepted();
     let mut value = json!(invocation.envelope());
     let more = json!({
@@ -64,7 +64,7 @@ pub(super) fn describe(invocation: &Invocation) -> Value {
             Delivery::Failed => "failed",
             Delivery::Delivered(_) => "delivered",
         },
-        "approval": super::approvals::describe(invocation),
+        "approval": super::approvals::describe(invocation, policy),
         "note": invocation.note(),
         "members": invocation.members(),
         "links": {
@@ -135,7 +135,8 @@ pub(super) async fn list(
         }
         internal(&error)
     })?;
-    let invocations: Vec<Value> = page.invocations.iter().map(describe).collect();
+    let invocations: Vec<Value> =
+        page.invocations.iter().map(|i| describe(i, &state.policy)).collect();
     Ok(Json(json!({ "invocations": invocations, "next": page.next })).into_response())
 }
 
@@ -192,7 +193,7 @@ pub(super) async fn show(
             invocation = find(&state.journal, &caller, &id)?;
         }
     }
-    Ok(Json(describe(&invocation)).into_response())
+    Ok(Json(describe(&invocation, &state.policy)).into_response())
 }
 
 /// `GET /v1/invocations/{id}/events`.

@@ -16,6 +16,7 @@ pub(crate) use engine::{InDoubt, in_doubt};
 pub(crate) use engines::Engines;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post, put};
 use bytes::Bytes;
@@ -71,11 +72,16 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/waiting", get(engine::waiting))
         .route("/v1/invocations/{id}/ack", post(invocations::ack))
         .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{id}/request", get(approvals::request))
         .route("/v1/approvals/{id}/approve", post(approvals::approve))
         .route("/v1/approvals/{id}/deny", post(approvals::deny))
         .route("/v1/health", get(operator::health))
         .route("/v1/metrics", get(metrics::metrics))
         .route("/v1/stats", get(operator::stats))
+        .route(
+            "/v1/policy/prepare",
+            post(operator::prepare).layer(DefaultBodyLimit::max(operator::LONGEST_POLICY)),
+        )
         .route("/v1/secrets/{name}", put(operator::put_secret))
         .route("/v1/vault", get(operator::vault))
         .route("/v1/vault/unlock", post(operator::unlock))

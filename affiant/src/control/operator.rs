@@ -4,11 +4,12 @@ use super::{Caller, Problem, ProblemCode, State};
 use axum::Extension;
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, State as Extract};
+use axum::extract::{Path, Query, State as Extract};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use policy::Secret;
-use policy::secrets::Error;
+use policy::secrets::{Error, Label};
+use serde::Deserialize;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -137,20 +138,55 @@ pub(super) async fn lock(
     vault(Extract(state), Extension(caller)).await
 }
 
+/// Longest policy that is compiled ahead.
+pub(super) const LONGEST_POLICY: usize = 64 << 20;
+
+/// `POST /v1/policy/prepare` with a policy text that is about to be applied: compiles it, so that no
+/// call waits for that.
+pub(super) async fn prepare(
+    Extract(state): Extract<Arc<State>>,
+    Extension(caller): Extension<Caller>,
+    text: String,
+) -> Result<Response, Problem> {
+    operators_only(&caller)?;
+    let policy = Arc::clone(&state.policy);
+    let findings = tokio::task::spawn_blocking(move || policy.prepare(&text, "policy").err());
+    let findings =
+        findings.await.map_err(|error| Problem::new(ProblemCode::Internal, error.to_string()))?;
+    match findings.as_deref() {
+        None => Ok(Json(json!({ "prepared": true })).into_response()),
+        Some(findings) => {
+            let first = findings.first().map(ToString::to_string).unwrap_or_default();
+            Err(Problem::new(ProblemCode::InvalidParameter, first))
+        }
+    }
+}
+
+/// Who sets a secret, and the tags of the version, with commas between.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct LabelQuery {
+    by: String,
+    tags: String,
+}
+
 /// `PUT /v1/secrets/{name}` with the value as the body: for a vault that only this process has open.
 pub(super) async fn put_secret(
     Extract(state): Extract<Arc<State>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
+    Query(LabelQuery { by, tags }): Query<LabelQuery>,
     body: Bytes,
 ) -> Result<Response, Problem> {
     operators_only(&caller)?;
     let value = Secret::new(body.to_vec());
-    let version = state.policy.set_secret(&name, &value).map_err(|error| {
+    let tags = tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
+    let label = Label { by, tags };
+    let version = state.policy.set_secret_as(&name, &value, &label).map_err(|error| {
         let code = match &error {
             Error::Vault(_) => ProblemCode::VaultLocked,
             Error::Store(_) => ProblemCode::Internal,
-            Error::Name | Error::Unknown | Error::Empty | Error::TooLong => {
+            Error::Name | Error::Unknown | Error::Tag | Error::Empty | Error::TooLong => {
                 ProblemCode::InvalidParameter
             }
         };

@@ -11,7 +11,7 @@ pub(crate) struct Sshd {
     child: Child,
     pub(crate) port: u16,
     pub(crate) host_key: String,
-    user_key: String,
+    pub(crate) user_key: String,
 }
 
 impl Drop for Sshd {

@@ -28,7 +28,7 @@ impl Invocation {
                 self.check_connecting(body)?;
                 self.check_approved(body, dispatch)
             }
-            Body::RequestStored(_) => self.check_preparing(body, self.request.is_none()),
+            Body::RequestStored(_) => self.check_storing(body),
             Body::DispatchWithdrawn(withdrawn) => self.check_withdrawing(body, withdrawn, source),
             Body::RequestSent(_) => self.check_executing(body, self.sent.is_none()),
             Body::RemoteResponseStarted(_) => self.check_executing(body, self.started.is_none()),
@@ -83,6 +83,19 @@ impl Invocation {
             | State::Committed(_) => {
                 Err(self.illegal(body, "it follows CREDENTIAL_AUTHORIZED and precedes dispatch"))
             }
+        }
+    }
+
+    /// The request, once: as soon as it is bound, so that a person who is asked can read all of it
+    /// (contract V-6), and before dispatch.
+    fn check_storing(&self, body: &Body) -> Result<(), IllegalEvent> {
+        if !matches!(self.state, State::Validated) {
+            self.check_connecting(body)?;
+        }
+        if self.request.is_none() {
+            Ok(())
+        } else {
+            Err(self.illegal(body, "it is on record already"))
         }
     }
 

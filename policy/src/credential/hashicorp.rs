@@ -297,9 +297,9 @@ impl<'a> Conversation<'a> {
         let (mount, role_id, secret_id) = match &self.server.login {
             Login::Environment => {
                 let token = environment("VAULT_TOKEN").map(Secret::from);
-                return token.ok_or(Error::SourceFailed("no token for its store is set"));
+                return token.ok_or(NO_TOKEN);
             }
-            Login::Token(source) => return self.policy.newest_of(source),
+            Login::Token(source) => return login_secret(self.policy.newest_of(source)),
             Login::AppRole { mount, role_id, secret_id } => (mount, role_id, secret_id),
         };
         let mut login = locked(&self.session.login);
@@ -316,7 +316,7 @@ impl<'a> Conversation<'a> {
         let content = Secret::from(
             serde_json::json!({
                 "role_id": role_id,
-                "secret_id": self.policy.newest_of(secret_id)?.expose_text(),
+                "secret_id": login_secret(self.policy.newest_of(secret_id))?.expose_text(),
             })
             .to_string(),
         );
@@ -368,6 +368,13 @@ impl<'a> Conversation<'a> {
         let content = content.map(|content| ("application/json", content));
         ask(Ask { method, url: &url, fields, content, trust: &self.trust })
     }
+}
+
+/// What shows the store who we are is not there: another fault than a secret that the store lacks.
+const NO_TOKEN: Error = Error::SourceDenied("the token or secret id for its store is not set");
+
+fn login_secret(secret: Result<Secret, Error>) -> Result<Secret, Error> {
+    secret.map_err(|error| if error == Error::Missing { NO_TOKEN } else { error })
 }
 
 /// The fields of a value: those of the version, where the store is KV version 2.

@@ -47,9 +47,12 @@ pub(super) struct State {
     /// Whether the last token was dropped because it was refused.
     refused: bool,
     failed: Option<(Instant, Error)>,
-    /// A refresh token that is not durable yet; no token that came with it is used.
-    pub(super) unstored: Option<Secret>,
 }
+
+/// A version of a refresh token in the vault: one call at a time shows it and keeps what replaces it,
+/// for whichever credential and under whichever policy. Within it lies a new one that is not durable
+/// yet; no token that came with it is used.
+pub(super) type Refresh = Arc<Mutex<Option<Secret>>>;
 
 /// The tokens of one credential, as policy has it now.
 struct Slot {
@@ -60,16 +63,25 @@ struct Slot {
 
 /// The tokens of all credentials.
 #[derive(Default)]
-pub(crate) struct Book(Mutex<HashMap<String, Arc<Slot>>>);
+pub(crate) struct Book {
+    slots: Mutex<HashMap<String, Arc<Slot>>>,
+    refreshes: Mutex<HashMap<(String, u64), Refresh>>,
+}
 
 impl Book {
+    /// What guards a version of a refresh token.
+    pub(super) fn refresh(&self, name: &str, version: u64) -> Refresh {
+        let mut all = self.refreshes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry((name.to_owned(), version)).or_default())
+    }
+
     /// The slot of a credential. Another policy, or another version of the secret, begins anew.
     fn slot(&self, credential: &Credential, version: u64) -> Arc<Slot> {
         let fresh = || {
             let (credential, state) = (credential.clone(), Mutex::default());
             Arc::new(Slot { credential, version, state })
         };
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = slots.entry(credential.id.clone()).or_insert_with(fresh);
         if slot.credential == *credential && slot.version == version {
             return Arc::clone(slot);
@@ -162,9 +174,7 @@ impl Policy {
             return Err(error.clone());
         }
         let minted = match &token.from {
-            Mint::Oauth2(client) => {
-                oauth2::fetch(self, client, credential, bound.version, &mut state)
-            }
+            Mint::Oauth2(client) => oauth2::fetch(self, client, credential, bound.version),
             Mint::GithubApp(app) => github::fetch(self, app, credential, bound),
         };
         match minted {

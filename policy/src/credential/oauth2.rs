@@ -4,7 +4,7 @@
 //! one is durable before the access token that came with it is used: whatever happens then, the
 //! vault holds what the server takes next.
 
-use super::mint::{Minted, State, UNSTATED};
+use super::mint::{Minted, UNSTATED};
 use super::remote::{Answer, Ask, ask};
 use super::{Error, trust_of};
 use crate::recipe::encode;
@@ -13,6 +13,7 @@ use crate::{Credential, Policy, Secret, SecretRef};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
+use std::sync::PoisonError;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
@@ -37,7 +38,37 @@ pub(super) fn fetch(
     client: &Oauth2,
     credential: &Credential,
     version: u64,
-    state: &mut State,
+) -> Result<Minted, Error> {
+    let name = match (&client.grant, &credential.secret) {
+        (Grant::ClientCredentials, _) => {
+            return exchange(policy, client, credential, version, None);
+        }
+        (Grant::RefreshToken(_), SecretRef::Vault(name)) => name,
+        (
+            Grant::RefreshToken(_),
+            SecretRef::Env(_)
+            | SecretRef::File(_)
+            | SecretRef::Agent(_)
+            | SecretRef::Exec(_)
+            | SecretRef::Hashicorp(_),
+        ) => return Err(Error::Unsupported("a refresh token outside of the vault")),
+    };
+    let refresh = policy.minted.refresh(name, version);
+    let mut unstored = refresh.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(late) = unstored.take() {
+        store(policy, name, version, late, &mut unstored)?;
+    }
+    exchange(policy, client, credential, version, Some((name, &mut unstored)))
+}
+
+/// Asks the token endpoint. `refresh`: the name of the refresh token, and where a new one stands
+/// until it is durable.
+fn exchange(
+    policy: &Policy,
+    client: &Oauth2,
+    credential: &Credential,
+    version: u64,
+    refresh: Option<(&str, &mut Option<Secret>)>,
 ) -> Result<Minted, Error> {
     let trust = trust_of(policy, &client.url);
     let mut form = Form::default();
@@ -47,20 +78,15 @@ pub(super) fn fetch(
             (Some(policy.source(&credential.secret, version)?), None)
         }
         Grant::RefreshToken(secret) => {
-            let SecretRef::Vault(name) = &credential.secret else {
-                return Err(Error::Unsupported("a refresh token outside of the vault"));
-            };
-            if let Some(late) = state.unstored.take() {
-                store(policy, name, version, late, state)?;
-            }
-            let current = match policy.rotated(name, version)? {
+            let kept = refresh.as_ref().map(|(name, _)| policy.rotated(name, version));
+            let current = match kept.transpose()?.flatten() {
                 Some(current) => current,
                 None => policy.source(&credential.secret, version)?,
             };
             form.add("grant_type", b"refresh_token");
             form.add("refresh_token", current.expose());
             let secret = secret.as_ref().map(|secret| policy.newest_of(secret)).transpose()?;
-            (secret, Some((name, current)))
+            (secret, Some(current))
         }
     };
     if let Some(scope) = &client.scope {
@@ -81,10 +107,11 @@ pub(super) fn fetch(
     let content = Some(("application/x-www-form-urlencoded", form.into_secret()));
     let answer = ask(Ask { method: "POST", url: &client.url, fields, content, trust: &trust })?;
     let Granted { access_token, token_type, expires_in, refresh_token } = granted(&answer)?;
-    if let (Some((name, current)), Some(new)) = (refreshed, refresh_token) {
+    if let (Some(current), Some((name, unstored)), Some(new)) = (refreshed, refresh, refresh_token)
+    {
         let new = Secret::from(new);
         if new.expose() != current.expose() && !new.is_empty() {
-            store(policy, name, version, new, state)?;
+            store(policy, name, version, new, unstored)?;
         }
     }
     let bearer = token_type.is_none_or(|kind| kind.eq_ignore_ascii_case("bearer"));
@@ -100,11 +127,11 @@ fn store(
     name: &str,
     version: u64,
     new: Secret,
-    state: &mut State,
+    unstored: &mut Option<Secret>,
 ) -> Result<(), Error> {
     policy.store_rotated(name, version, &new).map_err(|error| {
         tracing::error!(%error, "a new refresh token can't be stored; the token is not used");
-        state.unstored = Some(new);
+        *unstored = Some(new);
         Error::SourceFailed("its new refresh token can't be stored")
     })
 }

@@ -318,6 +318,49 @@ fn read_http_credential(fields: &Fields<'_, '_>, shared: &Shared) -> Option<Cred
     Some(credential)
 }
 
+/// Methods that services take: those of RFC 9110 section 9.3, RFC 5789, and of WebDAV and its kin.
+const METHODS: &[&str] = &[
+    "ACL",
+    "BASELINE-CONTROL",
+    "BIND",
+    "CHECKIN",
+    "CHECKOUT",
+    "COPY",
+    "DELETE",
+    "GET",
+    "HEAD",
+    "LABEL",
+    "LINK",
+    "LIST",
+    "LOCK",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MKWORKSPACE",
+    "MOVE",
+    "OPTIONS",
+    "ORDERPATCH",
+    "PATCH",
+    "POST",
+    "PRI",
+    "PROPFIND",
+    "PROPPATCH",
+    "PURGE",
+    "PUT",
+    "QUERY",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "TRACE",
+    "UNBIND",
+    "UNCHECKOUT",
+    "UNLINK",
+    "UNLOCK",
+    "UPDATE",
+    "VERSION-CONTROL",
+];
+
 fn read_methods(target: &Fields<'_, '_>) -> Names {
     let mut methods = BTreeSet::new();
     for method in target.texts("methods")? {
@@ -332,6 +375,14 @@ fn read_methods(target: &Fields<'_, '_>) -> Names {
             let message = "tunnels are opened for the routes inside of them; leave CONNECT out";
             target.wrong_at(method.offset, "methods", message);
         } else {
+            if !METHODS.contains(&text) {
+                let hint = match value::nearest(text, METHODS.iter().copied()) {
+                    Some(near) => format!("did you mean {near:?}?"),
+                    None => "a service can have methods of its own; then all is well".to_owned(),
+                };
+                let message = format!("no method of that name is known: {text:?}");
+                target.doubtful_at(method.offset, "methods", &message, hint);
+            }
             methods.insert(text.to_owned());
         }
     }

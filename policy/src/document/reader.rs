@@ -228,6 +228,13 @@ impl<'r, 't> Fields<'r, 't> {
 
     /// One of some words; answers its index.
     pub(crate) fn word(&self, key: &str, words: &[&str]) -> Option<usize> {
+        let value = self.find(key)?;
+        if value.get_ref().as_bool().is_some() {
+            let quoted: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
+            let hint = format!("write {key} = {}", quoted.join(" or "));
+            self.wrong(key, "is to be a word in quotes, not a truth value", Some(hint));
+            return None;
+        }
         let text = self.text(key)?;
         let index = words.iter().position(|w| *w == text.value);
         if index.is_none() {
@@ -410,6 +417,25 @@ impl<'r, 't> Fields<'r, 't> {
             }
         }
         tables
+    }
+
+    /// Keeps an error at a member of a list that is none of the known words.
+    pub(crate) fn no_word(&self, member: &At<&str>, key: &str, known: &[&str]) {
+        let shown: String = member.value.chars().take(64).collect();
+        let message =
+            format!("`{key}` of {}: {shown:?} is not one of {}", self.what, known.join(", "));
+        let near = value::nearest(member.value, known.iter().copied());
+        self.reader.error(
+            member.offset,
+            message,
+            near.map(|near| format!("did you mean {near:?}?")),
+        );
+    }
+
+    /// Keeps a warning at a member of a list.
+    pub(crate) fn doubtful_at(&self, offset: usize, key: &str, message: &str, hint: String) {
+        let message = format!("`{key}` of {}: {message}", self.what);
+        self.reader.warn_at(self.reader.place(offset), message, Some(hint));
     }
 
     /// Keeps an error at a member of a list.

@@ -113,7 +113,7 @@ fn read_placeholder(id: Option<&str>, fields: &Fields<'_, '_>) -> Option<Placeho
             "path" => places.path = true,
             "query" => places.query = true,
             "body" => places.content = true,
-            _ => fields.wrong_at(place.offset, "in", "is to be header, path, query or body"),
+            _ => fields.no_word(&place, "in", &["header", "path", "query", "body"]),
         }
     }
     Some(Placeholder { text, places })

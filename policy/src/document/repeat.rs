@@ -4,7 +4,7 @@ use super::reader::Fields;
 use super::value;
 use crate::batch::{BatchForm, BatchRule};
 use crate::path;
-use crate::repeat::{JobRule, NAMES, Pace, ReconcileRule, RetryRule, Shows, names_of};
+use crate::repeat::{JOB_ID, JobRule, NAMES, Pace, ReconcileRule, RetryRule, Shows, names_of};
 use journal::contract::KeepResult;
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ pub(super) const RETRY: &[&str] = &["max_attempts", "automatic", "within", "leas
 pub(super) const RECONCILE: &[&str] =
     &["method", "path", "committed", "rejected", "automatic", "every", "max_queries"];
 pub(super) const BATCH: &[&str] = &["form", "requests", "responses", "id", "status", "atomic"];
-pub(super) const JOB: &[&str] = &["header", "pointer", "done", "failed", "every", "max_queries"];
+pub(super) const JOB: &[&str] =
+    &["header", "pointer", "path", "done", "failed", "every", "max_queries"];
 pub(super) const SHOWS: &[&str] = &["status", "pointer", "equals"];
 
 /// How long an automatic retry keeps its caller waiting, where a route does not say.
@@ -149,6 +150,15 @@ pub(super) fn read_job(fields: &Fields<'_, '_>) -> Option<JobRule> {
     if header.is_some() && pointer.is_some() {
         table.wrong("pointer", "stands beside a header; one of them names the job", None);
     }
+    let path = table.text("path").map(|path| path.value);
+    if path.is_some_and(|path| !path.starts_with('/') || path.matches(JOB_ID).count() != 1) {
+        let hint = Some("as in \"/v1/batches/{id}\"".to_owned());
+        table.wrong("path", "is to be a path with {id} in it once", hint);
+    }
+    if path.is_some() && pointer.is_none() {
+        let hint = Some("write pointer = \"/id\"".to_owned());
+        table.wrong("path", "needs a pointer to the id in the content", hint);
+    }
     let usual = || vec!["operation-location".to_owned(), "location".to_owned()];
     let most = table.number("max_queries", 1, 100_000).and_then(|most| u32::try_from(most).ok());
     if !table.has("done") {
@@ -159,6 +169,7 @@ pub(super) fn read_job(fields: &Fields<'_, '_>) -> Option<JobRule> {
     Some(JobRule {
         headers: header.map_or_else(usual, |header| vec![header]),
         pointer: pointer.map(str::to_owned),
+        path: path.map(str::to_owned),
         done: read_shows(&table, "done")?,
         failed: read_shows(&table, "failed"),
         every: table.duration("every").unwrap_or(JOB_EVERY),

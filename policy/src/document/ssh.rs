@@ -155,8 +155,8 @@ fn read_allow(fields: &Fields<'_, '_>) -> Allow {
                     allow.subsystems.insert(name.to_owned());
                 }
                 Some(_) | None => {
-                    let known = "exec, shell, sftp, subsystem:NAME or forward";
-                    fields.wrong_at(member.offset, "allow", format!("is to be {known}"));
+                    let known = ["exec", "shell", "sftp", "subsystem:NAME", "forward"];
+                    fields.no_word(&member, "allow", &known);
                 }
             },
         }

@@ -28,8 +28,8 @@ credential = "stripe"
   repeats, `agent_header` the default `"replace"` (client libraries of these services send a key of their own).
 - The first line of a table that covers a call decides. For what no line covers, the method decides: GET, HEAD, OPTIONS, TRACE, PUT and DELETE are repeatable.
 - "Not promised" means that no public document promises it. Without a promise an unknown outcome stays unknown.
-- No preset names a job or a batch. The services here that run jobs (message batches of Anthropic, OpenAI and Gemini, operations of Google Cloud) answer 200 with an
-  id, and `job` follows a 202 that names its status resource; a repeat of such a submission is not promised, so it stays in doubt until a person or `reconcile` decides.
+- No preset follows a job or a batch by itself. The services here that run jobs (message batches of Anthropic, OpenAI and Gemini, operations of Google Cloud) answer 200 with an
+  id: `job` with `pointer` and `path` on a route of its own follows them. A repeat of such a submission is not promised, so it stays in doubt until a person or `reconcile` decides.
 - Package registries have no preset: their upload hosts differ by index, so `match.host` says which, and an upload is not repeatable by its method.
 - Keys are the caller's. Affiant never adds one, and trusts one only where the table names the header. A key's scope is the preset and the credential.
 - Each line names the document that it rests on, and the day of its review. "Read": its words were read that day, in a stored copy. "From knowledge": the line

@@ -80,7 +80,7 @@ const ANTHROPIC: Preset = Preset {
             source("https://docs.anthropic.com/en/api/creating-message-batches"),
         ),
     ],
-    note: "Requests that let the service call remote MCP servers act beyond the service: give such calls a route with `idempotent = false`.",
+    note: "Requests that let the service call remote MCP servers act beyond the service: give such calls a route with `idempotent = false`. A batch is followed by a route for `POST /v1/messages/batches` with `job = { pointer = \"/id\", path = \"/v1/messages/batches/{id}\", done = { status = 200, pointer = \"/processing_status\", equals = [\"ended\"] } }`.",
 };
 
 const AWS: Preset = Preset {
@@ -188,7 +188,7 @@ const GITLAB: Preset = Preset {
     path: Some("/api/**"),
     attach: Attach::Header("private-token"),
     secret: "a personal, project or group access token",
-    source: source("https://docs.gitlab.com/api/rest/authentication/"),
+    source: read("https://docs.gitlab.com/api/rest/authentication/"),
     lines: &[line(
         POST,
         ALL,
@@ -282,7 +282,7 @@ const NOTION: Preset = Preset {
     path: None,
     attach: Attach::Bearer,
     secret: "an integration token",
-    source: source("https://developers.notion.com/reference/authentication"),
+    source: read("https://developers.notion.com/reference/authentication"),
     lines: &[
         line(
             POST,
@@ -333,7 +333,7 @@ const OPENAI: Preset = Preset {
             source("https://platform.openai.com/docs/api-reference/batch/create"),
         ),
     ],
-    note: "For clients that send `store = false` and no hosted tools to `/v1/responses`, a route of its own with `idempotent = true` is right.",
+    note: "For clients that send `store = false` and no hosted tools to `/v1/responses`, a route of its own with `idempotent = true` is right. A batch is followed by a route for `POST /v1/batches` with `job = { pointer = \"/id\", path = \"/v1/batches/{id}\", done = { status = 200, pointer = \"/status\", equals = [\"completed\"] }, failed = { pointer = \"/status\", equals = [\"failed\", \"expired\", \"cancelled\"] } }`.",
 };
 
 const SENDGRID: Preset = Preset {
@@ -400,7 +400,7 @@ const STRIPE: Preset = Preset {
     path: None,
     attach: Attach::Bearer,
     secret: "a secret or restricted key",
-    source: source("https://docs.stripe.com/api/authentication"),
+    source: read("https://docs.stripe.com/api/authentication"),
     lines: &[
         line(
             POST,

@@ -29,7 +29,7 @@ pub(super) fn encoded(bytes: &[u8]) -> String {
 }
 
 /// Decodes escapes; what is no escape stays as it is.
-pub(super) fn decoded(text: &[u8]) -> Vec<u8> {
+pub(crate) fn decoded(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&byte, after)) = rest.split_first() {

@@ -8,8 +8,8 @@
 //! Each step is from narrow to wide; a level that has no match gives way to the next wider one.
 
 use super::order::{self, Bucket, Relation, admits, breadth, relate};
-use super::{Found, Tie, normal_host, not_allowed, shown};
-use crate::condition::{self, Unmet};
+use super::{Found, MOST_TIES, Tie, near, normal_host, not_allowed, shown};
+use crate::condition::{self, Doubt, Unmet};
 use crate::document::HttpRoute;
 use crate::host::{self, Pattern};
 use crate::json::Content;
@@ -17,6 +17,7 @@ use crate::{Denial, Details, HttpAction, Scheme, path};
 use journal::contract::Code;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::ControlFlow;
 
 /// An action with its host and path in normal form.
 pub(super) struct Target<'a> {
@@ -26,6 +27,8 @@ pub(super) struct Target<'a> {
     pub(super) port: u16,
     pub(super) method: &'a str,
     pub(super) path: String,
+    /// What a server may take the path for instead.
+    readings: Vec<String>,
     pub(super) details: Details<'a>,
     content: Content,
 }
@@ -41,8 +44,8 @@ impl<'a> Target<'a> {
             message: format!("The path of the target can't be judged: {error}."),
             rule: super::EGRESS.to_owned(),
         })?;
-        let content = Content::default();
-        Ok(Self { agent, scheme, host, port, method, path, details, content })
+        let (content, readings) = (Content::default(), path::readings(action.path));
+        Ok(Self { agent, scheme, host, port, method, path, readings, details, content })
     }
 }
 
@@ -120,12 +123,9 @@ impl Index {
         for paths in sites.flat_map(|s| s.ports.values()) {
             let starred = paths.starred.values();
             for bucket in paths.literal.values().chain(starred).chain([&paths.any]) {
-                bucket.pairs(|one, other| {
-                    let pair = self.routes.get(one).zip(self.routes.get(other));
-                    if pair.is_some_and(|(a, b)| ties(a, b)) {
-                        tied.insert((one.min(other), one.max(other)));
-                    }
-                });
+                if self.ties_of(bucket, &mut tied).is_break() {
+                    break;
+                }
             }
         }
         let name = |i: usize| self.routes.get(i).map(|r| (r.name.clone(), r.place));
@@ -133,6 +133,30 @@ impl Index {
             .filter_map(|(a, b)| name(a).zip(name(b)))
             .map(|(one, other)| Tie { kind: "route", one, other })
             .collect()
+    }
+
+    /// The ties of one bucket, until there are enough.
+    fn ties_of(&self, bucket: &Bucket, tied: &mut BTreeSet<(usize, usize)>) -> ControlFlow<()> {
+        // Only patterns that are as narrow as each other, with the same texts at the same places, tie.
+        let mut alike: HashMap<(path::Rank, Vec<&str>), Vec<near::Rule<'_>>> = HashMap::new();
+        for index in bucket.rules() {
+            let Some(route) = self.routes.get(index) else { continue };
+            let key = route.path.as_ref().map(|path| (path.rank(), path.fixed()));
+            alike.entry(key.unwrap_or_default()).or_default().push(marked(index, route));
+        }
+        alike.values().try_for_each(|rules| {
+            near::pairs(rules, |one, other| {
+                let pair = self.routes.get(one).zip(self.routes.get(other));
+                if pair.is_some_and(|(a, b)| ties(a, b)) {
+                    tied.insert((one.min(other), one.max(other)));
+                }
+                if tied.len() < MOST_TIES {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })
+        })
     }
 
     /// All routes.
@@ -151,13 +175,42 @@ impl Index {
         self.sites(host).flat_map(|s| &s.all).filter_map(|&i| self.routes.get(i))
     }
 
-    /// The deciding route.
+    /// The deciding route. Where the path can be read in another way, and a narrower route would decide
+    /// then, neither does: spelling opens nothing.
     pub(super) fn find(&self, target: &Target<'_>) -> Found<'_> {
+        let found = self.decide(target, &target.path);
+        if let Found::Route(route) = found {
+            let covers = |reading: &str| route.path.as_ref().is_none_or(|p| p.matches(reading));
+            let narrower = target.readings.iter().filter(|reading| covers(reading));
+            let mut narrower = narrower.filter_map(|reading| self.search(target, reading));
+            if let Some(other) = narrower.find(|other| other.name != route.name) {
+                return Found::Undecided(other, Doubt::PATH);
+            }
+        }
+        found
+    }
+
+    /// The route that would decide on another reading of the path.
+    pub(super) fn reads_as(&self, target: &Target<'_>) -> Option<&HttpRoute> {
+        target.readings.iter().find_map(|reading| self.search(target, reading))
+    }
+
+    /// What a path comes to.
+    fn decide(&self, target: &Target<'_>, path: &str) -> Found<'_> {
+        let Some(route) = self.search(target, path) else { return Found::None };
+        match route.conditions.unmet(&target.details, &target.content) {
+            Some(Unmet::Unjudged(doubt)) => Found::Undecided(route, doubt),
+            Some(Unmet::Header(_) | Unmet::Query(_) | Unmet::Body(_)) | None => Found::Route(route),
+        }
+    }
+
+    /// The narrowest route that matches with this path, or that can't be judged.
+    fn search(&self, target: &Target<'_>, path: &str) -> Option<&HttpRoute> {
         // What the conditions of a route can't judge ends the search like a match.
         let accept = |i: usize| {
             self.routes.get(i).is_some_and(|route| {
                 admits(&route.methods, target.method)
-                    && route.path.as_ref().is_none_or(|p| p.matches(&target.path))
+                    && route.path.as_ref().is_none_or(|p| p.matches(path))
                     && (route.conditions.is_empty()
                         || match route.conditions.unmet(&target.details, &target.content) {
                             None | Some(Unmet::Unjudged(_)) => true,
@@ -165,24 +218,18 @@ impl Index {
                         })
             })
         };
-        let found = self
-            .sites(&target.host)
+        self.sites(&target.host)
             .filter_map(|site| site.ports.get(&(target.scheme, target.port)))
             .find_map(|paths| {
-                let literal = paths.literal.get(&target.path);
-                let starred = prefixes(&target.path).filter_map(|p| paths.starred.get(p));
+                let literal = paths.literal.get(path);
+                let starred = prefixes(path).filter_map(|p| paths.starred.get(p));
                 literal
                     .into_iter()
                     .chain(starred)
                     .chain([&paths.any])
                     .find_map(|bucket| bucket.first(target.agent, accept))
             })
-            .and_then(|i| self.routes.get(i));
-        let Some(route) = found else { return Found::None };
-        match route.conditions.unmet(&target.details, &target.content) {
-            Some(Unmet::Unjudged(why)) => Found::Undecided(route, why),
-            Some(Unmet::Header(_) | Unmet::Query(_) | Unmet::Body(_)) | None => Found::Route(route),
-        }
+            .and_then(|i| self.routes.get(i))
     }
 
     /// Whether some route leads the agent to the host and port.
@@ -267,6 +314,29 @@ pub(super) fn mismatch(route: &HttpRoute, target: &Target<'_>) -> Option<Mismatc
             Unmet::Body(_) | Unmet::Unjudged(_) => Mismatch::Body,
         })
     }
+}
+
+/// A route with what tells it from others of its bucket.
+fn marked(index: usize, route: &HttpRoute) -> near::Rule<'_> {
+    let mut rule = near::Rule::new(index, &route.agents);
+    let globs = route.path.as_ref().map(path::Pattern::globs).unwrap_or_default();
+    for (place, glob) in globs.into_iter().enumerate() {
+        rule.mark(0, &place.to_string(), std::iter::once(glob));
+    }
+    let conditions = &route.conditions;
+    for (kind, wanted) in [(1, &conditions.headers), (2, &conditions.query)] {
+        for (name, patterns) in wanted {
+            rule.mark(kind, name, patterns.iter().map(String::as_str));
+        }
+    }
+    for (pointer, literals) in &conditions.body {
+        let texts: Vec<String> = literals.iter().map(condition::Literal::mark).collect();
+        rule.mark(3, pointer, texts.iter().map(String::as_str));
+    }
+    if let Some(methods) = &route.methods {
+        rule.mark(4, "", methods.iter().map(String::as_str));
+    }
+    rule
 }
 
 /// Whether two routes of one bucket can decide the same action with neither narrower.

@@ -1,7 +1,7 @@
 //! How two conditions on names relate, and lists of rules by agent.
 
 use crate::document::Names;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// How two conditions on names relate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,19 +78,8 @@ impl Bucket {
         common.find(|&i| accept(i)).or(own)
     }
 
-    /// Calls with every pair of rules that share an agent.
-    pub(super) fn pairs(&self, mut each: impl FnMut(usize, usize)) {
-        for (at, &one) in self.everyone.iter().enumerate() {
-            for &other in self.everyone.iter().skip(at + 1) {
-                each(one, other);
-            }
-        }
-        for own in self.by_agent.values() {
-            for (at, &one) in own.iter().enumerate() {
-                for &other in own.iter().skip(at + 1).chain(&self.everyone) {
-                    each(one, other);
-                }
-            }
-        }
+    /// All rules, ascending.
+    pub(super) fn rules(&self) -> BTreeSet<usize> {
+        self.everyone.iter().chain(self.by_agent.values().flatten()).copied().collect()
     }
 }

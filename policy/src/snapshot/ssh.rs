@@ -3,12 +3,13 @@
 //! Narrow to wide: host (exact, else the longest `*.` suffix), users, command, agents.
 
 use super::order::{Relation, admits, breadth, relate, tied};
-use super::{Tie, http::bracketed, not_allowed, shown};
-use crate::document::SshRoute;
+use super::{MOST_TIES, Tie, http::bracketed, near, not_allowed, shown};
+use crate::document::{Allow, SshRoute};
 use crate::host::{self, Pattern};
 use crate::{Denial, SshAction, SshGrant, SshRequest, glob};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::ControlFlow;
 
 /// All SSH routes, found by host.
 #[derive(Debug, Clone, Default)]
@@ -33,17 +34,33 @@ impl Index {
             list.push(i);
         }
         index.routes = routes;
-        let mut found = Vec::new();
-        for list in index.exact.values().chain(index.under.values()) {
-            let routes: Vec<&SshRoute> = list.iter().filter_map(|&i| index.routes.get(i)).collect();
-            for (at, one) in routes.iter().enumerate() {
-                for other in routes.iter().skip(at + 1).filter(|other| ties(one, other)) {
-                    let name = |r: &SshRoute| (r.name.clone(), r.place);
-                    found.push(Tie { kind: "ssh", one: name(one), other: name(other) });
+        let ties = index.ties();
+        (index, ties)
+    }
+
+    fn ties(&self) -> Vec<Tie> {
+        let mut tied: BTreeSet<(usize, usize)> = BTreeSet::new();
+        for list in self.exact.values().chain(self.under.values()) {
+            let routes = list.iter().filter_map(|&i| self.routes.get(i).map(|route| (i, route)));
+            let rules: Vec<_> = routes.map(|(i, route)| marked(i, route)).collect();
+            let ended = near::pairs(&rules, |one, other| {
+                let pair = self.routes.get(one).zip(self.routes.get(other));
+                if pair.is_some_and(|(a, b)| ties(a, b)) {
+                    tied.insert((one.min(other), one.max(other)));
                 }
+                if tied.len() < MOST_TIES {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            });
+            if ended.is_break() {
+                break;
             }
         }
-        (index, found)
+        let name = |i: usize| self.routes.get(i).map(|r| (r.name.clone(), r.place));
+        let pairs = tied.into_iter().filter_map(|(a, b)| name(a).zip(name(b)));
+        pairs.map(|(one, other)| Tie { kind: "ssh", one, other }).collect()
     }
 
     /// All routes.
@@ -208,6 +225,23 @@ pub(super) fn kind(request: &SshRequest<'_>) -> String {
         SshRequest::Subsystem(name) => format!("subsystem {}", shown(name)),
         SshRequest::Forward { .. } => "forward".to_owned(),
     }
+}
+
+/// A route with what tells it from others of its host.
+fn marked(index: usize, route: &SshRoute) -> near::Rule<'_> {
+    let mut rule = near::Rule::new(index, &route.agents);
+    rule.mark(0, "port", std::iter::once(route.port.to_string().as_str()));
+    if let Some(users) = &route.users {
+        rule.mark(1, "user", users.iter().map(String::as_str));
+    }
+    let Allow { shell, forward, subsystems, exec: _ } = &route.allow;
+    // What else than commands is allowed is not told apart by them.
+    if let Some(commands) =
+        route.commands.as_ref().filter(|_| !shell && !forward && subsystems.is_empty())
+    {
+        rule.mark(2, "command", commands.iter().map(String::as_str));
+    }
+    rule
 }
 
 /// Whether two routes of one host can decide the same action with neither narrower.

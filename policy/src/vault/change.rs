@@ -98,15 +98,34 @@ impl Policy {
         Store::commit(txn)?;
         let former = vault.header();
         vault.take(header, &master, &root);
-        if mode == Mode::KeyFile {
-            file::finish(&vault.home)?;
-        } else {
-            file::remove(&vault.home)?;
+        // The key is changed: what is left is tidied now or at the next opening.
+        let tidied = match mode {
+            Mode::KeyFile => file::finish(&vault.home),
+            Mode::Passphrase | Mode::Keyring | Mode::Given => file::remove(&vault.home),
+        };
+        if let Err(error) = tidied {
+            tracing::warn!(%error, "the former key file is still there");
         }
         if former.mode == Mode::Keyring {
             keyring::remove(&former);
         }
         Ok(Rotated { secrets })
+    }
+}
+
+impl Policy {
+    /// Removes a key file that the vault's protection has no use for: a change away from it was cut off
+    /// before its last step, and the file still opens what was encrypted before.
+    pub(crate) fn remove_stale_key_file(&self) -> Result<(), crate::store::Error> {
+        if self.vault.mode() == Mode::KeyFile || !file::path(&self.vault.home).exists() {
+            return Ok(());
+        }
+        // A change puts its key file into place after its commit, so what this sees is settled.
+        let txn = self.store.write()?;
+        if self.vault_in(&txn)?.mode() != Mode::KeyFile {
+            file::remove_stale(&self.vault.home);
+        }
+        Ok(())
     }
 }
 

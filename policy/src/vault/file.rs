@@ -85,6 +85,16 @@ pub(super) fn finish(home: &Path) -> Result<(), Error> {
     }
 }
 
+/// Removes what a change of the vault's protection left when it was cut off before its last step. The
+/// caller keeps other changes away meanwhile. The file of a change to come is left alone.
+pub(super) fn remove_stale(home: &Path) {
+    match fs::remove_file(path(home)) {
+        Ok(()) => tracing::warn!("the former key file of the vault was still there: removed"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => tracing::error!(%error, "the former key file of the vault can't be removed"),
+    }
+}
+
 /// Removes the key file: the key is somewhere else now.
 pub(super) fn remove(home: &Path) -> Result<(), Error> {
     for name in [NAME, NEXT] {

@@ -14,7 +14,7 @@ use crate::spool::Spool;
 use bytes::Bytes;
 use journal::contract::{Accepted, Code, InvocationId, Preflight, Retry, Verdict};
 use journal::{Call, Invocation, Question, Resumed};
-use policy::{Approval, Denial, SshGrant};
+use policy::{Approval, Denial, Screened, SshGrant};
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
@@ -169,21 +169,32 @@ async fn tell(job: &Job, downstream: &mut Downstream, id: InvocationId) {
     }
 }
 
-/// The command as a person is shown it; the injected credential is not part of it.
+/// The command as a person is shown it, without the secrets that stand in it; the injected credential
+/// is not part of it.
 fn shown(job: &Job, grant: &SshGrant) -> serde_json::Value {
     let Job { request, preparation, .. } = job;
+    let screen = job.shared.policy.screen();
     let command = match request {
         Request::Exec(command) => Some(command),
         Request::Shell | Request::Subsystem(_) | Request::Forward { .. } => None,
     };
-    let text = command.map(|command| {
-        let beginning = command.get(..SHOWN_COMMAND).unwrap_or(command);
-        String::from_utf8_lossy(beginning).into_owned()
+    let screened = command.map(|command| screen.command(command));
+    let mut hidden = screened.as_ref().map_or(0, |screened| screened.hidden);
+    let variables = preparation.variables.iter().map(|(name, value)| {
+        let Screened { text, hidden: more } = screen.header(name.as_bytes(), value.as_bytes());
+        hidden += more;
+        (name, text)
+    });
+    let variables: Vec<_> = variables.collect();
+    let text = screened.map(|screened| {
+        let end = screened.text.floor_char_boundary(SHOWN_COMMAND);
+        screened.text.get(..end).unwrap_or_default().to_owned()
     });
     json!({
         "command": text,
         "is_cut": command.is_some_and(|command| command.len() > SHOWN_COMMAND),
-        "variables": preparation.variables,
+        "hidden": hidden,
+        "variables": variables,
         "terminal": preparation.terminal.is_some(),
         "not_covered": "input",
         "inject": grant.credential.as_ref().map(|credential| credential.inject.mode()),

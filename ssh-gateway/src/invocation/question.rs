@@ -6,7 +6,7 @@
 //! (contract J-3). An answer that shows nothing is noted, and changes nothing.
 
 use super::refusal::{end_refused, not_recorded};
-use super::retry::destination_of;
+use super::retry::{destination_of, grant_of};
 use super::{Job, Side, bound, go_on};
 use crate::downstream::Downstream;
 use crate::gateway::Shared;
@@ -32,9 +32,7 @@ pub(crate) fn rule_of(shared: &Shared, first: &Invocation) -> Option<(SshGrant, 
     if first.accepted().action != "exec" {
         return None;
     }
-    let route = first.preflight()?.route.as_ref()?;
-    let agent = first.accepted().agent.as_deref()?;
-    let grant = shared.policy.snapshot().ssh_route(route, agent)?;
+    let grant = grant_of(shared, first)?;
     let rule = grant.reconcile.clone()?;
     Some((grant, rule))
 }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use journal::action::{Error, Leave, Repeat};
 use journal::contract::{InvocationId, Verdict};
 use journal::{Admission, Guard, Invocation, result};
+use policy::SshGrant;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,10 +21,7 @@ pub(crate) struct Repeater<'a>(pub(crate) &'a Arc<Shared>);
 
 impl Repeat for Repeater<'_> {
     fn lease_time(&self, first: &Invocation) -> Option<Duration> {
-        let route = first.preflight()?.route.as_ref()?;
-        let agent = first.accepted().agent.as_deref()?;
-        let grant = self.0.policy.snapshot().ssh_route(route, agent)?;
-        grant.retry.map(|rule| rule.lease)
+        grant_of(self.0, first)?.retry.map(|rule| rule.lease)
     }
 
     async fn attempt(&self, leave: Leave<'_>) -> Result<InvocationId, Error> {
@@ -100,6 +98,13 @@ impl Repeater<'_> {
 pub(super) fn destination_of(shared: &Shared, first: &Invocation) -> Option<Destination> {
     let agent = shared.agent(first.accepted().agent.as_deref()?)?;
     Destination::of_record(agent, &first.accepted().target)
+}
+
+/// The grant of a command's route as it is now, where the route still leads to the command's target.
+pub(super) fn grant_of(shared: &Shared, first: &Invocation) -> Option<SshGrant> {
+    let route = first.preflight()?.route.as_ref()?;
+    let Destination { agent, host, port, .. } = destination_of(shared, first)?;
+    shared.policy.snapshot().ssh_route(route, &agent.name, &host, port)
 }
 
 fn other_request() -> Refusal {

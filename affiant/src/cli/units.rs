@@ -1,0 +1,47 @@
+//! Ages and sizes as people write them.
+
+use std::time::Duration;
+
+/// A number and a unit: `90d`, `36h`, `15m`, `30s`.
+pub(super) fn age(text: &str) -> Result<Duration, String> {
+    let wrong = || "a number and s, m, h or d, for example 90d".to_owned();
+    let (number, seconds) = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)]
+        .into_iter()
+        .find_map(|(unit, seconds)| text.strip_suffix(unit).map(|number| (number, seconds)))
+        .ok_or_else(wrong)?;
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// Bytes, also with a unit: `20GiB`, `500MB`.
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let wrong = || "a number and KB, MB, GB, KiB, MiB or GiB, for example 20GiB".to_owned();
+    let units = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("KB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+    ];
+    let (number, unit) = units
+        .into_iter()
+        .find_map(|(name, unit)| text.strip_suffix(name).map(|number| (number, unit)))
+        .unwrap_or((text, 1));
+    let number: u64 = number.trim_end().parse().map_err(|_| wrong())?;
+    number.checked_mul(unit).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn ages_and_sizes_are_read() {
+        assert_eq!(super::age("90d"), Ok(std::time::Duration::from_secs(7_776_000)));
+        assert_eq!(super::size("20GiB"), Ok(20 << 30));
+        assert_eq!(super::size("4096"), Ok(4_096));
+        for wrong in ["", "d", "9w", "-1d"] {
+            assert!(super::age(wrong).is_err(), "{wrong}");
+            assert!(super::size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Keys that only sign, and tokens that are minted with them, are nowhere but where they belong; and no
+//! core of the server holds anything (contract I-2, I-4).
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
+#[path = "support/canary.rs"]
+mod canary;
+#[path = "support/ssh.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod ssh;
+mod support;
+
+use canary::{key_lines, logged, nowhere};
+use conformance::nginx::Nginx;
+use conformance::service::{Call, Github, Reply, Service};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use support::*;
+
+fn openssl(arguments: &[&str]) -> String {
+    let mut openssl = Command::new("openssl");
+    openssl.args(arguments).stderr(Stdio::null());
+    text(&finish(openssl, b"").stdout)
+}
+
+/// A service that answers with the `Authorization` that it got, and keeps it.
+fn echo() -> (Service, Arc<Mutex<Vec<String>>>) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&seen);
+    let handler = move |call: &Call| {
+        let shown = call.field("authorization").unwrap_or_default().to_owned();
+        kept.lock().unwrap().push(shown.clone());
+        Some(Reply::json(200, &serde_json::json!({ "got": shown })))
+    };
+    (Service::start(None, Arc::new(handler)).unwrap(), seen)
+}
+
+/// I-2, I-4: `jwt` and `github-app` through the real proxy: the origin gets a token, its echo is
+/// redacted, and neither key nor token is told or written.
+#[test]
+fn i_2_signed_and_minted_tokens_leave_nothing() {
+    let home = Home::new();
+    let (service, seen) = echo();
+    let github = Github::start(Box::new(|_, _| true), 3600).unwrap();
+    let ec = openssl(&["genpkey", "-algorithm", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+    let rsa = openssl(&["genpkey", "-algorithm", "rsa", "-pkeyopt", "rsa_keygen_bits:2048"]);
+    home.secret("ec", &ec);
+    home.secret("rsa", &rsa);
+    let port = service.address().port();
+    let route = |id: &str, keys: &str| {
+        format!(
+            "[[credential]]\nid = \"{id}\"\n{keys}\n[[route]]\nname = \"{id}\"\ncredential = \"{id}\"\n\
+             match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {port}, path = \"/{id}\" }}\n\
+             private_addresses = \"allow\"\n"
+        )
+    };
+    let jwt = "secret = \"ec\"\ninject = \"jwt\"\nalgorithm = \"ES256\"\nclaims = { iss = \"me\" }";
+    let app = format!(
+        "secret = \"rsa\"\ninject = \"github-app\"\napp_id = \"12345\"\ninstallation_id = 678\n\
+         api_url = \"http://{}\"",
+        github.address()
+    );
+    home.policy(&(route("jwt", jwt) + &route("app", &app)));
+    let (server, log) = logged(&home);
+    for id in ["jwt", "app"] {
+        let response = server.curl(&["-d", "x", &format!("http://127.0.0.1:{port}/{id}")]);
+        assert_eq!((response.status, response.outcome()), (200, "committed"), "{response:?}");
+        let shown = seen.lock().unwrap().last().unwrap().clone();
+        let token = shown.strip_prefix("Bearer ").unwrap();
+        assert!(!text(&response.body).contains(token), "{id}: {response:?}");
+        let record = home.json(&["inv", "show", &response.invocation()]);
+        assert_eq!(record["evidence"]["redacted"], true, "{record}");
+    }
+    let seen = seen.lock().unwrap().clone();
+    let tokens: Vec<&str> = seen.iter().map(|shown| &shown["Bearer ".len()..]).collect();
+    assert_eq!((tokens[0].split('.').count(), tokens[1]), (3, "ghs_canary1"));
+    let signature = tokens[0].rsplit('.').next().unwrap();
+    let keys = [key_lines(&ec), key_lines(&rsa)].concat();
+    nowhere(&home, server, &log, &[&tokens[..], &[signature], &keys].concat());
+}
+
+/// I-2: a client certificate is shown in the handshake with a real nginx, and its key nowhere.
+#[test]
+fn i_2_the_key_of_a_client_certificate_leaves_nothing() {
+    let home = Home::new();
+    let server = "ssl_verify_client optional_no_ca; \
+                  location / { return 200 \"$ssl_client_s_dn\"; }";
+    let nginx = Nginx::start(server, |_| Ok(())).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (key, cert) = (path("key.pem"), path("cert.pem"));
+    let new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    let rest = ["-subj", "/CN=agent-7", "-days", "2", "-keyout", &key, "-out", &cert];
+    openssl(&[&new[..], &rest].concat());
+    let key = std::fs::read_to_string(key).unwrap();
+    home.secret("client", &(std::fs::read_to_string(cert).unwrap() + &key));
+    home.policy(&format!(
+        "[[credential]]\nid = \"client\"\nsecret = \"client\"\ninject = \"mtls\"\n\
+         [[trust]]\nhost = \"localhost\"\nca_file = \"{}\"\n\
+         [[route]]\nname = \"m\"\ncredential = \"client\"\nprivate_addresses = \"allow\"\n\
+         match = {{ host = \"localhost\", port = {} }}\n",
+        nginx.ca_file().display(),
+        nginx.port()
+    ));
+    let (server, log) = logged(&home);
+    let response = server.curl(&[&format!("https://localhost:{}/x", nginx.port())]);
+    assert_eq!((response.status, text(&response.body).as_str()), (200, "CN=agent-7"));
+    nowhere(&home, server, &log, &key_lines(&key));
+}
+
+/// I-2: the key that logs in at a real sshd is nowhere, the engine's own log at trace level included.
+#[test]
+fn i_2_the_key_of_an_ssh_login_leaves_nothing() {
+    let sshd = ssh::Sshd::start();
+    let home = Home::new();
+    home.secret("deploy-key", &sshd.user_key);
+    home.policy(&sshd.policy(&sshd.host_key));
+    let (server, log) = logged(&home);
+    let config = home.path().join("ssh_config");
+    std::fs::write(&config, home.ok(&["ssh-config", "--agent", "coder"])).unwrap();
+    let mut client = Command::new("ssh");
+    client.arg("-F").arg(&config).args(["-o", "BatchMode=yes", "-J"]);
+    client.arg(format!("coder@{}", server.ssh)).arg(format!("{}@prod-1", ssh::user()));
+    client.arg("echo done");
+    clean(&mut client);
+    assert_eq!(succeed(client), "done\n");
+    nowhere(&home, server, &log, &key_lines(&sshd.user_key));
+}
+
+/// I-2: neither a signal that dumps core nor `gcore` of the same user gets the server's memory, where
+/// both get that of a program without the protection.
+#[test]
+#[cfg(target_os = "linux")]
+fn i_2_no_core_of_a_server_can_be_had() {
+    let home = Home::new();
+    home.secret("pay-token", SECRET);
+    // As root nothing is forbidden: then the server runs as nobody, who is root for no file.
+    let (root, nobody) = (ssh::user() == "root", "65534");
+    let by: &[&str] = if root {
+        let mut chown = Command::new("chown");
+        chown.args(["-R", nobody]).arg(home.path());
+        succeed(chown);
+        &["setpriv", "--reuid", nobody, "--regid", nobody, "--clear-groups"]
+    } else {
+        &[]
+    };
+    let unlimited = ["sh", "-c", "ulimit -c unlimited 2>/dev/null; exec \"$@\"", "sh"];
+    let directory = tempfile::tempdir().unwrap();
+    let mut open = std::fs::metadata(directory.path()).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut open, 0o777);
+    std::fs::set_permissions(directory.path(), open).unwrap();
+    let gcore = |pid: u32, name: &str| {
+        let file = directory.path().join(name);
+        let pid_text = pid.to_string();
+        let words = [by, &["gcore", "-o", file.to_str().unwrap(), &pid_text]].concat();
+        let mut gcore = Command::new(words[0]);
+        gcore.args(&words[1..]).current_dir(directory.path());
+        let output = finish(gcore, b"");
+        (output.status.success(), directory.path().join(format!("{name}.{pid}")).exists())
+    };
+    let words = [by, &unlimited, &["sleep", "1000"]].concat();
+    let mut plain = Command::new(words[0]).args(&words[1..]).spawn().unwrap();
+    let is_sleep = || {
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", plain.id()));
+        name.is_ok_and(|name| name.trim() == "sleep")
+    };
+    eventually("the plain program", is_sleep);
+    let mut server = Server::start_by(&home, &[by, &unlimited].concat());
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    // Where the kernel lets a user trace its own programs, that shows that gcore works here.
+    if matches!(scope.trim(), "" | "0") {
+        assert_eq!(gcore(plain.id(), "plain"), (true, true), "gcore works");
+    }
+    assert_eq!(gcore(server.child.id(), "server"), (false, false));
+    for child in [&plain, &server.child] {
+        signal(child, rustix::process::Signal::QUIT);
+    }
+    let dumped = wait(&mut plain, PATIENCE);
+    let ended = wait(&mut server.child, PATIENCE);
+    assert_eq!(dumped.signal(), Some(3));
+    assert_eq!((ended.signal(), ended.core_dumped()), (Some(3), false), "{ended:?}");
+}

@@ -1,0 +1,160 @@
+//! Takes credentials out of a request that a person is shown (contract V-6, I-2).
+//!
+//! Hidden is what stands in the vault, what a name says is a credential, and what has the form of
+//! one. The rest stays byte for byte. What is hidden shows its length and a keyed digest: equal values
+//! can be told from others, and a guess can't be checked by who has no key. It does not look into
+//! content that is compressed or no text; such content is not shown at all.
+
+mod name;
+mod spans;
+
+use crate::recipe::encode;
+use crate::{Policy, Secret};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use std::ops::Range;
+use zeroize::Zeroizing;
+
+/// Shorter secrets occur by chance.
+const SHORTEST: usize = 4;
+/// What the key for digests is derived for.
+const PURPOSE: &str = "affiant hidden values v1";
+
+/// What is looked for, and the key for digests.
+pub struct Screen {
+    key: Option<ring::hmac::Key>,
+    known: Vec<Zeroizing<Vec<u8>>>,
+}
+
+impl std::fmt::Debug for Screen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Screen").finish_non_exhaustive()
+    }
+}
+
+/// A text without its credentials.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Screened {
+    /// With `(hidden: N bytes, hmac H)` in the place of each.
+    pub text: String,
+    /// How many were hidden.
+    pub hidden: usize,
+}
+
+impl Policy {
+    /// What hides the secrets of the vault, in every version that is kept, beside what looks like a
+    /// credential. While the vault is locked only the latter is hidden, without digests.
+    #[must_use]
+    pub fn screen(&self) -> Screen {
+        let key = self.vault().derive(PURPOSE).ok();
+        let key = key.map(|key| ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &*key));
+        Screen::of(key, &self.known_secrets())
+    }
+}
+
+impl Screen {
+    fn of(key: Option<ring::hmac::Key>, secrets: &[Secret]) -> Self {
+        let mut known = Vec::new();
+        for secret in secrets {
+            let whole = secret.expose().trim_ascii();
+            // Of `user:password` and of an access key the second part is as good as the whole.
+            let parts = whole.splitn(3, |byte| *byte == b':').skip(1);
+            for value in std::iter::once(whole).chain(parts).filter(|v| v.len() >= SHORTEST) {
+                known.extend(spellings(value));
+            }
+        }
+        known.sort_unstable_by(|a: &Zeroizing<Vec<u8>>, b| a.as_slice().cmp(b.as_slice()));
+        known.dedup();
+        Self { key, known }
+    }
+
+    /// A header field's value.
+    #[must_use]
+    pub fn header(&self, name: &[u8], value: &[u8]) -> Screened {
+        let named = name::is_credential(name) != name::Kind::No;
+        self.screened(value, named.then_some(0..value.len()).into_iter().collect())
+    }
+
+    /// A URL, or path and query.
+    #[must_use]
+    pub fn target(&self, target: &[u8]) -> Screened {
+        self.screened(target, spans::query(target))
+    }
+
+    /// Content that is text: JSON, a form, several parts, XML, or lines.
+    #[must_use]
+    pub fn content(&self, text: &str) -> Screened {
+        let bytes = text.as_bytes();
+        let mut found = spans::pairs(bytes, 0);
+        found.extend(spans::json(bytes));
+        found.extend(spans::parts(bytes));
+        found.extend(spans::elements(bytes));
+        found.extend(spans::assignments(bytes));
+        self.screened(bytes, found)
+    }
+
+    /// A command line.
+    #[must_use]
+    pub fn command(&self, command: &[u8]) -> Screened {
+        let mut found = spans::assignments(command);
+        found.extend(spans::options(command));
+        self.screened(command, found)
+    }
+
+    fn screened(&self, text: &[u8], mut found: Vec<Range<usize>>) -> Screened {
+        found.extend(spans::forms(text));
+        for known in &self.known {
+            let places = memchr::memmem::find_iter(text, known.as_slice());
+            found.extend(places.map(|at| at..at + known.len()));
+        }
+        found.retain(|span| !span.is_empty());
+        found.sort_unstable_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
+        let mut out = String::new();
+        let (mut at, mut hidden) = (0, 0);
+        let mut spans = found.into_iter().peekable();
+        while let Some(mut span) = spans.next() {
+            while let Some(next) = spans.next_if(|next| next.start < span.end) {
+                span.end = span.end.max(next.end);
+            }
+            out.push_str(&String::from_utf8_lossy(text.get(at..span.start).unwrap_or_default()));
+            out.push_str(&self.mark(text.get(span.clone()).unwrap_or_default()));
+            (at, hidden) = (span.end, hidden + 1);
+        }
+        out.push_str(&String::from_utf8_lossy(text.get(at..).unwrap_or_default()));
+        Screened { text: out, hidden }
+    }
+
+    fn mark(&self, value: &[u8]) -> String {
+        let length = value.len();
+        let Some(key) = &self.key else { return format!("(hidden: {length} bytes)") };
+        let tag = ring::hmac::sign(key, value);
+        let start = tag.as_ref().iter().take(8);
+        let digest: String = start.map(|byte| format!("{byte:02x}")).collect();
+        format!("(hidden: {length} bytes, hmac {digest})")
+    }
+}
+
+/// A value as it may be written in a request.
+fn spellings(value: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
+    let mut percent = Zeroizing::new(Vec::with_capacity(3 * value.len()));
+    encode::push(&mut percent, value);
+    let lower = Zeroizing::new(percent.to_ascii_lowercase());
+    let mut all = vec![Zeroizing::new(value.to_vec()), percent];
+    // Escapes may be in lower case; letters of the value itself may not change.
+    if lower.len() != value.len() && value.iter().all(|c| !c.is_ascii_uppercase()) {
+        all.push(lower);
+    }
+    if let Ok(text) = std::str::from_utf8(value)
+        && let Ok(quoted) = serde_json::to_vec(text).map(Zeroizing::new)
+    {
+        let inner = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
+        all.push(Zeroizing::new(inner.to_vec()));
+    }
+    for engine in [&STANDARD, &STANDARD_NO_PAD, &URL_SAFE, &URL_SAFE_NO_PAD] {
+        all.push(Zeroizing::new(engine.encode(value).into_bytes()));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests;
