@@ -32,6 +32,19 @@ fn waiting(home: &Home) -> String {
     list()[0]["invocation_id"].as_str().unwrap().to_owned()
 }
 
+/// Approves the call once the access of its agent has changed: that of a removed agent can't be sent by
+/// anybody, so there is nothing to approve; one by an older token is approved and not sent.
+fn approve_after(change: &str, home: &Home, id: &str) {
+    home.ok(&["agent", change, "coder"]);
+    let output = home.run(&["approval", "approve", id]);
+    let expected = if change == "rm" { 1 } else { 0 };
+    assert_eq!(output.status.code(), Some(expected), "{change}: {}", text(&output.stderr));
+    assert_eq!(text(&output.stderr).contains("UNSENDABLE"), change == "rm");
+    if change == "rm" {
+        home.ok(&["approval", "deny", id]);
+    }
+}
+
 /// The call is over, and says that nothing was sent.
 fn not_sent(home: &Home, id: &str) {
     let record = home.json(&["inv", "show", id]);
@@ -62,13 +75,13 @@ fn v_6_an_approved_call_of_an_agent_without_access_is_not_sent() {
         let (id, response) = std::thread::scope(|scope| {
             let call = scope.spawn(|| server.curl(&["-d", "amount=10", &url]));
             let id = waiting(&home);
-            home.ok(&["agent", change, "coder"]);
-            home.ok(&["approval", "approve", &id]);
+            approve_after(change, &home, &id);
             (id, call.join().unwrap())
         });
         assert_eq!(response.status, 407, "{response:?}");
         assert_eq!(response.json()["error"]["code"], "AGENT_UNAUTHENTICATED");
-        assert_eq!(home.json(&["inv", "show", &id])["error"]["code"], "AGENT_UNAUTHENTICATED");
+        let code = if change == "rm" { "APPROVAL_DENIED" } else { "AGENT_UNAUTHENTICATED" };
+        assert_eq!(home.json(&["inv", "show", &id])["error"]["code"], code);
         not_sent(&home, &id);
         assert_eq!(origin.origin.effects("/charge"), 0);
     }
@@ -84,8 +97,7 @@ fn v_6_an_approved_command_of_an_agent_without_access_does_not_run() {
         let (id, output) = std::thread::scope(|scope| {
             let ssh = scope.spawn(|| finish(bench.ssh(&[], &command), b""));
             let id = waiting(&bench.home);
-            bench.home.ok(&["agent", change, "coder"]);
-            bench.home.ok(&["approval", "approve", &id]);
+            approve_after(change, &bench.home, &id);
             (id, ssh.join().unwrap())
         });
         assert_eq!(output.status.code(), Some(255), "{output:?}");
