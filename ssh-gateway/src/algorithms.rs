@@ -78,7 +78,9 @@ pub(crate) fn server_config(
     Arc::new(server::Config {
         server_id: SshId::Standard(Cow::Borrowed(VERSION)),
         methods,
-        auth_rejection_time: Duration::from_secs(1),
+        // Of each refused key, and agents of clients offer many before the right one. Nobody guesses a
+        // key or a token, at whatever rate.
+        auth_rejection_time: Duration::from_millis(100),
         auth_rejection_time_initial: Some(Duration::ZERO),
         keys: vec![key.clone()],
         certificates: vec![certificate],

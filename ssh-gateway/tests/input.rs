@@ -55,9 +55,12 @@ impl Shared {
         command
     }
 
-    /// A command that takes nothing of an endless input.
+    /// A command that takes nothing of an endless input, for as long as the test: nobody ends what runs on
+    /// at the target.
     fn stalled(&self) -> (Child, JoinHandle<()>) {
-        let mut child = self.command("sleep 1000").spawn().unwrap();
+        let home = self.bench.home.directory.path().display();
+        let line = format!("while [ -e {home} ]; do sleep 0.2; done");
+        let mut child = self.command(&line).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         let feeding = tokio::spawn(async move {
             let block = vec![b'x'; 64 << 10];

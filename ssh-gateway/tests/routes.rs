@@ -283,8 +283,11 @@ async fn a_relayed_jump_has_its_byte_counts() {
 async fn d_4_a_stock_sshd_is_told_that_the_client_left() {
     let Some(bench) = Bench::start("kill_on_cancel = true\nshell = \"any\"").await else { return };
     let started = bench.home.directory.path().join("started");
-    let line =
-        format!("trap 'exit 9' TERM; touch {}; while :; do sleep 0.05; done", started.display());
+    // For as long as the test: nobody ends what runs on at root's sshd.
+    let line = format!(
+        "trap 'exit 9' TERM; touch {0}; while [ -e {0} ]; do sleep 0.05; done",
+        started.display()
+    );
     let mut client = bench.ssh(&["t", &line]).spawn().unwrap();
     let there = async {
         while !started.exists() {

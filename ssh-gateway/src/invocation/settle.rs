@@ -123,7 +123,8 @@ fn stopped(stop: Stop) -> Conclusion {
         ),
         Stop::ReadOnOver => (
             Code::CallerCancelled,
-            "The client left, and the command did not end within what is read on, in time or output.",
+            "The client left, and the command did not end within what is read on, in time or output; it \
+             may still run.",
         ),
     };
     Conclusion::Incomplete(code, message.to_owned())
