@@ -285,11 +285,18 @@ impl<'a> Relay<'a> {
             return;
         }
         let stream = if extended.is_none() { Stream::Stdout } else { Stream::Stderr };
-        self.seen.tally.push(stream, &data);
         if extended.is_none() && self.grant.completion.is_some() {
             self.last_line.push(&data);
         }
         self.keeper.output(self.call, stream, &data).await;
+        // Summed while the client's session encrypts it.
+        let sent = data.clone();
+        self.send(extended, data).await;
+        self.seen.tally.push(stream, &sent);
+    }
+
+    /// Sends output, for as long as nothing stops the command.
+    async fn send(&mut self, extended: Option<u32>, data: Bytes) {
         if self.seen.stop.is_some() {
             return self.downstream.send(extended, data).await;
         }
