@@ -81,13 +81,6 @@ failed = { pointer = "/state", equals = ["failed"] }
 every = "1s"
 "#;
 
-fn home(policy: &str) -> Home {
-    let home = Home::new();
-    home.secret("pay-token", SECRET);
-    home.policy(policy);
-    home
-}
-
 /// M-7: the submission is committed and stays so; the job is linked both ways, followed across a
 /// restart, and its last answer is its result. Its address, which may be a secret, is in no record.
 #[test]

@@ -13,7 +13,7 @@
 mod service;
 mod support;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use service::{Asked, Done, Service};
 use std::collections::HashMap;
 use std::sync::mpsc;
@@ -38,28 +38,12 @@ fn honours_keys() -> impl FnMut(&Asked) -> Done + Send {
     }
 }
 
-fn home(policy: &str) -> Home {
-    let home = Home::new();
-    home.secret("pay-token", SECRET);
-    home.policy(policy);
-    home
-}
-
 fn pay(server: &Server, service: &Service, more: &[&str]) -> Response {
     let url = service.url("/charges");
     let mut arguments = vec!["-d", "amount=1", "-H", "Content-Type: text/plain"];
     arguments.extend(more);
     arguments.push(&url);
     server.curl(&arguments)
-}
-
-fn decision(server: &Server, id: &str) -> Value {
-    server.control(&format!("invocations/{id}/decision"))
-}
-
-fn post(server: &Server, path: &str) -> (u16, Value) {
-    let response = server.curl(&["-X", "POST", &format!("http://affiant.internal/v1/{path}")]);
-    (response.status, response.json())
 }
 
 /// The keys that the service was sent, request by request.

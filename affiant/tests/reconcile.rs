@@ -22,18 +22,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::*;
 
-fn home(policy: &str) -> Home {
-    let home = Home::new();
-    home.secret("pay-token", SECRET);
-    home.policy(policy);
-    home
-}
-
-fn post(server: &Server, path: &str) -> (u16, Value) {
-    let response = server.curl(&["-X", "POST", &format!("http://affiant.internal/v1/{path}")]);
-    (response.status, response.json())
-}
-
 const KEYED: &str = r#"idempotency = { header = "Idempotency-Key", contract = "unverified" }"#;
 
 /// Loses every answer to a charge; `/lost` charges are lost before their effect. Says of a key what it

@@ -21,13 +21,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::*;
 
-fn home(policy: &str) -> Home {
-    let home = Home::new();
-    home.secret("pay-token", SECRET);
-    home.policy(policy);
-    home
-}
-
 const KEYED: &str = r#"idempotency = { header = "Idempotency-Key", scope = "pay", retention = "1h", contract = "verified" }
 retry = { max_attempts = 3 }"#;
 
@@ -53,15 +46,6 @@ fn pay(server: &Server, service: &Service, more: &[&str]) -> Response {
     arguments.extend(more);
     arguments.push(&url);
     server.curl(&arguments)
-}
-
-fn decision(server: &Server, id: &str) -> Value {
-    server.control(&format!("invocations/{id}/decision"))
-}
-
-fn post(server: &Server, path: &str) -> (u16, Value) {
-    let response = server.curl(&["-X", "POST", &format!("http://affiant.internal/v1/{path}")]);
-    (response.status, response.json())
 }
 
 /// K-1 to K-3, X-3: a service that honours keys is asked again with the same key and the same bytes;

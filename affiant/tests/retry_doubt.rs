@@ -21,22 +21,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 use support::*;
 
-fn home(policy: &str) -> Home {
-    let home = Home::new();
-    home.secret("pay-token", SECRET);
-    home.policy(policy);
-    home
-}
-
-fn decision(server: &Server, id: &str) -> Value {
-    server.control(&format!("invocations/{id}/decision"))
-}
-
-fn post(server: &Server, path: &str) -> (u16, Value) {
-    let response = server.curl(&["-X", "POST", &format!("http://affiant.internal/v1/{path}")]);
-    (response.status, response.json())
-}
-
 fn show(server: &Server, id: &str) -> Value {
     server.control(&format!("invocations/{id}"))
 }

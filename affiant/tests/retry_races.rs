@@ -90,15 +90,6 @@ impl Relay {
     }
 }
 
-fn post(server: &Server, path: &str) -> (u16, Value) {
-    let response = server.curl(&["-X", "POST", &format!("http://affiant.internal/v1/{path}")]);
-    (response.status, response.json())
-}
-
-fn decision(server: &Server, id: &str) -> Value {
-    server.control(&format!("invocations/{id}/decision"))
-}
-
 /// A home whose only route leads over a relay to an origin that answers.
 fn refused_call(lease: &str) -> (Home, TlsOrigin, Relay, String) {
     let retry = format!("retry = {{ max_attempts = 9, lease = \"{lease}\" }}");

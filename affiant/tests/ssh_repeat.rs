@@ -64,11 +64,6 @@ impl State {
     }
 }
 
-fn post(server: &Server, path: &str) -> (u16, Value) {
-    let response = server.curl(&["-X", "POST", &format!("http://affiant.internal/v1/{path}")]);
-    (response.status, response.json())
-}
-
 fn released(deploy: &str, contract: &str) -> String {
     format!(
         "release = {{ command = \"{deploy} {{release_id}}\", scope = \"deploy\", \

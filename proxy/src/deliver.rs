@@ -1,9 +1,9 @@
 //! The writing half of the caller's connection, and the heads of responses.
 
 use crate::carrier::Carrier;
-use crate::head::{Fields, Response, Version};
+use crate::head::{Fields, Response, Version, is_ours};
 use crate::http2::stream::Stream;
-use crate::outgoing::{is_ours, stays};
+use crate::outgoing::stays;
 use crate::render::{self, Status};
 use crate::respond::forbids_retry;
 use crate::stream::{Shared, Wire};

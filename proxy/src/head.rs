@@ -85,9 +85,13 @@ const STAPLES: &[&str] = &[
     "via",
 ];
 
+/// Whether the name is in our own name space.
+pub(crate) fn is_ours(name: &[u8]) -> bool {
+    name.len() > 8 && name.get(..8).is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"affiant-"))
+}
+
 fn is_staple(name: &[u8]) -> bool {
-    let ours = name.get(..8).is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"affiant-"));
-    ours || STAPLES.iter().any(|staple| name.eq_ignore_ascii_case(staple.as_bytes()))
+    is_ours(name) || STAPLES.iter().any(|staple| name.eq_ignore_ascii_case(staple.as_bytes()))
 }
 
 /// The minor version of HTTP/1.

@@ -1,6 +1,6 @@
 //! The head that goes to the origin, built in one private buffer that is zeroed when dropped.
 
-use crate::head::{Fields, Framing, Request};
+use crate::head::{Fields, Framing, Request, is_ours};
 use crate::request::is_upgrade;
 use crate::target::Target;
 use policy::recipe::{Edits, is_stray};
@@ -35,11 +35,6 @@ pub(crate) fn stays(name: &[u8], all: &Fields) -> bool {
     !is("host")
         && !is("content-length")
         && all.members("connection").any(|member| member.eq_ignore_ascii_case(name))
-}
-
-/// Whether the name is in our own name space.
-pub(crate) fn is_ours(name: &[u8]) -> bool {
-    name.len() > 8 && name.get(..8).is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"affiant-"))
 }
 
 /// How the target is written.

@@ -3,8 +3,8 @@
 //! It holds what the caller sent, never what injection adds: no credential of policy's is in it.
 
 use crate::engine::{Job, Prepared};
-use crate::head::{self, Request};
-use crate::outgoing::{self, is_ours};
+use crate::head::{self, Request, is_ours};
+use crate::outgoing;
 use crate::request::is_upgrade;
 use crate::target::Target;
 use bytes::Bytes;

@@ -445,3 +445,22 @@ pub fn git(directory: &Path, arguments: &[&str]) {
     command.args(arguments).env("GIT_CONFIG_GLOBAL", "/dev/null");
     succeed(command);
 }
+
+/// A home with the secret of the tests and a policy.
+pub fn home(policy: &str) -> Home {
+    let home = Home::new();
+    home.secret("pay-token", SECRET);
+    home.policy(policy);
+    home
+}
+
+/// What may be done about a call now.
+pub fn decision(server: &Server, id: &str) -> Value {
+    server.control(&format!("invocations/{id}/decision"))
+}
+
+/// A command to the control API, by the agent: status and answer.
+pub fn post(server: &Server, path: &str) -> (u16, Value) {
+    let response = server.curl(&["-X", "POST", &format!("http://affiant.internal/v1/{path}")]);
+    (response.status, response.json())
+}
