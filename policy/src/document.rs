@@ -21,7 +21,7 @@ pub(crate) mod value;
 use crate::condition::Conditions;
 use crate::host::{self, Pattern};
 use crate::parent::ParentRule;
-use crate::preset::{Contract, PRESETS, Preset};
+use crate::preset::{Call, Contract, PRESETS, Preset};
 use crate::{Approval, Credential, HttpGrant, SshGrant, path};
 use approvals::Approvals;
 use reader::{Fields, Place, Reader};
@@ -111,11 +111,11 @@ pub(crate) struct HttpRoute {
 }
 
 impl HttpRoute {
-    /// The grant for a call that the route matches; the path is in normal form.
-    pub(crate) fn grant_for(&self, method: &str, path: &str) -> HttpGrant {
+    /// The grant for a call that the route matches.
+    pub(crate) fn grant_for(&self, call: &Call<'_>) -> HttpGrant {
         let mut grant = self.grant.clone();
         if let Some(contract) = &self.preset {
-            contract.apply(&mut grant, method, path);
+            contract.apply(&mut grant, call);
         }
         grant
     }

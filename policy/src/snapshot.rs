@@ -185,7 +185,7 @@ impl Snapshot {
         match self.http.find(&target) {
             Found::Route(route) => {
                 let parent = route.parent.as_ref().and_then(|rule| rule.for_host(&target.host));
-                let grant = route.grant_for(target.method, &target.path);
+                let grant = route.grant_for(&target.call());
                 Ok(HttpGrant { parent, ..grant })
             }
             Found::Undecided(route, doubt) => Err(undecided(&route.name, doubt)),
@@ -346,14 +346,15 @@ impl Snapshot {
 
     /// The grant of a route by its name, if it lets the agent reach the origin: for questions about a
     /// call that the route let through earlier (contract K-7). A route that leads elsewhere by now has
-    /// no say there, and its credential none to see (contract C-7). What a preset says of single calls
-    /// is not in it.
+    /// no say there, and its credential none to see (contract C-7). Of what its preset says of single
+    /// calls, the shape of the job at `path` is in it.
     #[must_use]
     pub fn http_route(
         &self,
         name: &str,
         agent: &str,
         (scheme, host, port): (Scheme, &str, u16),
+        path: &str,
     ) -> Option<HttpGrant> {
         let host = normal_host(host).ok()?;
         let leads = |r: &HttpRoute| {
@@ -361,8 +362,10 @@ impl Snapshot {
         };
         let route = self.http.routes().iter().find(|r| r.name == name)?;
         let leads = leads(route) && order::admits(&route.agents, agent);
+        let job = || route.preset.as_ref().and_then(|contract| contract.job_at(path));
         leads.then(|| HttpGrant {
             parent: route.parent.as_ref().and_then(|rule| rule.for_host(&host)),
+            job: route.grant.job.clone().or_else(job),
             ..route.grant.clone()
         })
     }

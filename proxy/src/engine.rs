@@ -15,7 +15,7 @@ use crate::head;
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
 use crate::judge::Judged;
-use crate::key;
+use crate::key::{self, Unnamed};
 use crate::passage::Passage;
 use crate::proxy::Shared;
 use crate::redact::Redactor;
@@ -34,8 +34,9 @@ use journal::contract::{
     Operation, RemoteContract,
 };
 use journal::{Admission, Call, Choice, Delivery, Dispatched, Guard, Key};
+use policy::key::Slot;
 use policy::recipe::ChunkSigner;
-use policy::{HttpGrant, Snapshot};
+use policy::{Body, HttpGrant, IdempotencyRule, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -302,13 +303,22 @@ impl Job<'_> {
         {
             return Err(Refusal::VaultLocked);
         }
-        let mut operation = self.operation(&grant);
+        let idempotent = grant.is_idempotent(&self.head.method);
+        let rule = grant.idempotency.as_ref();
+        let rule_of_content = rule.is_some_and(IdempotencyRule::looks_at_content);
+        let mut slot = match rule {
+            Some(rule) if !rule_of_content => {
+                let body = Body::Absent;
+                key::read(&self.head, &target, body, rule, idempotent).map_err(Refusal::Key)?
+            }
+            Some(_) | None => None,
+        };
         self.incoming.set_idle(grant.limits.idle_timeout);
-        let guarded = (grant.repeat_window.is_some() && !operation.idempotent)
-            || operation.idempotency.is_some()
+        let guarded = (grant.repeat_window.is_some() && !idempotent)
+            || slot.is_some()
             || self.known.caller_id.is_some();
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
-        let whole = looked_at || read.is_some() || grant.approval.is_some();
+        let whole = looked_at || read.is_some() || grant.approval.is_some() || rule_of_content;
         let guarded = guarded || whole || grant.retry.is_some() || grant.batch.is_some();
         // A caller of gRPC may wait for the answer to its first message before it sends the next.
         let one_by_one = grpc::is_call(&self.head) && !whole;
@@ -320,6 +330,13 @@ impl Job<'_> {
         if grant.approval.is_some() && !self.incoming.is_ended() {
             return Err(Refusal::TooLongToApprove);
         }
+        if let Some(rule) = rule.filter(|_| rule_of_content) {
+            let content = ahead.concat();
+            let ended = self.incoming.is_ended();
+            let body = if ended { Body::Whole(&content) } else { Body::Unreadable(key::TOO_LONG) };
+            slot = key::read(&self.head, &target, body, rule, idempotent).map_err(Refusal::Key)?;
+        }
+        let mut operation = self.operation(idempotent, rule.zip(slot.as_ref()));
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
         let first = if one_by_one { grpc::first_message(&ahead) } else { None };
         let content = if let Some(first) = &first {
@@ -332,8 +349,11 @@ impl Job<'_> {
             Content::Unread(self.incoming.declared())
         };
         let partial = matches!(content, Content::Partial(..));
-        let named = key::named(&self.head, grant.idempotency.as_ref());
-        let fingerprint = fingerprint(&self.head, &target, &[replaced, named], &content);
+        let unnamed = Unnamed::of(rule, slot.as_ref(), &target, &ahead);
+        let content = unnamed.content(content);
+        let named_target = unnamed.target.as_ref().unwrap_or(&target);
+        let replaced = [replaced, unnamed.header];
+        let fingerprint = fingerprint(&self.head, named_target, &replaced, &content);
         if let Some(key) = &mut operation.idempotency {
             key.fingerprint = fingerprint;
             if partial {
@@ -347,31 +367,18 @@ impl Job<'_> {
     }
 
     /// What policy and method say of repeating (contract S-4, K-1); the fingerprint follows later.
-    fn operation(&self, grant: &HttpGrant) -> Operation {
-        let by_method = matches!(
-            self.head.method.as_str(),
-            "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
-        );
-        let idempotent = grant.idempotent.unwrap_or(by_method);
-        let idempotency = grant.idempotency.as_ref().and_then(|rule| {
+    fn operation(&self, idempotent: bool, keyed: Option<(&IdempotencyRule, &Slot)>) -> Operation {
+        let idempotency = keyed.map(|(rule, slot)| {
             let retention = u64::try_from(rule.retention.as_millis()).unwrap_or(u64::MAX);
-            let ours = rule.generate && !idempotent && !request::is_upgrade(&self.head);
-            let (key, added_as) = match key::sent(&self.head, &rule.header) {
-                Some(key) => (key.to_owned(), None),
-                None if ours => {
-                    let key = Idempotency::own_key(self.shared.journal.new_id());
-                    (key, Some(rule.header.clone()))
-                }
-                None => return None,
-            };
-            Some(Idempotency {
-                key,
+            let fresh = || Idempotency::own_key(self.shared.journal.new_id(), &rule.place);
+            Idempotency {
+                key: slot.key.clone().unwrap_or_else(fresh),
                 scope: rule.scope.clone(),
                 fingerprint: Fingerprint::of(b""),
                 expires_at_ms: self.shared.journal.now_ms().saturating_add(retention),
                 remote_contract: rule.contract,
-                added_as,
-            })
+                added_as: slot.key.is_none().then(|| rule.place.clone()),
+            }
         });
         Operation { idempotent, idempotency }
     }

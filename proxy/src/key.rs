@@ -1,27 +1,161 @@
-//! The idempotency key of a request: the caller's, or one of the broker's own (contract K-1 to K-4).
+//! The idempotency key of a request, the caller's or one of the broker's own (contract K-1 to K-4): what
+//! of it goes into the record, into the fingerprint, and out.
 
-use crate::head::Request;
+use crate::fingerprint::Content;
+use crate::head::{Framing, Request};
 use crate::outgoing::stays;
-use journal::contract::{Idempotency, Operation};
-use policy::IdempotencyRule;
+use crate::request::is_upgrade;
+use crate::target::Target;
+use bytes::Bytes;
+use journal::contract::{Idempotency, KeyPlace, Operation};
+use policy::key::{Slot, Unreadable, find};
+use policy::{Body, Details, IdempotencyRule};
+use std::borrow::Cow;
 
-/// The key that the caller sent, if it goes on: what a nomination in `Connection` keeps on this hop
-/// reaches no origin.
-pub(crate) fn sent<'h>(head: &'h Request, header: &str) -> Option<&'h str> {
-    let key = head.fields.first(header).filter(|key| !key.is_empty())?;
-    (!stays(header.as_bytes(), &head.fields)).then_some(key)
+/// Why no key is looked for in content.
+pub(crate) const TOO_LONG: &str = "the content is longer than 1 MiB";
+
+/// Puts a question about a request. What stays on this hop reaches no origin, and is no part of it.
+fn ask<R>(
+    head: &Request,
+    target: &Target,
+    body: Body<'_>,
+    question: impl FnOnce(&Details<'_>) -> R,
+) -> R {
+    let goes_on = |(name, _): &(&[u8], &[u8])| !stays(name, &head.fields);
+    let headers: Vec<_> = head.fields.iter().filter(goes_on).collect();
+    question(&Details { query: query(target), headers: &headers, body })
 }
 
-/// The field by which the caller names a key of the broker's own, as a record showed it. It has no
-/// part in the fingerprint: the request is the one that the key was made for (contract K-3).
-pub(crate) fn named<'r>(head: &Request, rule: Option<&'r IdempotencyRule>) -> Option<&'r str> {
-    let rule = rule.filter(|rule| rule.generate)?;
-    sent(head, &rule.header).filter(|key| Idempotency::is_own_key(key))?;
-    Some(&rule.header)
+fn query(target: &Target) -> Option<&str> {
+    target.path_and_query.split_once('?').map(|(_, query)| query)
 }
 
-/// The field that the broker adds: a key of its own, on a route that says so (contract K-4).
-pub(crate) fn added(operation: &Operation) -> Option<(&str, &str)> {
-    let bound = operation.idempotency.as_ref()?;
-    Some((bound.added_as.as_deref()?, &bound.key))
+/// The place of the key in a request: with a key, or open to one of ours. `None`: the contract is not
+/// about this request.
+pub(crate) fn read(
+    head: &Request,
+    target: &Target,
+    body: Body<'_>,
+    rule: &IdempotencyRule,
+    idempotent: bool,
+) -> Result<Option<Slot>, Unreadable> {
+    ask(head, target, body, |request| {
+        let Some(slot) = rule.find(request)? else { return Ok(None) };
+        let ours = rule.generate && !idempotent && !is_upgrade(head);
+        if slot.key.is_none() {
+            if !ours {
+                return Ok(None);
+            }
+            slot.check_open(&rule.place, request)?;
+        }
+        Ok(Some(slot))
+    })
+}
+
+/// A request without the key of the broker's own by which the caller names it, as a record showed it:
+/// the request that the key was made for (contract K-3).
+#[derive(Default)]
+pub(crate) struct Unnamed<'r> {
+    pub(crate) header: Option<&'r str>,
+    pub(crate) target: Option<Target>,
+    pub(crate) content: Option<[Bytes; 1]>,
+}
+
+impl<'r> Unnamed<'r> {
+    pub(crate) fn of(
+        rule: Option<&'r IdempotencyRule>,
+        slot: Option<&Slot>,
+        target: &Target,
+        content: &[Bytes],
+    ) -> Self {
+        let named = |slot: &&Slot| slot.key.as_deref().is_some_and(Idempotency::is_own_key);
+        let rule = rule.filter(|rule| rule.generate);
+        let Some((rule, slot)) = rule.zip(slot.filter(named)) else { return Self::default() };
+        match &rule.place {
+            KeyPlace::Header(name) => Self { header: Some(name), ..Self::default() },
+            KeyPlace::Query(_) => {
+                let query = slot.without(query(target).unwrap_or_default().as_bytes());
+                Self { target: query.and_then(|q| with_query(target, &q)), ..Self::default() }
+            }
+            KeyPlace::Form(_) | KeyPlace::Json(_) => {
+                let content = slot.without(&content.concat());
+                Self { content: content.map(|c| [Bytes::from(c)]), ..Self::default() }
+            }
+        }
+    }
+
+    /// Whole content without the key.
+    pub(crate) fn content<'c>(&'c self, content: Content<'c>) -> Content<'c> {
+        match (&self.content, content) {
+            (Some(pieces), Content::Whole(_, trailers)) => Content::Whole(pieces, trailers),
+            (_, content) => content,
+        }
+    }
+}
+
+/// The target with another query.
+fn with_query(target: &Target, query: &[u8]) -> Option<Target> {
+    let query = std::str::from_utf8(query).ok()?;
+    let path = target.path();
+    let path_and_query = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
+    Some(Target { path_and_query, ..target.clone() })
+}
+
+/// A request with the key of the broker's own that its call is bound to, as it goes on to injection.
+pub(crate) struct Keyed<'a> {
+    pub(crate) head: Cow<'a, Request>,
+    pub(crate) target: Cow<'a, Target>,
+    pub(crate) framing: Framing,
+    /// The whole content, if the key is in it.
+    pub(crate) content: Option<[Bytes; 1]>,
+    /// A field that is set in the head.
+    pub(crate) field: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> Keyed<'a> {
+    /// Adds the key, if the call has one of the broker's own (contract K-4).
+    pub(crate) fn new(
+        head: &'a Request,
+        target: &'a Target,
+        framing: Framing,
+        content: &[Bytes],
+        operation: &'a Operation,
+    ) -> Result<Self, Unreadable> {
+        let (head, target) = (Cow::Borrowed(head), Cow::Borrowed(target));
+        let mut keyed = Self { head, target, framing, content: None, field: None };
+        let bound = operation.idempotency.as_ref();
+        let Some((bound, place)) = bound.and_then(|b| Some((b, b.added_as.as_ref()?))) else {
+            return Ok(keyed);
+        };
+        if let KeyPlace::Header(name) = place {
+            keyed.field = Some((name, &bound.key));
+            return Ok(keyed);
+        }
+        let whole = content.concat();
+        let lost = || Unreadable { field: place.field(), why: "its place is not there any more" };
+        let slot = ask(&keyed.head, &keyed.target, Body::Whole(&whole), |r| find(place, r))?;
+        if place.is_in_content() {
+            keyed.set_content(slot.with(&whole, &bound.key).ok_or_else(lost)?);
+        } else {
+            let old = query(&keyed.target).unwrap_or_default();
+            let query = slot.with(old.as_bytes(), &bound.key).ok_or_else(lost)?;
+            keyed.target = Cow::Owned(with_query(&keyed.target, &query).ok_or_else(lost)?);
+        }
+        Ok(keyed)
+    }
+
+    fn set_content(&mut self, content: Vec<u8>) {
+        if let Framing::Length(length) = &mut self.framing {
+            *length = u64::try_from(content.len()).unwrap_or(u64::MAX);
+            let declared = length.to_string().into_bytes();
+            let fields = self.head.fields.iter().map(|(name, value)| {
+                let ours = name.eq_ignore_ascii_case(b"content-length");
+                (name.to_vec(), if ours { declared.clone() } else { value.to_vec() })
+            });
+            let fields = fields.collect();
+            self.head.to_mut().fields = fields;
+        }
+        self.content = Some([Bytes::from(content)]);
+    }
 }

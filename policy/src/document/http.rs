@@ -9,7 +9,7 @@ use crate::grant::FRAMING;
 use crate::host::{Pattern, is_private_literal};
 use crate::preset::{Contract, Preset};
 use crate::{Credential, HttpGrant, IdempotencyRule, Inject, Scheme, path};
-use journal::contract::RemoteContract;
+use journal::contract::{KeyPlace, RemoteContract};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -39,7 +39,8 @@ pub(super) const KNOWN: &[&str] = &[
 
 pub(super) const MATCH: &[&str] =
     &["scheme", "host", "port", "methods", "path", "headers", "query", "body"];
-pub(super) const IDEMPOTENCY: &[&str] = &["header", "scope", "retention", "contract", "generate"];
+pub(super) const IDEMPOTENCY: &[&str] =
+    &["header", "query", "form", "json", "actions", "scope", "retention", "contract", "generate"];
 
 /// What a remote that publishes no retention is trusted to keep a key (contract K-5).
 const RETENTION: Duration = Duration::from_secs(3600);
@@ -62,7 +63,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let credential = read_http_credential(fields, shared);
     let preset = read_preset(fields);
     let headers = read_header_rules(fields, credential.as_ref(), preset.is_some());
-    let idempotency = read_idempotency(fields, name.as_deref());
+    let (idempotency, generate) = read_idempotency(fields, name.as_deref(), preset.is_some());
     let approval = read_approval(fields, shared);
     let (retry, reconcile) = repeat::read(fields, terms.keep);
     refuse_retry(fields, approval.is_some() && retry.is_some());
@@ -84,8 +85,9 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     warn_of_private_host(&target, &hosts, private_addresses);
     check_generated(fields, idempotency.as_ref(), credential.as_ref());
     let contract = preset.map(|preset| {
-        let overridden = idempotent.is_some() || fields.has("idempotency");
-        Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
+        let credential = credential.as_ref().map(|c| c.id.as_str());
+        let overridden = idempotent.is_some() || idempotency.is_some();
+        Contract::new(preset, credential).under(overridden, generate)
     });
     let grant = HttpGrant {
         route: Some(name.clone()),
@@ -244,6 +246,11 @@ fn read_target<'r, 't>(fields: &Fields<'r, 't>, preset: bool) -> Option<Fields<'
 /// The key `host`, or the hosts of the preset.
 fn read_hosts(target: &Fields<'_, '_>, preset: Option<&Preset>) -> Option<Vec<Pattern>> {
     match preset {
+        Some(Preset { name, hosts: [], .. }) if !target.has("host") => {
+            let hint = Some("name the registry that you use".to_owned());
+            target.wrong("host", format!("preset {name:?} names no host: write match.host"), hint);
+            None
+        }
         Some(preset) if !target.has("host") => {
             Some(preset.hosts.iter().filter_map(|host| Pattern::parse(host).ok()).collect())
         }
@@ -268,7 +275,8 @@ fn warn_of_other_hosts(
     hosts: &[Pattern],
     preset: Option<&&'static Preset>,
 ) {
-    let Some(preset) = preset else { return };
+    // One without hosts goes where the route says.
+    let Some(preset) = preset.filter(|preset| !preset.hosts.is_empty()) else { return };
     let own: Vec<_> = preset.hosts.iter().filter_map(|host| Pattern::parse(host).ok()).collect();
     let covered = |host: &Pattern| match host {
         Pattern::Exact(name) => own.iter().any(|own| own.matches(name)),
@@ -423,34 +431,105 @@ const NOT_OURS: &[&str] = &[
     "via",
 ];
 
-fn read_idempotency(fields: &Fields<'_, '_>, route: Option<&str>) -> Option<IdempotencyRule> {
-    let table = fields.table("idempotency", IDEMPOTENCY)?;
-    let header = table.required("header", "\"Idempotency-Key\"")?.value.to_ascii_lowercase();
-    if !value::is_token(&header) {
-        table.wrong("header", "is not the name of a header field", None);
-        return None;
+/// The key `idempotency`; also whether it adds keys where a preset says what they are.
+fn read_idempotency(
+    fields: &Fields<'_, '_>,
+    route: Option<&str>,
+    preset: bool,
+) -> (Option<IdempotencyRule>, bool) {
+    let Some(table) = fields.table("idempotency", IDEMPOTENCY) else { return (None, false) };
+    let generate = table.truth("generate").unwrap_or(false);
+    if preset && PLACES.iter().all(|key| !table.has(key)) {
+        for key in ["actions", "scope", "retention", "contract"] {
+            if table.has(key) {
+                let hint = Some("name a place as well, or leave it to the preset".to_owned());
+                table.wrong(key, "needs a place of the key", hint);
+            }
+        }
+        return (None, generate);
+    }
+    let Some(place) = read_place(&table) else { return (None, false) };
+    let actions = table.texts("actions").unwrap_or_default();
+    let actions: Vec<_> = actions.iter().map(|action| action.value.to_owned()).collect();
+    if table.has("actions") {
+        match place {
+            KeyPlace::Query(_) | KeyPlace::Form(_) if actions.is_empty() => {
+                table.wrong("actions", "names no operation", None);
+            }
+            KeyPlace::Query(_) | KeyPlace::Form(_) => {}
+            KeyPlace::Header(_) | KeyPlace::Json(_) => {
+                table.wrong("actions", "needs a key in the query or in a form", None);
+            }
+        }
     }
     let Promise { scope, retention, contract } = read_promise(&table, route);
-    let generate = table.truth("generate").unwrap_or(false);
-    if generate && NOT_OURS.contains(&header.as_str()) {
+    if let KeyPlace::Header(name) = &place
+        && generate
+        && NOT_OURS.contains(&&**name)
+    {
         table.wrong("header", "can't carry a key of the broker's: it means something else", None);
     }
-    Some(IdempotencyRule { header, scope, retention, contract, generate })
+    (Some(IdempotencyRule { place, actions, scope, retention, contract, generate }), false)
 }
 
-/// One field can't carry both a key of ours and the credential.
+/// Where a key can stand.
+const PLACES: &[&str] = &["header", "query", "form", "json"];
+
+/// The one of the keys that say where an idempotency key stands.
+fn read_place(table: &Fields<'_, '_>) -> Option<KeyPlace> {
+    let mut given = PLACES.iter().filter(|key| table.has(key));
+    let (key, second) = (given.next(), given.next());
+    if let Some(second) = second {
+        table.wrong(second, "stands beside another place; a key stands in one", None);
+        return None;
+    }
+    let Some(&key) = key else {
+        let hint = "write header = \"Idempotency-Key\", or query, form or json".to_owned();
+        table.wrong("header", "is missing", Some(hint));
+        return None;
+    };
+    let name = table.text(key)?.value;
+    if name.is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
+        table.wrong(key, "is to be a name of 1 to 128 characters", None);
+        return None;
+    }
+    match key {
+        "query" => Some(KeyPlace::Query(name.to_owned().into())),
+        "form" => Some(KeyPlace::Form(name.to_owned().into())),
+        // A name without a slash is that of a member of the whole.
+        "json" if name.starts_with('/') => Some(KeyPlace::Json(name.to_owned().into())),
+        "json" => Some(KeyPlace::Json(format!("/{}", name.replace('~', "~0")).into())),
+        _ if value::is_token(name) => Some(KeyPlace::Header(name.to_ascii_lowercase().into())),
+        _ => {
+            table.wrong(key, "is not the name of a header field", None);
+            None
+        }
+    }
+}
+
+/// One place can't carry both a key of ours and the credential.
 fn check_generated(
     fields: &Fields<'_, '_>,
     rule: Option<&IdempotencyRule>,
     credential: Option<&Credential>,
 ) {
-    let injected = credential.and_then(|credential| credential.inject.header_name());
-    let clashes = rule.zip(injected).is_some_and(|(rule, injected)| {
-        rule.generate && rule.header.eq_ignore_ascii_case(injected)
-    });
-    if clashes {
-        fields.wrong("idempotency", "names the header that the credential goes into", None);
-    }
+    let Some((rule, credential)) = rule.filter(|rule| rule.generate).zip(credential) else {
+        return;
+    };
+    let message = match (&rule.place, &credential.inject) {
+        (KeyPlace::Header(name), inject)
+            if inject.own_headers().iter().any(|own| own.eq_ignore_ascii_case(name)) =>
+        {
+            "names the header that the credential goes into"
+        }
+        (KeyPlace::Query(name), Inject::Recipe(recipe)) if recipe.sets_parameter(name) => {
+            "names the query parameter that the credential goes into"
+        }
+        (KeyPlace::Header(_) | KeyPlace::Query(_) | KeyPlace::Form(_) | KeyPlace::Json(_), _) => {
+            return;
+        }
+    };
+    fields.wrong("idempotency", message, None);
 }
 
 /// What a remote promises of a key (contract K-1).

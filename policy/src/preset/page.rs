@@ -28,10 +28,11 @@ credential = "stripe"
   repeats, `agent_header` the default `"replace"` (client libraries of these services send a key of their own).
 - The first line of a table that covers a call decides. For what no line covers, the method decides: GET, HEAD, OPTIONS, TRACE, PUT and DELETE are repeatable.
 - "Not promised" means that no public document promises it. Without a promise an unknown outcome stays unknown.
-- No preset follows a job or a batch by itself. The services here that run jobs (message batches of Anthropic, OpenAI and Gemini, operations of Google Cloud) answer 200 with an
-  id: `job` with `pointer` and `path` on a route of its own follows them. A repeat of such a submission is not promised, so it stays in doubt until a person or `reconcile` decides.
-- Package registries have no preset: their upload hosts differ by index, so `match.host` says which, and an upload is not repeatable by its method.
-- Keys are the caller's. Affiant never adds one, and trusts one only where the table names the header. A key's scope is the preset and the credential.
+- Jobs come with the preset where a document gives their shape: the job that such a call starts is on record and followed. `job` on the route takes the place of that. A repeat of the
+  submission is not promised, so it stays in doubt until a person or `reconcile` decides. No service here answers the members of one request in a shape that `batch` reads.
+- A preset of registries names no host, because there are many and each is its own: the route says `match = { host = ... }`.
+- A key is trusted only where the table names its place. Affiant adds none by itself; `idempotency = { generate = true }` on the route has it add one where the table names a place and the call has
+  none. A key's scope is the preset and the credential, and the host where the table names hosts.
 - Each line names the document that it rests on, and the day of its review. "Read": its words were read that day, in a stored copy. "From knowledge": the line
   was written from knowledge of the document, which is still to be read again. Services change: `affiant policy explain` shows the line that applies.
 "#;
@@ -48,7 +49,10 @@ pub fn reference() -> String {
 
 fn section(page: &mut String, preset: &Preset) {
     let Preset { name, title, hosts, path, secret, source, lines, note, .. } = preset;
-    let hosts = hosts.iter().map(|h| format!("`{h}`")).collect::<Vec<_>>().join(", ");
+    let hosts = match hosts {
+        [] => "No host: write `match.host`".to_owned(),
+        hosts => format!("Hosts {}", quoted(hosts)),
+    };
     let paths = path.map_or_else(String::new, |path| format!(", paths `{path}`"));
     let attach = match preset.attach {
         Attach::Bearer => "`bearer`".to_owned(),
@@ -57,7 +61,7 @@ fn section(page: &mut String, preset: &Preset) {
         Attach::Sigv4 => "`sigv4`".to_owned(),
     };
     page.push_str(&format!(
-        "\n## `{name}`: {title}\n\nHosts {hosts}{paths}. Injection: {attach}; the secret is {secret}.\n\
+        "\n## `{name}`: {title}\n\n{hosts}{paths}. Injection: {attach}; the secret is {secret}.\n\
          Source: <{}>, {source}.\n",
         source.url
     ));
@@ -74,11 +78,24 @@ fn section(page: &mut String, preset: &Preset) {
     }
 }
 
+fn quoted(texts: &[&str]) -> String {
+    texts.iter().map(|text| format!("`{text}`")).collect::<Vec<_>>().join(", ")
+}
+
 fn row(page: &mut String, line: &Line) {
     let methods =
         if line.methods.is_empty() { "every method".to_owned() } else { line.methods.join(", ") };
-    let paths = line.paths.iter().map(|p| format!("`{p}`")).collect::<Vec<_>>().join(", ");
-    let repeat = match line.repeat {
+    let mut paths = quoted(line.paths);
+    if !line.hosts.is_empty() {
+        paths.push_str(&format!(" at {}", quoted(line.hosts)));
+    }
+    if !line.targets.is_empty() {
+        paths.push_str(&format!(", `X-Amz-Target` {}", quoted(line.targets)));
+    }
+    if line.action {
+        paths.push_str(", with `Action` in the query");
+    }
+    let mut repeat = match &line.repeat {
         Repeat::Harmless => "yes".to_owned(),
         Repeat::NotPromised => "not promised".to_owned(),
         Repeat::WithKey(key) => {
@@ -86,9 +103,22 @@ fn row(page: &mut String, line: &Line) {
                 RemoteContract::Verified => "the same request and key within",
                 RemoteContract::Unverified => "unverified, within",
             };
-            format!("with `{}`: {contract} {} h", key.header, key.retention_hours)
+            let minutes = key.retention_minutes;
+            let time = if minutes % 60 == 0 {
+                format!("{} h", minutes / 60)
+            } else {
+                format!("{minutes} min")
+            };
+            let only = match key.actions {
+                [] => String::new(),
+                actions => format!(", if `Action` is {}", quoted(actions)),
+            };
+            format!("with `{}`{only}: {contract} {time}", key.place)
         }
     };
+    if let Some(job) = &line.job {
+        repeat.push_str(&format!("; a job at `{}`", job.path));
+    }
     let Line { why, source, .. } = line;
     page.push_str(&format!(
         "| {methods} {paths} | {repeat} | {why} | <{}>, {source} |\n",

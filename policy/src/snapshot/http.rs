@@ -13,6 +13,7 @@ use crate::condition::{self, Doubt, Unmet};
 use crate::document::HttpRoute;
 use crate::host::{self, Pattern};
 use crate::json::Content;
+use crate::preset::Call;
 use crate::{Denial, Details, HttpAction, Scheme, path};
 use journal::contract::Code;
 use std::cmp::Reverse;
@@ -46,6 +47,12 @@ impl<'a> Target<'a> {
         })?;
         let (content, readings) = (Content::default(), path::readings(action.path));
         Ok(Self { agent, scheme, host, port, method, path, readings, details, content })
+    }
+
+    /// As the lines of presets look at it.
+    pub(super) fn call(&self) -> Call<'_> {
+        let Self { method, host, path, details, .. } = self;
+        Call { method, host, path, details }
     }
 }
 

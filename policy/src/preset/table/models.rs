@@ -1,0 +1,160 @@
+//! Services that run models.
+
+use super::super::{Attach, Job, Preset};
+use super::{ALL, NOT, POST, YES, line, read, source, starts};
+
+pub(super) const ANTHROPIC: Preset = Preset {
+    name: "anthropic",
+    title: "Anthropic API",
+    hosts: &["api.anthropic.com"],
+    path: None,
+    attach: Attach::Header("x-api-key"),
+    secret: "an API key",
+    source: read("https://docs.anthropic.com/en/api/overview"),
+    lines: &[
+        line(
+            POST,
+            &["/v1/messages/count_tokens"],
+            YES,
+            "counts without creating a message",
+            read("https://docs.anthropic.com/en/api/messages-count-tokens"),
+        ),
+        line(
+            POST,
+            &["/v1/messages", "/v1/complete"],
+            YES,
+            "inference; a repeat costs tokens",
+            source("https://docs.anthropic.com/en/api/messages"),
+        ),
+        starts(
+            BATCH,
+            line(
+                POST,
+                &["/v1/messages/batches"],
+                NOT,
+                "creates a batch; no key contract is published",
+                read("https://platform.claude.com/docs/en/api/java/messages/batches/retrieve"),
+            ),
+        ),
+        line(
+            POST,
+            ALL,
+            NOT,
+            "creates files and members, cancels batches; no key contract is published",
+            read("https://platform.claude.com/docs/en/api/cli/beta/messages/batches"),
+        ),
+    ],
+    note: "Requests that let the service call remote MCP servers act beyond the service: give such calls a route with `idempotent = false`.",
+};
+
+/// What a batch came to stands in its results, request by request.
+const BATCH: Job = Job {
+    pointer: "/id",
+    path: "/v1/messages/batches/{id}",
+    state: "/processing_status",
+    done: &["ended"],
+    failed: &[],
+};
+
+pub(super) const GEMINI: Preset = Preset {
+    name: "gemini",
+    title: "Google Gemini API",
+    hosts: &["generativelanguage.googleapis.com"],
+    path: None,
+    attach: Attach::Header("x-goog-api-key"),
+    secret: "an API key",
+    source: source("https://ai.google.dev/gemini-api/docs/api-key"),
+    lines: &[
+        line(
+            POST,
+            &[
+                "/*/models/*:generateContent",
+                "/*/models/*:streamGenerateContent",
+                "/*/models/*:countTokens",
+                "/*/models/*:embedContent",
+                "/*/models/*:batchEmbedContents",
+            ],
+            YES,
+            "inference; a repeat costs tokens and changes nothing at the service",
+            source("https://ai.google.dev/api/generate-content"),
+        ),
+        line(
+            POST,
+            ALL,
+            NOT,
+            "creates files, caches, tunings and batch jobs; no key contract is published",
+            read("https://ai.google.dev/api/batch-api"),
+        ),
+    ],
+    note: "",
+};
+
+pub(super) const OPENAI: Preset = Preset {
+    name: "openai",
+    title: "OpenAI API",
+    hosts: &["api.openai.com"],
+    path: None,
+    attach: Attach::Bearer,
+    secret: "an API key",
+    source: read("https://github.com/openai/openai-python/blob/main/README.md"),
+    lines: &[
+        line(
+            POST,
+            &["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/moderations"],
+            YES,
+            "inference; a repeat costs tokens, and keeps another copy of a chat where `store` is on",
+            read(
+                "https://github.com/openai/openai-python/blob/main/src/openai/types/chat/completion_create_params.py",
+            ),
+        ),
+        line(
+            POST,
+            &["/v1/responses"],
+            NOT,
+            "stores its result unless told otherwise, and can call tools that act elsewhere",
+            source("https://platform.openai.com/docs/api-reference/responses/create"),
+        ),
+        starts(
+            Job {
+                pointer: "/id",
+                path: "/v1/batches/{id}",
+                state: "/status",
+                done: &["completed"],
+                failed: &["failed", "expired", "cancelled"],
+            },
+            line(
+                POST,
+                &["/v1/batches"],
+                NOT,
+                "creates a batch; no key contract is published",
+                read("https://github.com/openai/openai-python/blob/main/src/openai/types/batch.py"),
+            ),
+        ),
+        starts(
+            Job {
+                pointer: "/id",
+                path: "/v1/fine_tuning/jobs/{id}",
+                state: "/status",
+                done: &["succeeded"],
+                failed: &["failed", "cancelled"],
+            },
+            line(
+                POST,
+                &["/v1/fine_tuning/jobs"],
+                NOT,
+                "creates a job; no key contract is published",
+                read(
+                    "https://github.com/openai/openai-python/blob/main/src/openai/types/fine_tuning/fine_tuning_job.py",
+                ),
+            ),
+        ),
+        line(
+            POST,
+            ALL,
+            NOT,
+            "creates files, images and more; no key contract is published",
+            source("https://platform.openai.com/docs/api-reference/introduction"),
+        ),
+    ],
+    note: "For clients that send `store = false` and no hosted tools to `/v1/responses`, a route of its own with `idempotent = true` is right.",
+};
