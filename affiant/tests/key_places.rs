@@ -441,7 +441,7 @@ fn s_3_twine_uploads_once() {
         .filter(|call| call["action"] == "POST")
         .map(|call| (call["error"]["outcome"].clone(), call["evidence"]["status"].clone()))
         .collect();
-    let expected = [(json!("committed"), json!(200)), (json!("rejected"), json!(409))];
+    let expected = [(json!("committed"), json!(200)), (json!("rejected"), json!(400))];
     assert!(expected.iter().all(|call| calls.contains(call)) && calls.len() == 2, "{calls:?}");
 }
 

@@ -21,7 +21,7 @@ pub(crate) mod value;
 use crate::condition::Conditions;
 use crate::host::{self, Pattern};
 use crate::parent::ParentRule;
-use crate::preset::{Call, Contract, PRESETS, Preset};
+use crate::preset::{Call, Contract, LeftOut, PRESETS, Preset};
 use crate::{Approval, Credential, HttpGrant, SshGrant, path};
 use approvals::Approvals;
 use reader::{Fields, Place, Reader};
@@ -106,6 +106,8 @@ pub(crate) struct HttpRoute {
     /// The grant, without what the preset says of single calls.
     pub grant: HttpGrant,
     pub preset: Option<Contract>,
+    /// What its preset leaves out of it.
+    pub left_out: LeftOut,
     /// The upstream proxy, with its exceptions.
     pub parent: Option<ParentRule>,
 }

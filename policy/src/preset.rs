@@ -15,7 +15,7 @@ use journal::contract::{KeyPlace, RemoteContract};
 use std::fmt;
 use std::time::Duration;
 
-pub(crate) use compiled::{Call, Contract};
+pub(crate) use compiled::{Call, Contract, LeftOut};
 pub use page::reference;
 pub use table::PRESETS;
 
@@ -37,10 +37,21 @@ pub struct Preset {
     pub secret: &'static str,
     /// The document on hosts and authentication.
     pub source: Source,
+    /// What hands out credentials: a route leaves it out unless it names the place itself.
+    pub mints: &'static [Mint],
     /// Which calls are repeatable; the first line that covers a call decides.
     pub lines: &'static [Line],
     /// What a user should know beside that; empty: nothing.
     pub note: &'static str,
+}
+
+/// A place whose answers are credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mint {
+    /// A pattern of hosts, a star for one label. The route names it by `match.host`.
+    Host(&'static str),
+    /// A pattern of paths. The route names it by `match.path`.
+    Path(&'static str),
 }
 
 /// How a service takes its credential.
@@ -68,6 +79,8 @@ pub struct Line {
     /// Values of `X-Amz-Target`, by which JSON protocols of AWS name an operation; empty: whatever it
     /// says.
     pub targets: &'static [&'static str],
+    /// Patterns of members of `Anthropic-Beta`, one of which has to be there; empty: whatever it says.
+    pub betas: &'static [&'static str],
     /// Whether it covers only what names an `Action` in the query.
     pub action: bool,
     /// Whether repeating is harmless.

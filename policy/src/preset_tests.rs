@@ -47,7 +47,7 @@ fn every_line_parses_and_has_its_document() {
             assert!(!line.paths.is_empty() && !line.why.contains('|'), "{name}: {}", line.why);
             assert!(!line.why.ends_with('.'), "{name}: {}", line.why);
             // A promise rests on words that were read.
-            let promised = matches!(&line.repeat, Repeat::WithKey(_)) || line.job.is_some();
+            let promised = line.repeat != Repeat::NotPromised || line.job.is_some();
             assert!(!promised || line.source.read, "{name}: {}", line.why);
         }
     }
@@ -62,8 +62,9 @@ fn every_line_can_be_reached() {
             let methods = if line.methods.is_empty() { &["PATCH"][..] } else { line.methods };
             let hosts = line.hosts.iter().chain(preset.hosts).chain(&["registry.test"]);
             let host = hosts.map(|host| host.replace('*', "x")).next().unwrap_or_default();
-            let target = line.targets.first().map(|target| target.as_bytes());
-            let headers: Vec<_> = target.iter().map(|t| (&b"x-amz-target"[..], *t)).collect();
+            let target = line.targets.iter().map(|value| (&b"x-amz-target"[..], value.as_bytes()));
+            let beta = line.betas.iter().map(|value| (&b"anthropic-beta"[..], value.as_bytes()));
+            let headers: Vec<_> = target.take(1).chain(beta).collect();
             let query = line.action.then_some("Action=x");
             let details = Details { headers: &headers, query, ..Details::default() };
             let reached = line.paths.iter().all(|pattern| {
@@ -154,6 +155,66 @@ fn k_1_other_operations_of_clouds_have_no_key() {
         let grant = keyed("", &call, &details);
         assert_eq!((grant.idempotency, grant.idempotent), (None, idempotent), "{call:?}");
     }
+}
+
+/// K-1: inference that lets the service act elsewhere is not repeatable.
+#[test]
+fn k_1_inference_with_remote_servers_is_not_repeatable() {
+    let snapshot = Snapshot::compile(&policy("anthropic", ""), "p", 0).unwrap();
+    let action = HttpAction {
+        agent: "a",
+        scheme: Scheme::Https,
+        host: "api.anthropic.com",
+        port: 443,
+        method: "POST",
+        path: "/v1/messages",
+    };
+    for (beta, expected) in [
+        (&b"files-api-2025-04-14"[..], true),
+        (b"files-api-2025-04-14, mcp-client-2025-11-20", false),
+    ] {
+        let headers = [(&b"Anthropic-Beta"[..], beta)];
+        let details = Details { headers: &headers, ..Details::default() };
+        let grant = snapshot.http_with(&action, &details).unwrap();
+        assert_eq!(grant.idempotent, Some(expected));
+    }
+}
+
+/// I-2: what hands out credentials is reached by a route that names it, and by no other, however its path
+/// is spelt.
+#[test]
+fn i_2_presets_leave_out_what_hands_out_credentials() {
+    let at = |preset: &str, rest: &str, host: &str, path: &str| {
+        let snapshot = Snapshot::compile(&policy(preset, rest), "p", 0).unwrap();
+        let action =
+            HttpAction { agent: "a", scheme: Scheme::Https, host, port: 443, method: "POST", path };
+        (snapshot.http(&action).map(|_| ()).map_err(|denial| denial.to_string()), snapshot)
+    };
+    let cases = [
+        ("aws", "sts.amazonaws.com", "/"),
+        ("aws", "sts.eu-west-1.amazonaws.com", "/"),
+        ("aws", "iam.amazonaws.com", "/"),
+        ("google-cloud", "iamcredentials.googleapis.com", "/v1/projects/-/x:generateAccessToken"),
+        ("cloudflare", "api.cloudflare.com", "/client/v4/user/tokens"),
+        ("cloudflare", "api.cloudflare.com", "/client/v4/user%2Ftokens"),
+        ("cloudflare", "api.cloudflare.com", "/client/v4/user//tokens/verify"),
+        ("openai", "api.openai.com", "/v1/organization/admin_api_keys"),
+    ];
+    for (preset, host, path) in cases {
+        let (denied, snapshot) = at(preset, "", host, path);
+        let hint = "A preset leaves out what hands out credentials";
+        assert!(denied.as_ref().unwrap_err().contains(hint), "{preset} {path}: {denied:?}");
+        let origin = (Scheme::Https, host, 443);
+        let by_host = ["aws", "google-cloud"].contains(&preset);
+        assert_eq!(snapshot.http_route("r", "a", origin, "/").is_none(), by_host, "{preset}");
+        if by_host {
+            let named = format!("match = {{ host = \"{host}\" }}");
+            assert_eq!(at(preset, &named, host, path).0, Ok(()), "{preset}");
+        }
+    }
+    let named = "match = { path = \"/client/v4/user/tokens/**\" }";
+    assert_eq!(at("cloudflare", named, "api.cloudflare.com", "/client/v4/user/tokens").0, Ok(()));
+    assert_eq!(at("aws", "", "sqs.eu-west-1.amazonaws.com", "/").0, Ok(()));
 }
 
 /// M-7: jobs come with the preset, to the submission and to the questions about it; a route's own job

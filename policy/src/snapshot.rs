@@ -358,7 +358,10 @@ impl Snapshot {
     ) -> Option<HttpGrant> {
         let host = normal_host(host).ok()?;
         let leads = |r: &HttpRoute| {
-            r.scheme == scheme && r.port == port && r.hosts.iter().any(|p| p.matches(&host))
+            r.scheme == scheme
+                && r.port == port
+                && r.hosts.iter().any(|p| p.matches(&host))
+                && !r.left_out.has_host(&host)
         };
         let route = self.http.routes().iter().find(|r| r.name == name)?;
         let leads = leads(route) && order::admits(&route.agents, agent);

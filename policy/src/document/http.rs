@@ -7,7 +7,7 @@ use super::{
 };
 use crate::grant::FRAMING;
 use crate::host::{Pattern, is_private_literal};
-use crate::preset::{Contract, Preset};
+use crate::preset::{Contract, LeftOut, Preset};
 use crate::{Credential, HttpGrant, IdempotencyRule, Inject, Scheme, path};
 use journal::contract::{KeyPlace, RemoteContract};
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,6 +89,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         let overridden = idempotent.is_some() || idempotency.is_some();
         Contract::new(preset, credential).under(overridden, generate)
     });
+    let left_out = preset.map(|preset| LeftOut::of(preset, target.has("host"), target.has("path")));
     let grant = HttpGrant {
         route: Some(name.clone()),
         would_deny: None,
@@ -125,6 +126,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         conditions,
         grant,
         preset: contract,
+        left_out: left_out.unwrap_or_default(),
         parent: parent::of_route(fields, shared),
     })
 }

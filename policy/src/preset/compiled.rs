@@ -1,6 +1,6 @@
 //! The lines of a preset with their patterns parsed, and what a route makes of them.
 
-use super::{Line, Preset, Repeat};
+use super::{Line, Mint, Preset, Repeat};
 use crate::repeat::{JOB_ID, JobRule};
 use crate::{Details, HttpGrant, IdempotencyRule, glob, key, path};
 use std::sync::Arc;
@@ -26,6 +26,57 @@ pub(crate) struct Call<'a> {
     pub host: &'a str,
     pub path: &'a str,
     pub details: &'a Details<'a>,
+}
+
+impl Call<'_> {
+    fn is_at(&self, pattern: &str) -> bool {
+        is_host(pattern, self.host)
+    }
+
+    /// Whether a member of `Anthropic-Beta` matches.
+    fn uses(&self, beta: &str) -> bool {
+        let named = self.details.headers.iter();
+        let named = named.filter(|(name, _)| name.eq_ignore_ascii_case(b"anthropic-beta"));
+        named
+            .flat_map(|(_, value)| value.split(|byte| *byte == b','))
+            .any(|member| glob::matches(beta.as_bytes(), member.trim_ascii(), |_| true))
+    }
+}
+
+fn is_host(pattern: &str, host: &str) -> bool {
+    glob::matches(pattern.as_bytes(), host.as_bytes(), |byte| byte != b'.')
+}
+
+/// The places of a preset that hand out credentials, as one route leaves them out.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LeftOut {
+    hosts: Vec<&'static str>,
+    paths: Vec<path::Pattern>,
+}
+
+impl LeftOut {
+    /// What is left out by a route that names a host, or a path, or neither.
+    pub(crate) fn of(preset: &'static Preset, names_host: bool, names_path: bool) -> Self {
+        let mut left = Self::default();
+        for mint in preset.mints {
+            match mint {
+                Mint::Host(host) if !names_host => left.hosts.push(host),
+                Mint::Path(path) if !names_path => left.paths.extend(path::Pattern::parse(path)),
+                Mint::Host(_) | Mint::Path(_) => {}
+            }
+        }
+        left
+    }
+
+    /// Whether a host is left out.
+    pub(crate) fn has_host(&self, host: &str) -> bool {
+        self.hosts.iter().any(|pattern| is_host(pattern, host))
+    }
+
+    /// Whether a path is.
+    pub(crate) fn has_path(&self, path: &str) -> bool {
+        self.paths.iter().any(|pattern| pattern.matches(path))
+    }
 }
 
 impl Contract {
@@ -102,9 +153,6 @@ impl Contract {
 impl Line {
     /// Whether it covers a call, paths aside.
     fn covers(&self, call: &Call<'_>) -> bool {
-        let named = |pattern: &&str| {
-            glob::matches(pattern.as_bytes(), call.host.as_bytes(), |byte| byte != b'.')
-        };
         let mut targets = call.details.headers.iter().filter_map(|(name, value)| {
             name.eq_ignore_ascii_case(b"x-amz-target").then(|| std::str::from_utf8(value).ok())?
         });
@@ -112,7 +160,8 @@ impl Line {
         let action = || call.details.query.is_some_and(key::names_an_action);
         (self.methods.is_empty() || self.methods.contains(&call.method))
             && (!self.action || action())
-            && (self.hosts.is_empty() || self.hosts.iter().any(|host| named(&host)))
+            && (self.betas.is_empty() || self.betas.iter().any(|beta| call.uses(beta)))
+            && (self.hosts.is_empty() || self.hosts.iter().any(|host| call.is_at(host)))
             && (self.targets.is_empty()
                 || (second.is_none() && target.is_some_and(|t| self.targets.contains(&t))))
     }

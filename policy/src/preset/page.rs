@@ -1,6 +1,6 @@
 //! The page on presets, generated from the table so that it can't differ from it.
 
-use super::{Attach, Line, PRESETS, Preset, Repeat};
+use super::{Attach, Line, Mint, PRESETS, Preset, Repeat};
 use journal::contract::RemoteContract;
 
 const HEAD: &str = r#"# Presets
@@ -27,6 +27,8 @@ credential = "stripe"
 - What the route says itself goes first: `match.host` replaces the hosts, `match.path` the paths, `idempotent` or `idempotency` the whole table of
   repeats, `agent_header` the default `"replace"` (client libraries of these services send a key of their own).
 - The first line of a table that covers a call decides. For what no line covers, the method decides: GET, HEAD, OPTIONS, TRACE, PUT and DELETE are repeatable.
+- What hands out credentials is left out, because no redaction knows them: a route that covers such a host or path only by its preset does not. To open one, name it: `match.host` for a host,
+  `match.path` for a path. Other places of a service may hand out credentials too: the narrower the route, the better.
 - "Not promised" means that no public document promises it. Without a promise an unknown outcome stays unknown.
 - Jobs come with the preset where a document gives their shape: the job that such a call starts is on record and followed. `job` on the route takes the place of that. A repeat of the
   submission is not promised, so it stays in doubt until a person or `reconcile` decides. No service here answers the members of one request in a shape that `batch` reads.
@@ -48,7 +50,7 @@ pub fn reference() -> String {
 }
 
 fn section(page: &mut String, preset: &Preset) {
-    let Preset { name, title, hosts, path, secret, source, lines, note, .. } = preset;
+    let Preset { name, title, hosts, path, secret, source, mints, lines, note, attach: _ } = preset;
     let hosts = match hosts {
         [] => "No host: write `match.host`".to_owned(),
         hosts => format!("Hosts {}", quoted(hosts)),
@@ -67,6 +69,13 @@ fn section(page: &mut String, preset: &Preset) {
     ));
     if !note.is_empty() {
         page.push_str(&format!("\n{note}\n"));
+    }
+    let places = mints.iter().map(|mint| match mint {
+        Mint::Host(place) | Mint::Path(place) => *place,
+    });
+    let places: Vec<_> = places.collect();
+    if !places.is_empty() {
+        page.push_str(&format!("\nLeft out: {}.\n", quoted(&places)));
     }
     if lines.is_empty() {
         page.push_str("\nNo call has a contract beyond its method.\n");
@@ -91,6 +100,9 @@ fn row(page: &mut String, line: &Line) {
     }
     if !line.targets.is_empty() {
         paths.push_str(&format!(", `X-Amz-Target` {}", quoted(line.targets)));
+    }
+    if !line.betas.is_empty() {
+        paths.push_str(&format!(", `Anthropic-Beta` {}", quoted(line.betas)));
     }
     if line.action {
         paths.push_str(", with `Action` in the query");

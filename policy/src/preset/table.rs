@@ -27,7 +27,18 @@ const fn line(
     why: &'static str,
     source: Source,
 ) -> Line {
-    Line { methods, paths, hosts: &[], targets: &[], action: false, repeat, why, source, job: None }
+    Line {
+        methods,
+        paths,
+        hosts: &[],
+        targets: &[],
+        betas: &[],
+        action: false,
+        repeat,
+        why,
+        source,
+        job: None,
+    }
 }
 
 /// A line whose calls start a job.
@@ -50,6 +61,12 @@ const fn named(
 ) -> Line {
     let mut line = at(hosts, line);
     line.targets = targets;
+    line
+}
+
+/// A line of what uses a feature that is not general yet.
+const fn of_beta(betas: &'static [&'static str], mut line: Line) -> Line {
+    line.betas = betas;
     line
 }
 

@@ -1,6 +1,6 @@
 //! Clouds.
 
-use super::super::{Attach, Key, Preset, Repeat};
+use super::super::{Attach, Key, Mint, Preset, Repeat};
 use super::{ALL, NOT, POST, at, line, named, read, source, with_action};
 use journal::contract::{KeyPlace, RemoteContract};
 use std::borrow::Cow;
@@ -12,7 +12,18 @@ pub(super) const AWS: Preset = Preset {
     path: None,
     attach: Attach::Sigv4,
     secret: "an access key, `ACCESS_KEY_ID:SECRET_ACCESS_KEY` or with `:SESSION_TOKEN`",
-    source: source("https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html"),
+    source: read("https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html"),
+    mints: &[
+        Mint::Host("sts.amazonaws.com"),
+        Mint::Host("sts.*.amazonaws.com"),
+        Mint::Host("iam.amazonaws.com"),
+        Mint::Host("iam.*.amazonaws.com"),
+        Mint::Host("cognito-identity.*.amazonaws.com"),
+        Mint::Host("oidc.*.amazonaws.com"),
+        Mint::Host("portal.sso.*.amazonaws.com"),
+        Mint::Host("secretsmanager.*.amazonaws.com"),
+        Mint::Host("ssm.*.amazonaws.com"),
+    ],
     lines: &[
         at(
             &["ec2.amazonaws.com", "ec2.*.amazonaws.com"],
@@ -120,6 +131,10 @@ pub(super) const CLOUDFLARE: Preset = Preset {
     attach: Attach::Bearer,
     secret: "an API token",
     source: read("https://developers.cloudflare.com/fundamentals/api/how-to/make-api-calls/"),
+    mints: &[
+        Mint::Path("/client/v4/user/tokens/**"),
+        Mint::Path("/client/v4/accounts/*/tokens/**"),
+    ],
     lines: &[line(
         POST,
         ALL,
@@ -138,6 +153,13 @@ pub(super) const GOOGLE_CLOUD: Preset = Preset {
     attach: Attach::Bearer,
     secret: "an access token; it is short-lived, so name a source that renews it",
     source: read("https://cloud.google.com/docs/authentication/rest"),
+    mints: &[
+        Mint::Host("apikeys.googleapis.com"),
+        Mint::Host("iam.googleapis.com"),
+        Mint::Host("iamcredentials.googleapis.com"),
+        Mint::Host("secretmanager.googleapis.com"),
+        Mint::Host("sts.googleapis.com"),
+    ],
     lines: &[
         at(
             &["compute.googleapis.com"],

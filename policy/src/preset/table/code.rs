@@ -1,6 +1,6 @@
 //! Services that keep code, and registries of packages.
 
-use super::super::{Attach, Preset};
+use super::super::{Attach, Mint, Preset};
 use super::{ALL, NOT, POST, YES, line, read, source};
 
 pub(super) const GITHUB: Preset = Preset {
@@ -11,12 +11,13 @@ pub(super) const GITHUB: Preset = Preset {
     attach: Attach::Bearer,
     secret: "a personal access token or an installation token",
     source: read("https://docs.github.com/en/rest/authentication/authenticating-to-the-rest-api"),
+    mints: &[Mint::Path("/app/installations/*/access_tokens")],
     lines: &[line(
         POST,
         ALL,
         NOT,
         "creates; GraphQL mutations are POST too; no key contract is published",
-        source(
+        read(
             "https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-rest-api",
         ),
     )],
@@ -31,6 +32,13 @@ pub(super) const GITLAB: Preset = Preset {
     attach: Attach::Header("private-token"),
     secret: "a personal, project or group access token",
     source: read("https://docs.gitlab.com/api/rest/authentication/"),
+    mints: &[
+        Mint::Path("/api/*/personal_access_tokens/**"),
+        Mint::Path("/api/*/user/personal_access_tokens"),
+        Mint::Path("/api/*/users/*/personal_access_tokens"),
+        Mint::Path("/api/*/groups/*/access_tokens/**"),
+        Mint::Path("/api/*/projects/*/access_tokens/**"),
+    ],
     lines: &[line(
         POST,
         ALL,
@@ -49,6 +57,7 @@ pub(super) const NPM: Preset = Preset {
     attach: Attach::Bearer,
     secret: "an access token that may publish",
     source: read("https://github.com/npm/cli/blob/latest/docs/lib/content/commands/npm-publish.md"),
+    mints: &[Mint::Path("/-/npm/v1/tokens/**")],
     lines: &[
         line(
             POST,
@@ -76,6 +85,7 @@ pub(super) const PYPI: Preset = Preset {
     attach: Attach::Basic,
     secret: "`__token__:API_TOKEN`, or `USER:PASSWORD`",
     source: read("https://github.com/pypi/warehouse/blob/main/docs/user/api/upload.md"),
+    mints: &[],
     lines: &[line(
         POST,
         ALL,

@@ -1,7 +1,7 @@
 //! Services that send messages and take payments.
 
-use super::super::{Attach, Key, Preset, Repeat};
-use super::{ALL, NOT, POST, line, read, source};
+use super::super::{Attach, Key, Mint, Preset, Repeat};
+use super::{ALL, NOT, POST, line, read};
 use journal::contract::{KeyPlace, RemoteContract};
 use std::borrow::Cow;
 
@@ -15,12 +15,15 @@ pub(super) const SENDGRID: Preset = Preset {
     source: read(
         "https://www.twilio.com/docs/sendgrid/api-reference/how-to-use-the-sendgrid-v3-api/authentication",
     ),
+    mints: &[Mint::Path("/v3/api_keys/**")],
     lines: &[line(
         POST,
         ALL,
         NOT,
         "sends mail and creates; no key contract is published",
-        source("https://www.twilio.com/docs/sendgrid/api-reference/mail-send/mail-send"),
+        read(
+            "https://www.twilio.com/docs/sendgrid/for-developers/sending-email/api-getting-started",
+        ),
     )],
     note: "",
 };
@@ -33,6 +36,7 @@ pub(super) const STRIPE: Preset = Preset {
     attach: Attach::Bearer,
     secret: "a secret or restricted key",
     source: read("https://docs.stripe.com/api/authentication"),
+    mints: &[Mint::Path("/v1/ephemeral_keys")],
     lines: &[
         line(
             POST,
@@ -65,12 +69,18 @@ pub(super) const TWILIO: Preset = Preset {
     attach: Attach::Basic,
     secret: "`ACCOUNT_SID:AUTH_TOKEN` or `API_KEY_SID:API_KEY_SECRET`",
     source: read("https://www.twilio.com/docs/usage/requests-to-twilio"),
+    mints: &[
+        Mint::Path("/2010-04-01/Accounts/*/Keys.json"),
+        Mint::Path("/2010-04-01/Accounts/*/SigningKeys.json"),
+    ],
     lines: &[line(
         POST,
         ALL,
         NOT,
         "sends messages, places calls and creates; no key contract is published",
-        source("https://www.twilio.com/docs/messaging/api/message-resource"),
+        read(
+            "https://github.com/twilio/twilio-go/blob/v1.7.2/rest/api/v2010/docs/AccountsMessagesApi.md",
+        ),
     )],
     note: "",
 };

@@ -1,7 +1,7 @@
 //! Services that run models.
 
-use super::super::{Attach, Job, Preset};
-use super::{ALL, NOT, POST, YES, line, read, source, starts};
+use super::super::{Attach, Job, Mint, Preset};
+use super::{ALL, NOT, POST, YES, line, of_beta, read, source, starts};
 
 pub(super) const ANTHROPIC: Preset = Preset {
     name: "anthropic",
@@ -11,6 +11,7 @@ pub(super) const ANTHROPIC: Preset = Preset {
     attach: Attach::Header("x-api-key"),
     secret: "an API key",
     source: read("https://docs.anthropic.com/en/api/overview"),
+    mints: &[],
     lines: &[
         line(
             POST,
@@ -19,12 +20,24 @@ pub(super) const ANTHROPIC: Preset = Preset {
             "counts without creating a message",
             read("https://docs.anthropic.com/en/api/messages-count-tokens"),
         ),
+        of_beta(
+            &["mcp-client-*"],
+            line(
+                POST,
+                &["/v1/messages"],
+                NOT,
+                "the service calls remote MCP servers, which act elsewhere",
+                read("https://docs.claude.com/en/docs/agents-and-tools/mcp-connector"),
+            ),
+        ),
         line(
             POST,
-            &["/v1/messages", "/v1/complete"],
+            &["/v1/messages"],
             YES,
-            "inference; a repeat costs tokens",
-            source("https://docs.anthropic.com/en/api/messages"),
+            "inference without state; a repeat costs tokens, and runs the service's own tools again",
+            read(
+                "https://github.com/anthropics/anthropic-sdk-python/blob/main/src/anthropic/resources/messages/messages.py",
+            ),
         ),
         starts(
             BATCH,
@@ -44,7 +57,7 @@ pub(super) const ANTHROPIC: Preset = Preset {
             read("https://platform.claude.com/docs/en/api/cli/beta/messages/batches"),
         ),
     ],
-    note: "Requests that let the service call remote MCP servers act beyond the service: give such calls a route with `idempotent = false`.",
+    note: "A request with `container` goes on in a container that exists, where code that runs twice can have two effects: give such calls a route with `idempotent = false`.",
 };
 
 /// What a batch came to stands in its results, request by request.
@@ -64,6 +77,7 @@ pub(super) const GEMINI: Preset = Preset {
     attach: Attach::Header("x-goog-api-key"),
     secret: "an API key",
     source: source("https://ai.google.dev/gemini-api/docs/api-key"),
+    mints: &[],
     lines: &[
         line(
             POST,
@@ -75,8 +89,8 @@ pub(super) const GEMINI: Preset = Preset {
                 "/*/models/*:batchEmbedContents",
             ],
             YES,
-            "inference; a repeat costs tokens and changes nothing at the service",
-            source("https://ai.google.dev/api/generate-content"),
+            "inference; a repeat costs tokens",
+            read("https://googleapis.github.io/js-genai/classes/models.Models.html"),
         ),
         line(
             POST,
@@ -97,15 +111,27 @@ pub(super) const OPENAI: Preset = Preset {
     attach: Attach::Bearer,
     secret: "an API key",
     source: read("https://github.com/openai/openai-python/blob/main/README.md"),
+    mints: &[
+        Mint::Path("/v1/organization/admin_api_keys/**"),
+        Mint::Path("/v1/organization/projects/*/service_accounts"),
+        Mint::Path("/v1/realtime/client_secrets"),
+    ],
     lines: &[
         line(
             POST,
-            &["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/moderations"],
+            &["/v1/chat/completions"],
             YES,
             "inference; a repeat costs tokens, and keeps another copy of a chat where `store` is on",
             read(
                 "https://github.com/openai/openai-python/blob/main/src/openai/types/chat/completion_create_params.py",
             ),
+        ),
+        line(
+            POST,
+            &["/v1/embeddings", "/v1/moderations"],
+            YES,
+            "embeds or classifies what it is sent; a repeat costs tokens",
+            read("https://platform.openai.com/docs/api-reference/embeddings/create"),
         ),
         line(
             POST,

@@ -10,7 +10,10 @@ pub(super) const JIRA: Preset = Preset {
     path: Some("/rest/**"),
     attach: Attach::Basic,
     secret: "`EMAIL:API_TOKEN`",
-    source: source("https://developer.atlassian.com/cloud/jira/platform/basic-auth-for-rest-apis/"),
+    source: read(
+        "https://developer.atlassian.com/cloud/jira/service-desk/basic-auth-for-rest-apis/",
+    ),
+    mints: &[],
     lines: &[
         line(
             POST,
@@ -21,7 +24,7 @@ pub(super) const JIRA: Preset = Preset {
             ],
             YES,
             "searches",
-            source(
+            read(
                 "https://developer.atlassian.com/cloud/jira/platform/rest/v3/api-group-issue-search/",
             ),
         ),
@@ -51,6 +54,7 @@ pub(super) const LINEAR: Preset = Preset {
     attach: Attach::Header("authorization"),
     secret: "a personal API key; for an OAuth token write `inject = \"bearer\"` instead of the preset",
     source: read("https://linear.app/developers/graphql"),
+    mints: &[],
     lines: &[line(
         POST,
         ALL,
@@ -69,20 +73,25 @@ pub(super) const NOTION: Preset = Preset {
     attach: Attach::Bearer,
     secret: "an integration token",
     source: read("https://developers.notion.com/reference/authentication"),
+    mints: &[],
     lines: &[
         line(
             POST,
             &["/v1/search", "/v1/databases/*/query", "/v1/data_sources/*/query"],
             YES,
             "searches",
-            source("https://developers.notion.com/reference/post-search"),
+            read(
+                "https://github.com/makenotion/notion-mcp-server/blob/main/scripts/notion-openapi.json",
+            ),
         ),
         line(
             &["POST", "PATCH"],
             ALL,
             NOT,
             "creates; PATCH on children appends; no key contract is published",
-            source("https://developers.notion.com/reference/patch-block-children"),
+            read(
+                "https://github.com/makenotion/notion-mcp-server/blob/main/scripts/notion-openapi.json",
+            ),
         ),
     ],
     note: "",
@@ -96,23 +105,14 @@ pub(super) const SLACK: Preset = Preset {
     attach: Attach::Bearer,
     secret: "a bot or user token",
     source: read("https://docs.slack.dev/apis/web-api/"),
+    mints: &[],
     lines: &[
         line(
             &["GET", "POST"],
-            &[
-                "/api/api.test",
-                "/api/auth.test",
-                "/api/conversations.list",
-                "/api/conversations.info",
-                "/api/conversations.history",
-                "/api/conversations.members",
-                "/api/conversations.replies",
-                "/api/users.list",
-                "/api/users.info",
-            ],
+            &["/api/conversations.history"],
             YES,
-            "reads",
-            source("https://docs.slack.dev/reference/methods"),
+            "reads messages",
+            read("https://docs.slack.dev/reference/methods/conversations.history"),
         ),
         line(
             &[],
@@ -122,5 +122,5 @@ pub(super) const SLACK: Preset = Preset {
             read("https://docs.slack.dev/apis/web-api/"),
         ),
     ],
-    note: "",
+    note: "Other methods that only read can be given a route of their own with `idempotent = true`.",
 };
