@@ -66,7 +66,8 @@ pub(crate) fn open_state(
 /// The key for stored results, when the vault is unlocked.
 pub(crate) fn result_key(generations: Option<&Generations>) -> anyhow::Result<Option<ResultKey>> {
     let Some(generations) = generations else { return Ok(None) };
-    let mut keys = generations.derive(RESULT_KEY_PURPOSE).context("derive the result key")?.into_iter();
+    let mut keys =
+        generations.derive(RESULT_KEY_PURPOSE).context("derive the result key")?.into_iter();
     let first = keys.next().map(|key| ResultKey::new(*key));
     Ok(first.map(|first| keys.fold(first, |key, next| key.followed_by(*next))))
 }
@@ -94,6 +95,7 @@ impl Server {
             );
         }
         let state = open_state(home, listen.retention(), !listen.unsafe_no_sync)?;
+        state.policy.erase_unused();
         let ca = Arc::new(proxy::Ca::load(&home.ca()).context("read the CA")?);
         let identity =
             Arc::new(ssh_gateway::Identity::open(&home.ssh()).context("read the SSH identity")?);

@@ -67,7 +67,8 @@ mod tests {
         let keys = ResultKey::new([6; 32]).followed_by([8; 32]).followed_by([7; 32]);
         assert_eq!(open(&keys, id, first), None);
         assert_eq!(open(&keys, id, third).as_deref(), Some(&b"POST /v1/charges"[..]));
-        for odd in ["", ".", "2.", "x.AAAA", "-1.AAAA", &first[1..], &format!("65536{}", &third[1..])]
+        for odd in
+            ["", ".", "2.", "x.AAAA", "-1.AAAA", &first[1..], &format!("65536{}", &third[1..])]
         {
             assert_eq!(open(&keys, id, odd), None, "{odd}");
         }

@@ -47,7 +47,7 @@ proptest! {
             let mut txn = store.write().unwrap();
             for change in round {
                 // Half of the keys in another table, so that trees share pages of the file.
-                let place = |key: u8| (key % 2 == 0, format!("key-{key:03}"));
+                let place = |key: u8| (key.is_multiple_of(2), format!("key-{key:03}"));
                 let table = |even: bool| if even { &store.sealed } else { &store.names };
                 match change {
                     Change::Put { key, length } => {

@@ -115,6 +115,12 @@ impl Policy {
 }
 
 impl Policy {
+    /// Overwrites what a change that was cut off left in the store's file. For the start of a server;
+    /// each change does it for itself and for those before it.
+    pub fn erase_unused(&self) {
+        self.store.erase_unused();
+    }
+
     /// Removes a key file that the vault's protection has no use for: a change away from it was cut off
     /// before its last step, and the file still opens what was encrypted before.
     pub(crate) fn remove_stale_key_file(&self) -> Result<(), crate::store::Error> {
