@@ -9,6 +9,7 @@ mod command;
 mod conditions;
 mod credential;
 mod http;
+mod key;
 mod parent;
 pub(crate) mod reader;
 mod recipe;

@@ -405,7 +405,7 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 12);
+    assert_eq!(blocks, 13);
     let lists = [
         super::DEFAULTS,
         super::TRUST,
@@ -416,7 +416,7 @@ fn the_reference_is_true_and_whole() {
         super::token::HASHICORP,
         super::http::KNOWN,
         super::http::MATCH,
-        super::http::IDEMPOTENCY,
+        super::key::IDEMPOTENCY,
         super::repeat::RECONCILE,
         super::repeat::RETRY,
         super::repeat::JOB,

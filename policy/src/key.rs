@@ -88,7 +88,7 @@ impl IdempotencyRule {
     /// The place of the key in a request. `None`: the contract is not about this operation.
     ///
     /// # Errors
-    /// [`Unreadable`], also where a key of ours is to be added and can't be.
+    /// [`Unreadable`].
     pub fn find(&self, request: &Details<'_>) -> Result<Option<Slot>, Unreadable> {
         let covers = self.covers(request);
         if !covers.map_err(|why| Unreadable { field: self.place.field(), why })? {

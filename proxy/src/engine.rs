@@ -15,7 +15,7 @@ use crate::head;
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
 use crate::judge::Judged;
-use crate::key::{self, Unnamed};
+use crate::key::{Unnamed, key_in_content};
 use crate::passage::Passage;
 use crate::proxy::Shared;
 use crate::redact::Redactor;
@@ -30,13 +30,12 @@ use crate::upstream::versions::Word;
 use crate::websocket::Opening;
 use bytes::Bytes;
 use journal::contract::{
-    Accepted, Budget, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
-    Operation, RemoteContract,
+    Accepted, Budget, Dispatch, Fingerprint, Gateway, InvocationId, KeepResult, Operation,
+    RemoteContract,
 };
 use journal::{Admission, Call, Choice, Delivery, Dispatched, Guard, Key};
-use policy::key::Slot;
 use policy::recipe::ChunkSigner;
-use policy::{Body, HttpGrant, IdempotencyRule, Snapshot};
+use policy::{HttpGrant, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -304,21 +303,14 @@ impl Job<'_> {
             return Err(Refusal::VaultLocked);
         }
         let idempotent = grant.is_idempotent(&self.head.method);
-        let rule = grant.idempotency.as_ref();
-        let rule_of_content = rule.is_some_and(IdempotencyRule::looks_at_content);
-        let mut slot = match rule {
-            Some(rule) if !rule_of_content => {
-                let body = Body::Absent;
-                key::read(&self.head, &target, body, rule, idempotent).map_err(Refusal::Key)?
-            }
-            Some(_) | None => None,
-        };
+        let in_head = self.key_in_head(&grant, &target)?;
         self.incoming.set_idle(grant.limits.idle_timeout);
         let guarded = (grant.repeat_window.is_some() && !idempotent)
-            || slot.is_some()
+            || in_head.is_some()
             || self.known.caller_id.is_some();
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
-        let whole = looked_at || read.is_some() || grant.approval.is_some() || rule_of_content;
+        let whole =
+            looked_at || read.is_some() || grant.approval.is_some() || key_in_content(&grant);
         let guarded = guarded || whole || grant.retry.is_some() || grant.batch.is_some();
         // A caller of gRPC may wait for the answer to its first message before it sends the next.
         let one_by_one = grpc::is_call(&self.head) && !whole;
@@ -330,13 +322,11 @@ impl Job<'_> {
         if grant.approval.is_some() && !self.incoming.is_ended() {
             return Err(Refusal::TooLongToApprove);
         }
-        if let Some(rule) = rule.filter(|_| rule_of_content) {
-            let content = ahead.concat();
-            let ended = self.incoming.is_ended();
-            let body = if ended { Body::Whole(&content) } else { Body::Unreadable(key::TOO_LONG) };
-            slot = key::read(&self.head, &target, body, rule, idempotent).map_err(Refusal::Key)?;
-        }
-        let mut operation = self.operation(idempotent, rule.zip(slot.as_ref()));
+        let slot = match in_head {
+            Some(slot) => Some(slot),
+            None => self.key_in_content(&grant, &target, &ahead)?,
+        };
+        let mut operation = self.operation(&grant, slot.as_ref());
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
         let first = if one_by_one { grpc::first_message(&ahead) } else { None };
         let content = if let Some(first) = &first {
@@ -349,7 +339,7 @@ impl Job<'_> {
             Content::Unread(self.incoming.declared())
         };
         let partial = matches!(content, Content::Partial(..));
-        let unnamed = Unnamed::of(rule, slot.as_ref(), &target, &ahead);
+        let unnamed = Unnamed::of(&grant, slot.as_ref(), &target, &ahead);
         let content = unnamed.content(content);
         let named_target = unnamed.target.as_ref().unwrap_or(&target);
         let replaced = [replaced, unnamed.header];
@@ -364,23 +354,6 @@ impl Job<'_> {
         self.known.fingerprint = Some(fingerprint);
         let budget = snapshot.budget(&agent);
         Ok(Prepared { target, grant, snapshot, fingerprint, partial, operation, ahead, budget })
-    }
-
-    /// What policy and method say of repeating (contract S-4, K-1); the fingerprint follows later.
-    fn operation(&self, idempotent: bool, keyed: Option<(&IdempotencyRule, &Slot)>) -> Operation {
-        let idempotency = keyed.map(|(rule, slot)| {
-            let retention = u64::try_from(rule.retention.as_millis()).unwrap_or(u64::MAX);
-            let fresh = || Idempotency::own_key(self.shared.journal.new_id(), &rule.place);
-            Idempotency {
-                key: slot.key.clone().unwrap_or_else(fresh),
-                scope: rule.scope.clone(),
-                fingerprint: Fingerprint::of(b""),
-                expires_at_ms: self.shared.journal.now_ms().saturating_add(retention),
-                remote_contract: rule.contract,
-                added_as: slot.key.is_none().then(|| rule.place.clone()),
-            }
-        });
-        Operation { idempotent, idempotency }
     }
 
     /// Asks the caller for its content if it waits to be asked, and was not asked before.

@@ -1,19 +1,18 @@
 //! The idempotency key of a request, the caller's or one of the broker's own (contract K-1 to K-4): what
 //! of it goes into the record, into the fingerprint, and out.
 
+use crate::engine::Job;
 use crate::fingerprint::Content;
 use crate::head::{Framing, Request};
 use crate::outgoing::stays;
 use crate::request::is_upgrade;
+use crate::respond::Refusal;
 use crate::target::Target;
 use bytes::Bytes;
-use journal::contract::{Idempotency, KeyPlace, Operation};
+use journal::contract::{Fingerprint, Idempotency, KeyPlace, Operation};
 use policy::key::{Slot, Unreadable, find};
-use policy::{Body, Details, IdempotencyRule};
+use policy::{Body, Details, HttpGrant, IdempotencyRule};
 use std::borrow::Cow;
-
-/// Why no key is looked for in content.
-pub(crate) const TOO_LONG: &str = "the content is longer than 1 MiB";
 
 /// Puts a question about a request. What stays on this hop reaches no origin, and is no part of it.
 fn ask<R>(
@@ -31,26 +30,88 @@ fn query(target: &Target) -> Option<&str> {
     target.path_and_query.split_once('?').map(|(_, query)| query)
 }
 
-/// The place of the key in a request: with a key, or open to one of ours. `None`: the contract is not
-/// about this request.
-pub(crate) fn read(
-    head: &Request,
-    target: &Target,
-    body: Body<'_>,
-    rule: &IdempotencyRule,
-    idempotent: bool,
-) -> Result<Option<Slot>, Unreadable> {
-    ask(head, target, body, |request| {
-        let Some(slot) = rule.find(request)? else { return Ok(None) };
-        let ours = rule.generate && !idempotent && !is_upgrade(head);
-        if slot.key.is_none() {
-            if !ours {
-                return Ok(None);
-            }
-            slot.check_open(&rule.place, request)?;
+/// Whether content is read to find the key.
+pub(crate) fn key_in_content(grant: &HttpGrant) -> bool {
+    grant.idempotency.as_ref().is_some_and(IdempotencyRule::looks_at_content)
+}
+
+impl Job<'_> {
+    /// The place of the key where no content is read for it.
+    pub(crate) fn key_in_head(
+        &self,
+        grant: &HttpGrant,
+        target: &Target,
+    ) -> Result<Option<Slot>, Refusal> {
+        if key_in_content(grant) {
+            return Ok(None);
         }
-        Ok(Some(slot))
-    })
+        self.key_slot(grant, target, Body::Absent)
+    }
+
+    /// The place of the key where content was read for it.
+    pub(crate) fn key_in_content(
+        &self,
+        grant: &HttpGrant,
+        target: &Target,
+        ahead: &[Bytes],
+    ) -> Result<Option<Slot>, Refusal> {
+        if !key_in_content(grant) {
+            return Ok(None);
+        }
+        if self.incoming.is_ended() {
+            return self.key_slot(grant, target, Body::Whole(&ahead.concat()));
+        }
+        if !self.adds_keys(grant) {
+            // Nothing rests on a key of content that is not compared as a whole.
+            return Ok(None);
+        }
+        self.key_slot(grant, target, Body::Unreadable("the content is longer than 1 MiB"))
+    }
+
+    /// Whether a call without a key gets one of ours.
+    fn adds_keys(&self, grant: &HttpGrant) -> bool {
+        grant.idempotency.as_ref().is_some_and(|rule| rule.generate)
+            && !grant.is_idempotent(&self.head.method)
+            && !is_upgrade(&self.head)
+    }
+
+    /// The place of the key: with a key, or open to one of ours. `None`: no contract is about this
+    /// request, or it has no key and gets none.
+    fn key_slot(
+        &self,
+        grant: &HttpGrant,
+        target: &Target,
+        body: Body<'_>,
+    ) -> Result<Option<Slot>, Refusal> {
+        let Some(rule) = &grant.idempotency else { return Ok(None) };
+        let ours = self.adds_keys(grant);
+        let found = ask(&self.head, target, body, |request| {
+            let Some(slot) = rule.find(request)? else { return Ok(None) };
+            match (&slot.key, ours) {
+                (Some(_), _) => Ok(Some(slot)),
+                (None, true) => slot.check_open(&rule.place, request).map(|()| Some(slot)),
+                (None, false) => Ok(None),
+            }
+        });
+        found.map_err(Refusal::Key)
+    }
+
+    /// What policy and method say of repeating (contract S-4, K-1); the fingerprint follows later.
+    pub(crate) fn operation(&self, grant: &HttpGrant, slot: Option<&Slot>) -> Operation {
+        let idempotency = grant.idempotency.as_ref().zip(slot).map(|(rule, slot)| {
+            let retention = u64::try_from(rule.retention.as_millis()).unwrap_or(u64::MAX);
+            let fresh = || Idempotency::own_key(self.shared.journal.new_id(), &rule.place);
+            Idempotency {
+                key: slot.key.clone().unwrap_or_else(fresh),
+                scope: rule.scope.clone(),
+                fingerprint: Fingerprint::of(b""),
+                expires_at_ms: self.shared.journal.now_ms().saturating_add(retention),
+                remote_contract: rule.contract,
+                added_as: slot.key.is_none().then(|| rule.place.clone()),
+            }
+        });
+        Operation { idempotent: grant.is_idempotent(&self.head.method), idempotency }
+    }
 }
 
 /// A request without the key of the broker's own by which the caller names it, as a record showed it:
@@ -64,13 +125,13 @@ pub(crate) struct Unnamed<'r> {
 
 impl<'r> Unnamed<'r> {
     pub(crate) fn of(
-        rule: Option<&'r IdempotencyRule>,
+        grant: &'r HttpGrant,
         slot: Option<&Slot>,
         target: &Target,
         content: &[Bytes],
     ) -> Self {
         let named = |slot: &&Slot| slot.key.as_deref().is_some_and(Idempotency::is_own_key);
-        let rule = rule.filter(|rule| rule.generate);
+        let rule = grant.idempotency.as_ref().filter(|rule| rule.generate);
         let Some((rule, slot)) = rule.zip(slot.filter(named)) else { return Self::default() };
         match &rule.place {
             KeyPlace::Header(name) => Self { header: Some(name), ..Self::default() },

@@ -93,5 +93,5 @@ pub(super) const PYPI: Preset = Preset {
         "an upload; the API is not standardised, and indexes differ in whether they take an equal file again or refuse its name",
         read("https://peps.python.org/pep-0694/"),
     )],
-    note: "The index that twine uploads to by default takes an equal file again as done, and refuses another file of a name that was used (<https://github.com/pypa/twine/issues/354>, read 2026-11-30); no document promises either, so that `idempotent = true` is a decision of the route's. An upload in doubt is seen in the index, by file name and digest.",
+    note: "The index that twine uploads to by default takes an equal file again as done (<https://github.com/pypa/twine/issues/354>, read 2026-11-30) and no other file of a name that was used (<https://github.com/pypa/packaging-problems/issues/74>, read 2026-11-30). Its reference promises neither, so `idempotent = true` is a decision of the route's. An upload in doubt is seen in the index, by file name and digest.",
 };

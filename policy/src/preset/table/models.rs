@@ -110,7 +110,7 @@ pub(super) const OPENAI: Preset = Preset {
     path: None,
     attach: Attach::Bearer,
     secret: "an API key",
-    source: read("https://github.com/openai/openai-python/blob/main/README.md"),
+    source: source("https://platform.openai.com/docs/api-reference/authentication"),
     mints: &[
         Mint::Path("/v1/organization/admin_api_keys/**"),
         Mint::Path("/v1/organization/projects/*/service_accounts"),
