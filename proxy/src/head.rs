@@ -123,6 +123,16 @@ impl Fields {
         })
     }
 
+    /// What is wrong with the size of a section that came in frames, behind so many bytes of other kinds.
+    pub(crate) fn size_fault(&self, before: usize) -> Option<Fault> {
+        let lines = self.iter().map(|(name, value)| name.len() + value.len() + 4);
+        if self.spans.len() > MAX_FIELDS {
+            Some(Fault::TooManyFields)
+        } else {
+            (before + lines.sum::<usize>() > MAX_BYTES).then_some(Fault::TooLong)
+        }
+    }
+
     /// Takes fields away.
     pub(crate) fn retain(&mut self, keep: impl Fn(&[u8]) -> bool) {
         let buffer = self.buffer.clone();

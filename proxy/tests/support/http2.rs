@@ -170,6 +170,23 @@ async fn stream(
         drop(respond.send_response(response, true));
         return;
     }
+    if let Some(length) = path.strip_prefix("/long-head/") {
+        let value = "x".repeat(length.parse().expect("a length"));
+        let response = response.header("x-long", value).body(()).expect("response");
+        drop(respond.send_response(response, true));
+        return;
+    }
+    if let Some(length) = path.strip_prefix("/long-trailer/") {
+        let response = response.body(()).expect("response");
+        let mut sending = respond.send_response(response, false).expect("sent");
+        let value = "x".repeat(length.parse().expect("a length"));
+        let trailers = [("x-first", "1".to_owned()), ("x-long", value), ("x-last", "1".to_owned())];
+        let trailers = trailers.map(|(name, value)| {
+            (http::HeaderName::from_static(name), value.parse().expect("value"))
+        });
+        sending.send_trailers(trailers.into_iter().collect()).expect("trailers");
+        return;
+    }
     if path == "/interim" {
         let hints = Response::builder().status(103).header("link", "x").body(()).expect("hints");
         respond.send_informational(hints).expect("sent");
