@@ -36,6 +36,23 @@ async fn world(protocols: &[&[u8]]) -> (World, Http2Origin, tempfile::TempDir) {
     (World::with(|_, _| extra, proxy::Options::default()).await, origin, directory)
 }
 
+/// C-3: a connection of HTTP/2 that its origin is about to end carries no further call, whatever its method.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_3_a_connection_that_goes_away_idle_is_not_used() {
+    for method in ["GET", "POST"] {
+        let (world, origin, _directory) = world(&[b"h2"]).await;
+        let port = origin.address.port();
+        let mut client = tunnel(&world, port).await;
+        // The GOAWAY is on its way before the answer.
+        assert_eq!(call(&mut client, port, "GET", "/goaway", "").await.status, 200);
+        let answer = call(&mut client, port, method, "/a", "").await;
+        assert_eq!((answer.status, origin.effects("/a")), (200, 1), "{method}");
+        let evidence = world.invocation(answer.id()).await.evidence();
+        assert_eq!(evidence.connection_reused, Some(false));
+        assert_eq!(origin.seen.lock().expect("lock").connections, 2);
+    }
+}
+
 /// C-4, D-2: callers of HTTP/1.0 and 1.1 reach an origin that speaks HTTP/2 alone; that it does was
 /// found out in the handshake, and is remembered. Calls at once share its one connection.
 #[tokio::test(flavor = "multi_thread")]

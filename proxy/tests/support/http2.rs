@@ -136,11 +136,13 @@ async fn stream(
     seen: Arc<Mutex<Seen>>,
 ) {
     let (parts, mut body) = request.into_parts();
-    let path = parts.uri.path().trim_start_matches("/with-credential").to_owned();
+    let path = parts.uri.path().trim_start_matches("/with-credential");
+    let path = path.trim_start_matches("/again").to_owned();
+    let times = seen.lock().expect("lock").effects[parts.uri.path()];
     if path == "/hang" {
         return std::future::pending().await;
     }
-    if path == "/refuse" {
+    if path == "/refuse" || (path == "/refuse-twice" && times < 3) {
         return respond.send_reset(Reason::REFUSED_STREAM);
     }
     if path == "/http11" {
