@@ -3,6 +3,7 @@
 
 use crate::batch;
 use crate::engine::{Job, Prepared, Ready};
+use crate::head::Framing;
 use crate::inject::{Before, Injected};
 use crate::key;
 use crate::outgoing;
@@ -63,13 +64,22 @@ impl Job<'_> {
         }
         let target = &prepared.target;
         let framing = own.injected.as_ref().map_or(self.framing, |injected| injected.framing);
+        let edits = own.injected.as_ref().map(|injected| &injected.edits);
+        let framing = match framing {
+            // What came in frames can have trailers behind a length; HTTP/1.1 has room for them in chunks.
+            Framing::Length(_)
+                if self.has_trailers() && edits.is_none_or(|e| !e.sets(b"content-length")) =>
+            {
+                Framing::Chunked
+            }
+            framing => framing,
+        };
         let form = match (&parent, target.scheme) {
             (Some(parent), Scheme::Http) => {
                 outgoing::Form::Absolute { authorization: parent.authorization.as_ref() }
             }
             (Some(_) | None, _) => outgoing::Form::Origin,
         };
-        let edits = own.injected.as_ref().map(|injected| &injected.edits);
         let also = outgoing::Also {
             key: key::added(&prepared.operation),
             pseudonym: &self.shared.pseudonym,
@@ -109,6 +119,13 @@ impl Job<'_> {
             return Err(Refusal::Target(TargetError::Form));
         }
         Ok(Ready { idle, key: way.key, head, framing, content, chunks, redactor })
+    }
+
+    /// Whether trailers came in frames, or are announced.
+    fn has_trailers(&self) -> bool {
+        let announced = self.head.fields.has("trailer") && !self.incoming.is_ended();
+        let came = self.incoming.trailers().iter().next().is_some();
+        self.out.is_stream() && (announced || came)
     }
 
     async fn injected(

@@ -29,6 +29,7 @@ use crate::upstream::pool;
 use crate::upstream::versions::Word;
 use crate::websocket::Opening;
 use bytes::Bytes;
+use futures::FutureExt as _;
 use journal::contract::{
     Accepted, Budget, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
     Operation, RemoteContract,
@@ -310,12 +311,13 @@ impl Job<'_> {
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
         let whole = looked_at || read.is_some() || grant.approval.is_some();
         let guarded = guarded || whole || grant.retry.is_some() || grant.batch.is_some();
+        let bare = self.incoming.is_ended();
         // A caller of gRPC may wait for the answer to its first message before it sends the next.
         let one_by_one = grpc::is_call(&self.head) && !whole;
         let ahead = match read {
             Some(ahead) => ahead,
             None if guarded => self.read_ahead(limit_bytes, one_by_one).await?,
-            None => Vec::new(),
+            None => self.at_hand(limit_bytes)?,
         };
         if grant.approval.is_some() && !self.incoming.is_ended() {
             return Err(Refusal::TooLongToApprove);
@@ -324,7 +326,7 @@ impl Job<'_> {
         let first = if one_by_one { grpc::first_message(&ahead) } else { None };
         let content = if let Some(first) = &first {
             Content::Partial(first, None)
-        } else if self.incoming.is_ended() {
+        } else if self.incoming.is_ended() && (guarded || bare) {
             Content::Whole(&ahead, self.incoming.trailers())
         } else if guarded {
             Content::Partial(&ahead, self.incoming.declared())
@@ -399,6 +401,21 @@ impl Job<'_> {
             && !(one_by_one && grpc::first_message(&ahead).is_some())
         {
             let Some(piece) = self.incoming.next().await.map_err(Refusal::Content)? else { break };
+            ahead.push(piece);
+            if self.incoming.length() > limit_bytes {
+                return Err(Refusal::PayloadLimit { limit_bytes });
+            }
+        }
+        Ok(ahead)
+    }
+
+    /// Takes what is there of content that nothing asks to see, so that a fault in it is known before
+    /// anything is sent.
+    fn at_hand(&mut self, limit_bytes: u64) -> Result<Vec<Bytes>, Refusal> {
+        let mut ahead = Vec::new();
+        while self.incoming.length() <= WHOLE_BYTES && !request::expects_continue(&self.head) {
+            let Some(next) = self.incoming.next().now_or_never() else { break };
+            let Some(piece) = next.map_err(Refusal::Content)? else { break };
             ahead.push(piece);
             if self.incoming.length() > limit_bytes {
                 return Err(Refusal::PayloadLimit { limit_bytes });

@@ -466,7 +466,7 @@ fn tunnel(job: &mut Job<'_>) -> Result<Granted, Refusal> {
     request::refuse_loop(&job.head, &shared.pseudonym)?;
     let identity = Identity::of(&job.head, &shared.policy).ok_or(Refusal::Unauthenticated)?;
     job.known.agent = Some(identity.agent.clone());
-    if job.framing != Framing::Empty {
+    if !matches!(job.framing, Framing::Empty | Framing::Length(0)) {
         return Err(Refusal::Unsupported {
             what: "CONNECT with content",
             field: "request.content",

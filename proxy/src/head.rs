@@ -123,13 +123,17 @@ impl Fields {
         })
     }
 
-    /// What is wrong with the size of a section that came in frames, behind so many bytes of other kinds.
-    pub(crate) fn size_fault(&self, before: usize) -> Option<Fault> {
+    /// What is wrong with a section that came in frames, behind so many bytes of other kinds, and that the
+    /// library lets pass: its size, and blanks around values (RFC 9113 section 8.2.1).
+    pub(crate) fn fault_in_frames(&self, before: usize) -> Option<Fault> {
         let lines = self.iter().map(|(name, value)| name.len() + value.len() + 4);
+        let is_padded = |(_, value): (&[u8], &[u8])| value.trim_ascii().len() < value.len();
         if self.spans.len() > MAX_FIELDS {
             Some(Fault::TooManyFields)
+        } else if before + lines.sum::<usize>() > MAX_BYTES {
+            Some(Fault::TooLong)
         } else {
-            (before + lines.sum::<usize>() > MAX_BYTES).then_some(Fault::TooLong)
+            self.iter().any(is_padded).then_some(Fault::FieldValue)
         }
     }
 

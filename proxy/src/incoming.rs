@@ -252,7 +252,7 @@ impl Incoming {
                     self.trailers = trailers.as_ref().map(from_map).unwrap_or_default();
                     let long = long.has(stream.stream_id().as_u32());
                     self.source = Source::StreamEnded;
-                    if long || self.trailers.size_fault(0).is_some() {
+                    if long || self.trailers.fault_in_frames(0).is_some() {
                         return Err(Error::Malformed);
                     }
                     return Ok(None);

@@ -1,7 +1,7 @@
 //! The head that goes to the origin, built in one private buffer that is zeroed when dropped.
 
 use crate::head::{Fields, Framing, Request, is_ours};
-use crate::request::is_upgrade;
+use crate::request::{self, is_upgrade};
 use crate::target::Target;
 use policy::recipe::{Edits, is_stray};
 use policy::{HttpGrant, Secret};
@@ -94,9 +94,18 @@ pub(crate) fn head(
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
     put(&[request.method.as_bytes(), b" ", origin.as_bytes(), path_and_query, b" HTTP/1.1\r\n"]);
     let (chunked, upgrade) = (framing == Framing::Chunked, is_upgrade(request));
+    let counts = request::hops_left(request).is_some();
     let asks = edits.is_some();
-    let mut judge =
-        Judge { fields, edits, chunked, upgrade, has_host: false, asks, asks_messages: asks };
+    let mut judge = Judge {
+        fields,
+        edits,
+        chunked,
+        upgrade,
+        counts,
+        has_host: false,
+        asks,
+        asks_messages: asks,
+    };
     for (name, value) in kept {
         if also.key.is_some_and(|(own, _)| name.eq_ignore_ascii_case(own.as_bytes())) {
             // The caller's is empty, or stays on this hop.
@@ -106,6 +115,7 @@ pub(crate) fn head(
             Passing::AsSent => put(&[name, b": ", value, b"\r\n"]),
             Passing::Host => put(&[name, b": ", host.as_bytes(), b"\r\n"]),
             Passing::Identity => put(&[name, b": identity\r\n"]),
+            Passing::OneLess => put(&[name, b": ", one_less(value).as_bytes(), b"\r\n"]),
             Passing::Not => {}
         }
     }
@@ -136,6 +146,12 @@ pub(crate) fn head(
     out
 }
 
+/// The value of `Max-Forwards` for the next hop.
+fn one_less(value: &[u8]) -> String {
+    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse::<u64>().ok());
+    number.unwrap_or_default().saturating_sub(1).to_string()
+}
+
 /// How one of the caller's fields goes on.
 enum Passing {
     AsSent,
@@ -143,6 +159,8 @@ enum Passing {
     Host,
     /// As a wish for content that is not encoded.
     Identity,
+    /// As a number that this hop counts down (RFC 9110 section 7.6.2).
+    OneLess,
     Not,
 }
 
@@ -152,6 +170,8 @@ struct Judge<'a> {
     edits: Option<&'a Edits>,
     chunked: bool,
     upgrade: bool,
+    /// Whether hops are counted for the method.
+    counts: bool,
     /// Whether a `Host` was there.
     has_host: bool,
     /// Whether content that is not encoded is still to be asked for: what is encoded can't be
@@ -177,6 +197,11 @@ impl Judge<'_> {
             if std::mem::take(&mut self.asks) { Passing::Identity } else { Passing::Not }
         } else if self.edits.is_some() && is("grpc-accept-encoding") {
             if std::mem::take(&mut self.asks_messages) { Passing::Identity } else { Passing::Not }
+        } else if self.chunked && is("content-length") {
+            // Two framings are none (RFC 9112 section 6.2).
+            Passing::Not
+        } else if self.counts && is("max-forwards") {
+            Passing::OneLess
         } else if !is("expect") && (!stays(name, self.fields) || (is("trailer") && self.chunked)) {
             Passing::AsSent
         } else {

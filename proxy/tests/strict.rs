@@ -384,3 +384,23 @@ async fn v_1_nominated_fields_decide_nothing() {
     let noted = events.iter().any(|event| event.body.name() == "NOTED");
     assert!(!noted, "{events:?}");
 }
+
+/// V-1: malformed content that is here before the request leaves is refused, although nothing asks to see
+/// the content of this call.
+#[tokio::test]
+async fn v_1_malformed_content_that_is_here_is_refused_before_dispatch() {
+    let world = World::new().await;
+    let (url, credentials) = (world.plain_url("/ok"), world.credentials());
+    for content in ["4\r\nabcd\r\nz\r\n", "4\r\nabcdX\r\n0\r\n\r\n", "4;\r\nabcd\r\n0\nx\r\n"] {
+        let mut client = Client::connect(world.address).await;
+        client
+            .send(&format!(
+                "PUT {url} HTTP/1.1\r\nHost: x\r\n{credentials}Transfer-Encoding: chunked\r\n\r\n{content}"
+            ))
+            .await;
+        let answer = client.response("PUT").await;
+        assert_eq!(answer.status, 400, "{content:?}");
+        assert_eq!(answer.facts()[..3], ["INVALID_REQUEST", "validation", "not_attempted"]);
+    }
+    assert_eq!((world.origin.connections(), world.origin.all_effects()), (0, 0));
+}

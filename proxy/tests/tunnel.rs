@@ -34,7 +34,8 @@ async fn e_4_the_answer_to_connect_has_both_fields() {
     let world = World::new().await;
     let port = world.secure.address.port();
     let mut client = Client::connect(world.address).await;
-    let credentials = world.credentials();
+    // A length of nothing is no content.
+    let credentials = world.credentials() + "Content-Length: 0\r\n";
     client
         .send(&format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
         .await;

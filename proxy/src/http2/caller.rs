@@ -170,7 +170,8 @@ async fn call(
     let head = if opens { opening(head) } else { head };
     let raw = opens || connects;
     let framing = if raw { Ok(Framing::Empty) } else { framing(&head, &content) };
-    let fault = head.fields.size_fault(head.method.len() + head.target.len()).or(framing.err());
+    let fault =
+        head.fields.fault_in_frames(head.method.len() + head.target.len()).or(framing.err());
     let framing = framing.unwrap_or(Framing::Empty);
     let mut job = Job {
         shared: &shared,
@@ -264,7 +265,8 @@ fn request_head(parts: &Parts, tunnel: Option<&Tunnel>) -> Request {
         Some(authority) if connects => authority.to_owned(),
         // Another scheme than the tunnel's is another target; without a tunnel all of it is one.
         Some(authority) if tunnel.is_none() || scheme != Scheme::Https.as_str() => {
-            format!("{scheme}://{authority}{path}")
+            // All of a server has no path in this form (RFC 9112 section 3.2.4).
+            format!("{scheme}://{authority}{}", if path == "*" { "" } else { path })
         }
         Some(_) | None => path.to_owned(),
     };

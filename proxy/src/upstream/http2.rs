@@ -373,7 +373,8 @@ impl Receiver {
                 false => Error::Head(head::Fault::TooLong),
             };
         }
-        if error.is_io() || error.is_go_away() {
+        // A GOAWAY of our own says that the origin broke the protocol.
+        if error.is_io() || (error.is_go_away() && error.is_remote()) {
             return Error::Closed;
         }
         if error.is_remote() { Error::Reset(error.reason()) } else { Error::Stream }
@@ -419,7 +420,7 @@ impl Receiver {
             version: Version::Http11,
             fields: from_map(&parts.headers),
         };
-        if let Some(fault) = head.fields.size_fault(0) {
+        if let Some(fault) = head.fields.fault_in_frames(0) {
             return Err(Error::Head(fault));
         }
         if head.status == 101 {
@@ -433,6 +434,7 @@ impl Receiver {
         if head.status > 599 {
             return Err(Error::Head(head::Fault::StartLine));
         }
+        head::response_framing(&head, method).map_err(Error::Head)?;
         self.response = None;
         self.bodiless = head::is_bodiless(method, head.status);
         self.body = body;
@@ -460,8 +462,11 @@ impl Receiver {
             None => match body.trailers().await {
                 Ok(trailers) => {
                     let trailers = trailers.as_ref().map(from_map).unwrap_or_default();
-                    if trailers.size_fault(0).is_some() || self.facts.long_blocks.has(self.id) {
+                    if self.facts.long_blocks.has(self.id) {
                         return Err(Error::Content(body::Fault::TrailerTooLong));
+                    }
+                    if let Some(fault) = trailers.fault_in_frames(0) {
+                        return Err(Error::Content(body::Fault::of_trailers(fault)));
                     }
                     Ok(Piece::End(Completion::EndStream, trailers))
                 }

@@ -19,6 +19,8 @@ use tokio::net::TcpListener;
 pub struct Seen {
     pub effects: HashMap<String, usize>,
     pub heads: Vec<http::request::Parts>,
+    /// Trailers of requests that had any.
+    pub trailers: Vec<HeaderMap>,
     pub connections: usize,
 }
 
@@ -157,6 +159,9 @@ async fn stream(
         drop(body.flow_control().release_capacity(piece.len()));
         content.extend_from_slice(&piece);
     }
+    if let Ok(Some(trailers)) = body.trailers().await {
+        seen.lock().expect("lock").trailers.push(trailers);
+    }
     let authorization = parts.headers.get("authorization").cloned();
     seen.lock().expect("lock").heads.push(parts);
     if path == "/reset" {
@@ -171,6 +176,23 @@ async fn stream(
         let response = response.header("grpc-status", status).body(()).expect("response");
         drop(respond.send_response(response, true));
         return;
+    }
+    if path == "/sized-trailer" {
+        let response = response.header("content-length", 5).body(()).expect("response");
+        let mut sending = respond.send_response(response, false).expect("sent");
+        sending.send_data(Bytes::from_static(b"hello"), false).expect("data");
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", "1".parse().expect("value"));
+        return sending.send_trailers(trailers).expect("trailers");
+    }
+    if path == "/two-lengths" || path == "/padded" {
+        response = match path.as_str() {
+            "/padded" => response.header("x-padded", " v"),
+            _ => response.header("content-length", 5).header("content-length", 5),
+        };
+        let response = response.body(()).expect("response");
+        let mut sending = respond.send_response(response, false).expect("sent");
+        return sending.send_data(Bytes::from_static(b"hello"), true).expect("data");
     }
     if let Some(length) = path.strip_prefix("/long-head/") {
         let value = "x".repeat(length.parse().expect("a length"));
@@ -267,15 +289,19 @@ pub struct Http2Client {
 impl Http2Client {
     /// Opens the tunnel to a port of `127.0.0.1`.
     pub async fn open(world: &World, port: u16) -> Self {
+        Self::open_to(world, "127.0.0.1", port).await
+    }
+
+    pub async fn open_to(world: &World, host: &'static str, port: u16) -> Self {
         let mut client = Client::connect(world.address).await;
         let credentials = world.credentials();
-        let connect = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+        let connect = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
         client.send(&connect).await;
         assert_eq!(client.response("CONNECT").await.status, 200);
-        let tls = client.into_h2(world.ca.certificate_pem(), "127.0.0.1").await;
+        let tls = client.into_h2(world.ca.certificate_pem(), host).await;
         let (sender, connection) = h2::client::handshake(tls).await.expect("handshake");
         tokio::spawn(connection);
-        Self { sender, authority: format!("127.0.0.1:{port}") }
+        Self { sender, authority: format!("{host}:{port}") }
     }
 
     pub async fn call(&self, method: &str, path: &str, content: &'static [u8]) -> Answer {
