@@ -27,6 +27,7 @@ impl Fault {
         match fault {
             head::Fault::TooLong | head::Fault::TooManyFields => Self::TrailerTooLong,
             head::Fault::StartLine
+            | head::Fault::Target
             | head::Fault::Version
             | head::Fault::LineEnd
             | head::Fault::Folded

@@ -18,6 +18,7 @@ use crate::upstream::tls::{Client, TrustFile};
 use crate::upstream::versions::{Offer, Word};
 use journal::Call;
 use journal::contract::{CredentialUse, Preflight};
+use policy::recipe::Edits;
 use policy::{Credential, HttpGrant, Policy, Secret, Snapshot, credential};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -65,15 +66,7 @@ impl Job<'_> {
         let target = &prepared.target;
         let framing = own.injected.as_ref().map_or(self.framing, |injected| injected.framing);
         let edits = own.injected.as_ref().map(|injected| &injected.edits);
-        let framing = match framing {
-            // What came in frames can have trailers behind a length; HTTP/1.1 has room for them in chunks.
-            Framing::Length(_)
-                if self.has_trailers() && edits.is_none_or(|e| !e.sets(b"content-length")) =>
-            {
-                Framing::Chunked
-            }
-            framing => framing,
-        };
+        let framing = self.room_for_trailers(framing, edits);
         let form = match (&parent, target.scheme) {
             (Some(parent), Scheme::Http) => {
                 outgoing::Form::Absolute { authorization: parent.authorization.as_ref() }
@@ -121,11 +114,17 @@ impl Job<'_> {
         Ok(Ready { idle, key: way.key, head, framing, content, chunks, redactor })
     }
 
-    /// Whether trailers came in frames, or are announced.
-    fn has_trailers(&self) -> bool {
+    /// What came in frames can have trailers behind a length; HTTP/1.1 has room for them in chunks alone.
+    fn room_for_trailers(&self, framing: Framing, edits: Option<&Edits>) -> Framing {
         let announced = self.head.fields.has("trailer") && !self.incoming.is_ended();
         let came = self.incoming.trailers().iter().next().is_some();
-        self.out.is_stream() && (announced || came)
+        let ours = edits.is_some_and(|edits| edits.sets(b"content-length"));
+        match framing {
+            Framing::Length(_) if self.out.is_stream() && (announced || came) && !ours => {
+                Framing::Chunked
+            }
+            Framing::Empty | Framing::Length(_) | Framing::Chunked | Framing::Close => framing,
+        }
     }
 
     async fn injected(

@@ -73,18 +73,11 @@ pub(crate) fn head(
     let (kept, added) = edits.map_or_else(|| (sent.clone(), Vec::new()), |e| e.fields(&sent));
     let all = kept.iter().chain(&added);
     let size: usize = all.map(|(name, value)| name.len() + value.len() + 4).sum();
-    let path_and_query = edits.and_then(|edits| edits.target.as_ref());
-    let path_and_query = path_and_query.map_or(target.path_and_query.as_bytes(), Secret::expose);
-    let (origin, shown): (String, &[u8]) = match form {
-        Form::Origin => (String::new(), b""),
-        Form::Absolute { authorization } => (
-            format!("{}://{host}", target.scheme),
-            authorization.map(Secret::expose).unwrap_or_default(),
-        ),
+    let (origin, path_and_query) = written(target, edits, form, &host);
+    let shown = match form {
+        Form::Origin | Form::Absolute { authorization: None } => &[][..],
+        Form::Absolute { authorization: Some(shown) } => shown.expose(),
     };
-    // All of a server is its authority alone (RFC 9112 section 3.2.4).
-    let whole = !origin.is_empty() && path_and_query == b"*";
-    let path_and_query = if whole { b"" } else { path_and_query };
     let line = request.method.len() + origin.len() + path_and_query.len() + shown.len();
     let spare = if framing == Framing::Empty { 0 } else { SPARE };
     // Large enough for everything: a buffer that grows leaves its old bytes behind.
@@ -144,6 +137,25 @@ pub(crate) fn head(
     }
     put(&[b"Via: 1.1 ", also.pseudonym.as_bytes(), b"\r\n\r\n"]);
     out
+}
+
+/// The target as the next hop reads it: what stands before the path, and path and query.
+fn written<'a>(
+    target: &'a Target,
+    edits: Option<&'a Edits>,
+    form: Form<'_>,
+    host: &str,
+) -> (String, &'a [u8]) {
+    let path_and_query = edits.and_then(|edits| edits.target.as_ref());
+    let path_and_query = path_and_query.map_or(target.path_and_query.as_bytes(), Secret::expose);
+    match form {
+        Form::Origin => (String::new(), path_and_query),
+        // All of a server is its authority alone (RFC 9112 section 3.2.4).
+        Form::Absolute { .. } => (
+            format!("{}://{host}", target.scheme),
+            if path_and_query == b"*" { b"" } else { path_and_query },
+        ),
+    }
 }
 
 /// The value of `Max-Forwards` for the next hop.

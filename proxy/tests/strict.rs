@@ -55,6 +55,14 @@ async fn v_1_doubtful_framing_is_refused() {
     );
     let field = "request.headers.transfer-encoding";
     check(&world, text.as_bytes(), 400, "INVALID_REQUEST", field).await;
+    for (path, says) in [("/caf\u{e9}", "belongs percent-encoded"), ("/?q=100%", "written %25")] {
+        let text = format!("GET {url}{path} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+        let mut client = Client::connect(world.address).await;
+        client.send(&text).await;
+        let answer = client.response("GET").await.json();
+        assert_eq!(answer["error"]["field"], "request.target", "{path}");
+        assert!(answer["error"]["message"].as_str().expect("text").contains(says), "{answer}");
+    }
     check(&world, b"GARBAGE\r\n\r\n", 400, "INVALID_REQUEST", "request.line").await;
     check(&world, b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400, "INVALID_REQUEST", "request.head")
         .await;
