@@ -177,40 +177,7 @@ async fn stream(
         drop(respond.send_response(response, true));
         return;
     }
-    if path == "/sized-trailer" {
-        let response = response.header("content-length", 5).body(()).expect("response");
-        let mut sending = respond.send_response(response, false).expect("sent");
-        sending.send_data(Bytes::from_static(b"hello"), false).expect("data");
-        let mut trailers = HeaderMap::new();
-        trailers.insert("x-sum", "1".parse().expect("value"));
-        return sending.send_trailers(trailers).expect("trailers");
-    }
-    if path == "/two-lengths" || path == "/padded" {
-        response = match path.as_str() {
-            "/padded" => response.header("x-padded", " v"),
-            _ => response.header("content-length", 5).header("content-length", 5),
-        };
-        let response = response.body(()).expect("response");
-        let mut sending = respond.send_response(response, false).expect("sent");
-        return sending.send_data(Bytes::from_static(b"hello"), true).expect("data");
-    }
-    if let Some(length) = path.strip_prefix("/long-head/") {
-        let value = "x".repeat(length.parse().expect("a length"));
-        let response = response.header("x-long", value).body(()).expect("response");
-        drop(respond.send_response(response, true));
-        return;
-    }
-    if let Some(length) = path.strip_prefix("/long-trailer/") {
-        let response = response.body(()).expect("response");
-        let mut sending = respond.send_response(response, false).expect("sent");
-        let value = "x".repeat(length.parse().expect("a length"));
-        let trailers = [("x-first", "1".to_owned()), ("x-long", value), ("x-last", "1".to_owned())];
-        let trailers = trailers.map(|(name, value)| {
-            (http::HeaderName::from_static(name), value.parse().expect("value"))
-        });
-        sending.send_trailers(trailers.into_iter().collect()).expect("trailers");
-        return;
-    }
+    let Err(mut respond) = of_sections(&path, respond) else { return };
     if path == "/interim" {
         let hints = Response::builder().status(103).header("link", "x").body(()).expect("hints");
         respond.send_informational(hints).expect("sent");
@@ -234,6 +201,44 @@ async fn stream(
         }
         None => {}
     }
+}
+
+/// Answers whose field sections are the point; the stream back where the path asks for none of them.
+fn of_sections(path: &str, mut respond: SendResponse<Bytes>) -> Result<(), SendResponse<Bytes>> {
+    let field = |length: &str| "x".repeat(length.parse().expect("a length"));
+    let (fields, content, trailers) = match path {
+        "/sized-trailer" => {
+            (vec![("content-length", "5".into())], "hello", vec![("x-sum", "1".into())])
+        }
+        "/two-lengths" => (vec![("content-length", "5".to_owned()); 2], "hello", vec![]),
+        "/padded" => (vec![("x-padded", " v".into())], "hello", vec![]),
+        _ => {
+            if let Some(length) = path.strip_prefix("/long-head/") {
+                (vec![("x-long", field(length))], "", vec![])
+            } else if let Some(length) = path.strip_prefix("/long-trailer/") {
+                let around = |name| (name, "1".to_owned());
+                let trailers = [around("x-first"), ("x-long", field(length)), around("x-last")];
+                (vec![], "", trailers.into())
+            } else {
+                return Err(respond);
+            }
+        }
+    };
+    let map = |fields: Vec<(&'static str, String)>| -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in fields {
+            map.append(name, value.parse().expect("value"));
+        }
+        map
+    };
+    let mut response = Response::new(());
+    *response.headers_mut() = map(fields);
+    let mut sending = respond.send_response(response, false).expect("sent");
+    sending.send_data(content.into(), trailers.is_empty()).expect("data");
+    if !trailers.is_empty() {
+        sending.send_trailers(map(trailers)).expect("trailers");
+    }
+    Ok(())
 }
 
 /// Opens, says "early" and echoes; `/status/...` refuses, `/websocket-reset` breaks off at the first
