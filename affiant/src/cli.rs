@@ -182,6 +182,10 @@ pub(crate) struct Run {
     /// Hosts that are reached without the proxy, comma-separated (for example localhost,127.0.0.1)
     #[arg(long, default_value = "", value_name = "HOSTS")]
     pub(crate) no_proxy: String,
+    /// A variable that the command does not get, beside those that policy takes secrets from; may be given
+    /// more than once
+    #[arg(long, value_name = "VARIABLE")]
+    pub(crate) hide: Vec<String>,
     /// The command and its arguments
     #[arg(
         required = true,

@@ -146,6 +146,37 @@ fn python_and_node_behind_affiant_run() {
     assert_eq!(origin.origin.effects("/from/node"), 1);
 }
 
+/// I-2: the server of a run may be in its own process; what it takes secrets from is not inherited.
+#[test]
+fn i_2_the_command_of_a_run_inherits_no_secret() {
+    let home = Home::new();
+    home.policy(
+        "[[credential]]\nid = \"pay\"\nsecret = \"env:PAY_TOKEN\"\ninject = \"bearer\"\n\
+         [[credential]]\nid = \"op\"\nsecret = { exec = [\"/usr/bin/op\", \"read\", \"x\"] }\n\
+         inject = \"bearer\"\n\
+         [[credential]]\nid = \"kv\"\nsecret = \"vault:kv/data/pay#token\"\ninject = \"bearer\"\n\
+         [hashicorp]\naddress = \"https://127.0.0.1:1\"\n",
+    );
+    let secret = ["PAY_TOKEN", "VAULT_TOKEN", "OP_SERVICE_ACCOUNT_TOKEN", "CREDENTIALS_DIRECTORY"];
+    let environment = |more: &[&str]| {
+        let mut command = home.command(&[&["run"], more, &["--", "env"]].concat());
+        command.env("KEPT", "kept-1");
+        secret.iter().for_each(|name| {
+            command.env(name, SECRET);
+        });
+        let output = finish(command, b"");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (seen, said) = environment(&[]);
+    assert!(!seen.contains(SECRET) && seen.contains("KEPT=kept-1\n"), "{seen}");
+    for name in &secret[..3] {
+        assert!(said.contains(&format!("The command does not get {name}.\n")), "{said}");
+    }
+    let (seen, _) = environment(&["--hide", "KEPT", "--hide", "UNSET"]);
+    assert!(!seen.contains("KEPT="), "{seen}");
+}
+
 /// `affiant run` passes on exit codes and signals, and the token ends with the run.
 #[test]
 fn affiant_run_passes_on_exit_code_and_signals() {

@@ -4,9 +4,10 @@ use super::Context;
 use crate::cli::{Listen, Run};
 use crate::control::client::Client;
 use crate::server::Server;
-use crate::{bundle, environment};
+use crate::{bundle, environment, output};
 use anyhow::{Context as _, bail};
-use policy::Policy;
+use policy::{Policy, Snapshot};
+use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt as _;
@@ -29,12 +30,19 @@ pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<Exi
     let url = proxy_url(&arguments.agent, &session.token, address)?;
 
     let signals = Signals::new()?;
-    let child = tokio::process::Command::new(program)
+    let mut command = tokio::process::Command::new(program);
+    let hidden = hidden_variables(&policy.snapshot(), &arguments.hide);
+    for name in &hidden {
+        output::note(&format!("The command does not get {name}."));
+        command.env_remove(name);
+    }
+    let child = command
         .args(rest)
         .envs(environment::all(&url, &arguments.no_proxy, &bundle))
         .env("AFFIANT_AGENT", &arguments.agent)
         // The home holds the vault's key; a command has no use for its path.
         .env_remove("AFFIANT_HOME")
+        .env_remove("CREDENTIALS_DIRECTORY")
         .spawn()
         .with_context(|| format!("start {}", program.display()));
     let status = match child {
@@ -46,6 +54,15 @@ pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<Exi
         server.stop().await;
     }
     Ok(exit_code(status?))
+}
+
+/// What the command would inherit although the broker takes secrets from there (contract I-2): the
+/// server may be in this very process, with this environment.
+fn hidden_variables(snapshot: &Snapshot, more: &[String]) -> Vec<String> {
+    let from_policy = snapshot.secret_variables().into_iter();
+    let names: BTreeSet<&str> = from_policy.chain(more.iter().map(String::as_str)).collect();
+    let is_set = |name: &&&str| std::env::var_os(name).is_some();
+    names.iter().filter(is_set).map(|name| (*name).to_owned()).collect()
 }
 
 /// The proxy of the running server, or one embedded in this process.
