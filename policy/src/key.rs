@@ -8,6 +8,7 @@
 mod json;
 mod pairs;
 
+use crate::field::is_same_field;
 use crate::{Body, Details};
 use journal::contract::{KeyPlace, RemoteContract};
 use std::ops::Range;
@@ -189,6 +190,12 @@ fn named<'a>(request: &Details<'a>, name: &str) -> impl Iterator<Item = &'a [u8]
 }
 
 fn in_header(name: &str, request: &Details<'_>) -> Result<Slot, &'static str> {
+    let alike = |field: &&[u8]| {
+        is_same_field(field, name.as_bytes()) && !field.eq_ignore_ascii_case(name.as_bytes())
+    };
+    if request.headers.iter().any(|(field, _)| alike(field)) {
+        return Err("a field that some servers take for it is there");
+    }
     let mut values = named(request, name).filter(|value| !value.is_empty());
     let key = match (values.next(), values.next()) {
         (None, _) => None,

@@ -82,6 +82,8 @@ fn refused(at: &str, query: Option<&str>, headers: &[(&str, &str)], body: &str, 
 fn k_1_keys_that_can_be_read_in_two_ways_are_refused() {
     let twice = "it is there twice";
     refused("k", None, &[("K", "1"), ("k", "1")], "", twice);
+    let alike = "a field that some servers take for it is there";
+    refused("idempotency-key", None, &[("Idempotency_Key", "1")], "", alike);
     refused("query:r", Some("r=1&a&%72=2"), &[], "", twice);
     refused("form:r", None, &[FORM], "r=1&r=1", twice);
     refused("query:r", Some("%zz=1"), &[], "", "an escape can't be read");
