@@ -268,7 +268,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
                     }
                     return;
                 }
-                Seen::GoAway(_) | Seen::Idle => return,
+                Seen::Begun(_) | Seen::GoAway(_) | Seen::Idle => return,
             };
             if let Some(sent) = progress.lock().get_mut(&id) {
                 *sent = to;

@@ -1,7 +1,8 @@
 //! HTTP/2 towards origins: many exchanges on one connection, each released by a proof of its own.
 //!
 //! The library below resends nothing. What it can't tell, the last stream of a GOAWAY, is read off
-//! the wire beside it.
+//! the wire beside it, and so is that an answer began, which voids every word that nothing was
+//! processed.
 
 use super::exchange::{Error, Peer, Piece, Received, Wire};
 use crate::head::{self, Fields, Framing, Version};
@@ -16,11 +17,12 @@ use h2::client::{ResponseFuture, SendRequest};
 use h2::ext::Protocol;
 use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
 use journal::contract::Completion;
+use std::collections::HashMap;
 use std::future::{Future as _, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Mutex, Notify, oneshot};
@@ -40,6 +42,8 @@ struct Facts {
     last_stream: AtomicU32,
     /// Streams whose END_STREAM left and whose sender has not heard of it.
     ended: DashSet<u32>,
+    /// Streams whose receiver listens, and whether any part of an answer came on them.
+    answered: StdMutex<HashMap<u32, bool>>,
     /// Something of this changed.
     changed: Notify,
 }
@@ -60,8 +64,31 @@ impl Facts {
         }
     }
 
-    fn is_processed(&self, id: u32) -> bool {
-        !self.going_away.load(Ordering::Acquire) || id <= self.last_stream.load(Ordering::Acquire)
+    /// Whether a GOAWAY names the stream as one that was not processed.
+    fn is_above_last(&self, id: u32) -> bool {
+        self.going_away.load(Ordering::Acquire) && id > self.last_stream.load(Ordering::Acquire)
+    }
+
+    fn answered(&self) -> MutexGuard<'_, HashMap<u32, bool>> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A stream that is listened on: whatever comes of an answer is noted before the library sees it.
+struct Listened {
+    id: u32,
+    facts: Arc<Facts>,
+}
+
+impl Listened {
+    fn is_answered(&self) -> bool {
+        self.facts.answered().get(&self.id).copied().unwrap_or(false)
+    }
+}
+
+impl Drop for Listened {
+    fn drop(&mut self) {
+        self.facts.answered().remove(&self.id);
     }
 }
 
@@ -145,7 +172,7 @@ impl Connection {
             response: None,
             body: None,
             bodiless: false,
-            id: 0,
+            listened: None,
             facts: self.facts,
         };
         (sender, receiver)
@@ -171,11 +198,17 @@ impl AsyncRead for Watched {
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.wire).poll_read(cx, buf))?;
         let facts = &this.facts;
-        this.frames.see(buf.filled().get(before..).unwrap_or_default(), |seen| {
-            if let Seen::GoAway(last) = seen {
+        this.frames.see(buf.filled().get(before..).unwrap_or_default(), |seen| match seen {
+            Seen::GoAway(last) => {
                 facts.last_stream.store(last, Ordering::Release);
                 facts.going_away.store(true, Ordering::Release);
             }
+            Seen::Begun(id) => {
+                if let Some(answered) = facts.answered().get_mut(&id) {
+                    *answered = true;
+                }
+            }
+            Seen::Headers(_) | Seen::EndStream(_) | Seen::Data(..) | Seen::Idle => {}
         });
         Poll::Ready(Ok(()))
     }
@@ -215,7 +248,7 @@ pub(crate) struct Sender {
     id: u32,
     /// Whether the stream stays open behind the request: it asks for a WebSocket.
     opening: bool,
-    tell: Option<oneshot::Sender<ResponseFuture>>,
+    tell: Option<oneshot::Sender<(ResponseFuture, Listened)>>,
     facts: Arc<Facts>,
 }
 
@@ -276,17 +309,32 @@ impl Sender {
         let mut send = self.send.take().ok_or(io::ErrorKind::NotConnected)?;
         let tell = self.tell.take();
         // On a failure no stream was opened, and dropping `tell` says so.
-        let (response, stream) = send.send_request(request, ended).map_err(failed)?;
-        self.id = response.stream_id().as_u32();
+        let (response, stream, listened) = self.open(&mut send, request, ended)?;
         self.stream = (!ended).then_some(stream);
         if let Some(tell) = tell {
             // Nobody waits any more when the exchange was given up.
-            drop(tell.send(response));
+            drop(tell.send((response, listened)));
         }
         for piece in content {
             self.content(piece).await?;
         }
         Ok(())
+    }
+
+    /// Opens the stream. It is listened on before its request can leave.
+    fn open(
+        &mut self,
+        send: &mut SendRequest<Bytes>,
+        request: http::Request<()>,
+        ended: bool,
+    ) -> io::Result<(ResponseFuture, SendStream<Bytes>, Listened)> {
+        let mut answered = self.facts.answered();
+        let (response, stream) = send.send_request(request, ended).map_err(failed)?;
+        let id = response.stream_id().as_u32();
+        answered.insert(id, false);
+        drop(answered);
+        self.id = id;
+        Ok((response, stream, Listened { id, facts: Arc::clone(&self.facts) }))
     }
 
     pub(super) async fn content(&mut self, piece: &[u8]) -> io::Result<()> {
@@ -340,27 +388,29 @@ pub(super) fn into_rest(sender: Sender, receiver: Receiver) -> Option<(Reading, 
 
 /// Receives the one response of an exchange.
 pub(crate) struct Receiver {
-    told: Option<oneshot::Receiver<ResponseFuture>>,
+    told: Option<oneshot::Receiver<(ResponseFuture, Listened)>>,
     response: Option<ResponseFuture>,
     body: Option<RecvStream>,
     /// Whether the response has no content by its method or status.
     bodiless: bool,
-    id: u32,
+    listened: Option<Listened>,
     facts: Arc<Facts>,
 }
 
 impl Receiver {
-    /// What the protocol proves by the error (RFC 9113 section 8.7, contract C-6).
+    /// What the protocol proves by the error (RFC 9113 section 8.7, contract C-6). That the origin
+    /// wants HTTP/1.1 says nothing of what it did.
     fn error(&self, error: &h2::Error) -> Error {
         let said = error.reason().filter(|_| error.is_remote());
         if said == Some(Reason::HTTP_1_1_REQUIRED) {
             self.facts.http11_required.store(true, Ordering::Release);
         }
-        let refused = [Reason::REFUSED_STREAM, Reason::HTTP_1_1_REQUIRED].map(Some).contains(&said);
-        // A response that began contradicts whoever says that nothing was processed.
-        let answered = self.body.is_some();
-        let not_processed = (refused && error.is_reset()) || !self.facts.is_processed(self.id);
-        if not_processed && !answered {
+        let refused = said == Some(Reason::REFUSED_STREAM) && error.is_reset();
+        let listened = self.listened.as_ref();
+        let above = listened.is_some_and(|stream| self.facts.is_above_last(stream.id));
+        // Any part of an answer contradicts whoever says that nothing was processed.
+        let answered = listened.is_some_and(Listened::is_answered);
+        if (refused || above) && !answered {
             return Error::NotProcessed;
         }
         if error.is_io() || error.is_go_away() {
@@ -387,9 +437,9 @@ impl Receiver {
                 true => Error::NotProcessed,
                 false => Error::Closed,
             };
-            let response = told.await.map_err(unopened)?;
+            let (response, listened) = told.await.map_err(unopened)?;
             self.told = None;
-            self.id = response.stream_id().as_u32();
+            self.listened = Some(listened);
             self.response = Some(response);
         }
         let Some(response) = &mut self.response else { return Err(Error::Closed) };
