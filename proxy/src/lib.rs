@@ -39,6 +39,7 @@ mod engine;
 mod fingerprint;
 mod front;
 mod grpc;
+mod handover;
 mod head;
 mod held;
 mod hops;
@@ -70,7 +71,7 @@ mod upstream;
 mod websocket;
 mod wire;
 
-pub use answer::OnDelivered;
 pub use ca::{Ca, Error as CaError};
+pub use handover::OnDelivered;
 pub use listener::{Error as ListenerError, ListenerIdentity};
 pub use proxy::{Control, Error, Options, Proxy};
