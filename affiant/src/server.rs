@@ -9,6 +9,7 @@ use crate::reconciler;
 use anyhow::{Context as _, bail};
 use journal::{Journal, ResultKey};
 use policy::Policy;
+use policy::vault::Generations;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Arc, OnceLock};
@@ -58,25 +59,29 @@ pub(crate) fn open_state(
             recovery.unknown.len()
         );
     }
-    hand_result_key(&journal, &policy)?;
+    hand_result_key(&journal, &policy);
     Ok(Arc::new(State { journal, policy, listening: OnceLock::new(), engines: OnceLock::new() }))
 }
 
 /// The key for stored results, when the vault is unlocked.
-pub(crate) fn result_key(policy: &Policy) -> anyhow::Result<Option<ResultKey>> {
-    match policy.vault().status() {
-        policy::vault::Status::Locked => Ok(None),
-        policy::vault::Status::Unlocked => {
-            let key = policy.vault().derive(RESULT_KEY_PURPOSE).context("derive the result key")?;
-            Ok(Some(ResultKey::new(*key)))
-        }
-    }
+pub(crate) fn result_key(generations: Option<&Generations>) -> anyhow::Result<Option<ResultKey>> {
+    let Some(generations) = generations else { return Ok(None) };
+    let mut keys =
+        generations.derive(RESULT_KEY_PURPOSE).context("derive the result key")?.into_iter();
+    let first = keys.next().map(|key| ResultKey::new(*key));
+    Ok(first.map(|first| keys.fold(first, |key, next| key.followed_by(*next))))
 }
 
-/// Gives the journal the key for results, when the vault is unlocked.
-pub(crate) fn hand_result_key(journal: &Journal, policy: &Policy) -> anyhow::Result<()> {
-    journal.set_result_key(result_key(policy)?);
-    Ok(())
+/// Gives the journal the key for results, as the vault is locked, unlocked, or gets another key.
+fn hand_result_key(journal: &Journal, policy: &Policy) {
+    let journal = journal.clone();
+    policy.vault().follow(move |generations| {
+        let key = result_key(generations).unwrap_or_else(|error| {
+            tracing::error!("results can't be stored: {error:#}");
+            None
+        });
+        journal.set_result_key(key);
+    });
 }
 
 impl Server {
@@ -90,6 +95,7 @@ impl Server {
             );
         }
         let state = open_state(home, listen.retention(), !listen.unsafe_no_sync)?;
+        state.policy.erase_unused();
         let ca = Arc::new(proxy::Ca::load(&home.ca()).context("read the CA")?);
         let identity =
             Arc::new(ssh_gateway::Identity::open(&home.ssh()).context("read the SSH identity")?);

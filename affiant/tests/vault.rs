@@ -105,6 +105,53 @@ fn i_1_the_vaults_key_changes_beside_a_server() {
     assert_eq!(set.status.code(), Some(0), "{}", text(&set.stderr));
 }
 
+/// R-4: who took the home before the vault's key was changed reads what was stored until then, and
+/// nothing of what a running server stores behind the change; who has the new key reads both.
+#[test]
+fn r_4_a_former_key_reads_no_later_result() {
+    let home = Home::new();
+    let answers = vec![Script::answer("*", 200, &[], "the stored answer")];
+    let origin = TlsOrigin::start(answers);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let server = home.serve();
+    let before = server.curl(&["-d", "a", &origin.url("/x")]);
+    let taken = tempfile::tempdir().unwrap();
+    let copy = |name: &str| {
+        let mut copy = std::process::Command::new("cp");
+        copy.arg("-r").arg(home.path().join(name)).arg(taken.path());
+        succeed(copy);
+    };
+    for name in ["policy", "vault.key", "ca", "ssh"] {
+        copy(name);
+    }
+    home.ok(&["vault", "rotate"]);
+    let after = server.curl(&["-d", "b", &origin.url("/x")]);
+    assert_eq!((before.status, after.status), (200, 200));
+    server.terminate();
+    copy("journal");
+    for invocation in [&before, &after].map(|answer| answer.invocation()) {
+        assert_eq!(home.ok(&["inv", "result", &invocation]), "the stored answer");
+    }
+    home.ok(&["journal", "verify"]);
+    let with_old = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(BINARY);
+        command.arg("--home").arg(taken.path()).args(arguments);
+        clean(&mut command);
+        finish(command, b"")
+    };
+    let first = with_old(&["inv", "result", &before.invocation()]);
+    assert_eq!(text(&first.stdout), "the stored answer", "{}", text(&first.stderr));
+    let second = with_old(&["inv", "result", &after.invocation()]);
+    assert_eq!(text(&second.stdout), "");
+    assert!(text(&second.stderr).contains("does not verify"), "{}", text(&second.stderr));
+    // The old key does not open the later store either.
+    std::fs::remove_dir_all(taken.path().join("policy")).unwrap();
+    copy("policy");
+    let refused = with_old(&["secret", "list"]);
+    assert!(text(&refused.stderr).contains("does not hold the key of this vault"));
+}
+
 /// A desktop session without a desktop: its message bus, and GNOME's keyring, unlocked.
 struct Desktop {
     directory: tempfile::TempDir,

@@ -3,53 +3,24 @@
 //! A chunk is one record: its description is chained, its cipher text is an attachment that the
 //! chain covers by its hash. A result is complete when `RESULT_COMMITTED` names it.
 
+mod key;
+
 use crate::contract::{Digest, InvocationId, ResultRef, Sequence};
 use crate::core::Core;
 use crate::log::format::Attachment;
 use crate::log::{Draft, Kind, Position, random};
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use ring::hkdf;
+use ring::aead::{Aad, LessSafeKey, Nonce};
 use sha2::{Digest as _, Sha256};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use zeroize::Zeroizing;
+
+pub use key::ResultKey;
+pub(crate) use key::{Made, Purpose};
 
 /// Content bytes of a full chunk.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 /// Bytes of a chunk's description.
 const DESCRIPTION: usize = 28;
-const KEY_INFO: &[u8] = b"affiant result v1";
-
-/// The key that results are encrypted under. Zeroed when dropped, never printed.
-#[derive(Clone)]
-pub struct ResultKey(Zeroizing<[u8; 32]>);
-
-impl ResultKey {
-    /// Takes 32 bytes of key material, from the vault.
-    #[must_use]
-    pub fn new(bytes: [u8; 32]) -> Self {
-        Self(Zeroizing::new(bytes))
-    }
-
-    /// The key of one stored result: no two results share one, so chunk numbers can be nonces.
-    fn derive(&self, salt: &[u8; 16], id: InvocationId) -> Option<LessSafeKey> {
-        self.derive_for(KEY_INFO, salt, id)
-    }
-
-    /// A key for one thing of one invocation.
-    pub(crate) fn derive_for(
-        &self,
-        purpose: &[u8],
-        salt: &[u8; 16],
-        id: InvocationId,
-    ) -> Option<LessSafeKey> {
-        let id = id.to_bytes();
-        let info = [purpose, &id];
-        let extracted = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(&*self.0);
-        let expanded = extracted.expand(&info, &AES_256_GCM).ok()?;
-        Some(LessSafeKey::new(UnboundKey::from(expanded)))
-    }
-}
 
 /// Which part of a result a chunk belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,6 +86,7 @@ pub enum Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Description {
     stream: Stream,
+    made: Made,
     number: u32,
     length: u32,
     salt: [u8; 16],
@@ -123,8 +95,9 @@ struct Description {
 impl Description {
     fn encode(&self) -> [u8; DESCRIPTION] {
         let mut out = [0; DESCRIPTION];
-        let fields = [self.stream.code(), 0, 0, 0]
+        let fields = [self.stream.code()]
             .into_iter()
+            .chain(self.made.encode())
             .chain(self.number.to_le_bytes())
             .chain(self.length.to_le_bytes())
             .chain(self.salt);
@@ -135,12 +108,13 @@ impl Description {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let ([stream, 0, 0, 0], rest) = bytes.split_first_chunk::<4>()? else { return None };
+        let ([stream, made @ ..], rest) = bytes.split_first_chunk::<4>()?;
         let (number, rest) = rest.split_first_chunk::<4>()?;
         let (length, rest) = rest.split_first_chunk::<4>()?;
         let salt = <[u8; 16]>::try_from(rest).ok()?;
         Some(Self {
             stream: Stream::from_code(*stream)?,
+            made: Made::decode(*made)?,
             number: u32::from_le_bytes(*number),
             length: u32::from_le_bytes(*length),
             salt,
@@ -167,6 +141,7 @@ impl Description {
 pub(crate) struct Sealer {
     id: InvocationId,
     key: LessSafeKey,
+    made: Made,
     salt: [u8; 16],
     stream: Stream,
     pending: Vec<u8>,
@@ -177,10 +152,11 @@ pub(crate) struct Sealer {
 
 impl Sealer {
     pub(crate) fn new(key: &ResultKey, id: InvocationId) -> Option<Self> {
-        let salt = random().ok()?;
+        let (salt, made) = (random().ok()?, Made::Under(key.newest()?));
         Some(Self {
             id,
-            key: key.derive(&salt, id)?,
+            key: key.derive(made, Purpose::Chunks, &salt, id)?,
+            made,
             salt,
             stream: Stream::Head,
             pending: Vec::new(),
@@ -234,6 +210,7 @@ impl Sealer {
         let mut bytes = std::mem::take(&mut self.pending);
         let description = Description {
             stream: self.stream,
+            made: self.made,
             number: self.chunks,
             length: u32::try_from(bytes.len()).ok()?,
             salt: self.salt,
@@ -266,7 +243,7 @@ pub(crate) fn open_chunk(
     attachment: &[u8],
 ) -> Option<Opened> {
     let description = Description::decode(payload)?;
-    let key = key.derive(&description.salt, id)?;
+    let key = key.derive(description.made, Purpose::Chunks, &description.salt, id)?;
     let mut bytes = attachment.to_vec();
     let context = Aad::from(description.context(id));
     let length = key.open_in_place(description.nonce(), context, &mut bytes).ok()?.len();
@@ -453,7 +430,8 @@ impl StoredResult {
         }
         let salt = description.salt;
         if self.opener.as_ref().is_none_or(|(known, _)| *known != salt) {
-            let key = self.key.derive(&salt, self.id).ok_or(Error::Damaged)?;
+            let key = self.key.derive(description.made, Purpose::Chunks, &salt, self.id);
+            let key = key.ok_or(Error::Damaged)?;
             self.opener = Some((salt, key));
         }
         let Some((_, key)) = &self.opener else { return Err(Error::Damaged) };

@@ -250,7 +250,7 @@ impl Policy {
             return Err(Error::Exists(name.to_owned()));
         }
         store.put_record(&store.agents, &mut txn, name, &record)?;
-        Store::commit(txn)?;
+        store.commit(txn)?;
         Ok(token)
     }
 
@@ -331,7 +331,7 @@ impl Policy {
         {
             return Err(Error::Unknown(name.to_owned()));
         }
-        Ok(Store::commit(txn)?)
+        Ok(self.store.commit(txn)?)
     }
 
     /// Registers an SSH public key line for an agent.
@@ -379,7 +379,7 @@ impl Policy {
         let mut record: Record = record.ok_or_else(unknown)?;
         change(&mut record);
         store.put_record(&store.agents, &mut txn, name, &record)?;
-        Ok(Store::commit(txn)?)
+        Ok(store.commit(txn)?)
     }
 }
 

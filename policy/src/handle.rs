@@ -140,8 +140,14 @@ impl Policy {
     /// [`open::Error`].
     pub fn open_with_key(home: &Path, key: Option<&Secret>) -> Result<Self, open::Error> {
         let directory = home.join(DIRECTORY);
-        if !directory.join("data.mdb").is_file() {
-            return Err(open::Error::NotInitialised(home.to_owned()));
+        let file = directory.join("data.mdb");
+        match file.metadata() {
+            Ok(found) if found.is_file() && found.len() > 0 => {}
+            Ok(found) if found.is_file() => {
+                let source = store::FileError::Cut { has: 0, needs: 1 };
+                return Err(store::Error::File { path: file, source }.into());
+            }
+            Ok(_) | Err(_) => return Err(open::Error::NotInitialised(home.to_owned())),
         }
         let store = Store::open(&directory)?;
         let header = {
@@ -180,7 +186,7 @@ impl Policy {
             store.found(&mut txn)?;
             let header = Vault::create(home, passphrase)?;
             store.put_record(&store.meta, &mut txn, "vault", &header)?;
-            Store::commit(txn)?;
+            store.commit(txn)?;
         }
         Self::open(home)
     }
@@ -268,7 +274,7 @@ impl Policy {
         let key = number_key(version);
         store.put(&store.texts, &mut txn, &key, text.as_bytes())?;
         store.put_record(&store.versions, &mut txn, &key, &info)?;
-        Store::commit(txn)?;
+        store.commit(txn)?;
         Ok(version)
     }
 

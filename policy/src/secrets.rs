@@ -3,7 +3,7 @@
 use crate::document::value;
 use crate::handle::now_ms;
 use crate::seal::Sealed;
-use crate::store::{self, Store, number_key};
+use crate::store::{self, number_key};
 use crate::{Policy, Secret, vault};
 use serde::{Deserialize, Serialize};
 
@@ -155,7 +155,7 @@ impl Policy {
         versions.drain(..versions.len().saturating_sub(VERSIONS_REMEMBERED));
         let newest = Newest { version, set_at_ms, removed: false, versions };
         store.put_record(&store.names, &mut txn, name, &newest)?;
-        Store::commit(txn)?;
+        store.commit(txn)?;
         Ok(version)
     }
 
@@ -217,7 +217,7 @@ impl Policy {
             }
         }
         store.put_record(&store.names, &mut txn, name, &newest)?;
-        Ok(Store::commit(txn)?)
+        Ok(store.commit(txn)?)
     }
 
     /// Keeps what a service gave in the place of a version of a secret (a rotated refresh token). The
@@ -242,7 +242,7 @@ impl Policy {
         let rotated = rotated_name(name);
         let sealed = self.vault_in(&txn)?.seal(&rotated, version, value)?;
         store.put_record(&store.sealed, &mut txn, &sealed_key(&rotated, version), &sealed)?;
-        Ok(Store::commit(txn)?)
+        Ok(store.commit(txn)?)
     }
 
     /// What the vault holds, each kept version of it; nothing while it is locked, and without what

@@ -8,13 +8,20 @@
 //! ```
 //!
 //! One write transaction per change: a change is there whole or not at all. Several processes may
-//! hold the environment; within one process all handles share it, as LMDB demands.
+//! hold the environment; within one process all handles share it, as LMDB demands. What a change
+//! takes out of use is overwritten behind it.
 
+mod erase;
+mod pages;
+
+use erase::Readers;
 use heed::types::{Bytes, Str};
 use heed::{Database, Env, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -34,6 +41,15 @@ pub enum Error {
     /// A record in the store can't be read.
     #[error("policy store: the record of {0} is damaged")]
     Damaged(&'static str),
+    /// The file can't be used as it is, and LMDB is not let near it: it would end the process.
+    #[error("policy store: {path} is damaged; put the home's policy directory back from a backup")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: FileError,
+    },
     /// The store was made by a newer version.
     #[error("policy store: format {0} is newer than this version reads")]
     Format(String),
@@ -44,7 +60,12 @@ pub enum Error {
 
 /// The address space reserved for the map; the file grows as needed.
 const MAP_BYTES: usize = 1 << 30;
-const FORMAT: &str = "1";
+/// Format 2 knows generations of the vault. A store of format 1 is read as it is, and marked as 2 when
+/// its vault gets a second generation.
+const FORMAT: &str = "2";
+const FORMATS: [&str; 2] = ["1", FORMAT];
+
+pub use pages::Error as FileError;
 
 /// One table of the store.
 pub(crate) type Table = Database<'static, Str, Bytes>;
@@ -53,6 +74,8 @@ pub(crate) type Table = Database<'static, Str, Bytes>;
 #[derive(Debug)]
 pub(crate) struct Store {
     env: Env<WithoutTls>,
+    /// None where the lock file can't be opened. Closed behind the environment.
+    readers: Option<Readers>,
     pub(crate) meta: Table,
     pub(crate) versions: Table,
     pub(crate) texts: Table,
@@ -60,6 +83,9 @@ pub(crate) struct Store {
     pub(crate) names: Table,
     pub(crate) sealed: Table,
 }
+
+const NOT_ERASED: &str =
+    "what was taken out of use stays readable in the policy store's file until the next change";
 
 static OPEN: LazyLock<Mutex<HashMap<PathBuf, Weak<Store>>>> = LazyLock::new(Mutex::default);
 
@@ -89,6 +115,7 @@ impl Store {
     }
 
     fn open_new(path: &Path) -> Result<Self, Error> {
+        Self::check(&path.join("data.mdb"))?;
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(MAP_BYTES).max_dbs(8).max_readers(512);
         #[expect(unsafe_code, reason = "LMDB maps the file; nothing but LMDB writes to it")]
@@ -108,16 +135,33 @@ impl Store {
         let Some(((meta, versions, texts), (agents, names, sealed))) = tables.commit() else {
             return Err(Error::Damaged("the tables"));
         };
-        let store = Self { env, meta, versions, texts, agents, names, sealed };
+        let readers = Readers::open(path, env.max_readers())
+            .inspect_err(|error| tracing::warn!(%error, "{NOT_ERASED}"))
+            .ok();
+        let store = Self { env, readers, meta, versions, texts, agents, names, sealed };
         let txn = store.read()?;
         match store.bytes(&store.meta, &txn, "format")? {
-            Some(format) if format != FORMAT.as_bytes() => {
+            Some(format) if FORMATS.iter().all(|known| format != known.as_bytes()) => {
                 return Err(Error::Format(String::from_utf8_lossy(&format).into_owned()));
             }
             Some(_) | None => {}
         }
         drop(txn);
         Ok(store)
+    }
+
+    /// Looks whether a file is whole, before it is mapped. One without bytes was not begun yet.
+    fn check(path: &Path) -> Result<(), Error> {
+        let checked = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(file) => match file.metadata() {
+                Ok(metadata) if metadata.len() == 0 => return Ok(()),
+                Ok(_) => pages::check(&file),
+                Err(error) => Err(error.into()),
+            },
+        };
+        checked.map_err(|source| Error::File { path: path.to_owned(), source })
     }
 
     /// The id of the transaction that committed last, in whatever process. One read of the map.
@@ -135,21 +179,47 @@ impl Store {
         self.env.write_txn().map_err(failed("begin a write"))
     }
 
-    /// Commits a write; durable when it returns.
-    pub(crate) fn commit(txn: RwTxn<'_>) -> Result<(), Error> {
-        txn.commit().map_err(failed("commit a write"))
+    /// Commits a write; durable when it returns. What it took out of use is overwritten.
+    pub(crate) fn commit(&self, txn: RwTxn<'_>) -> Result<(), Error> {
+        txn.commit().map_err(failed("commit a write"))?;
+        self.erase_unused();
+        Ok(())
+    }
+
+    /// Overwrites what is not in use. The change before it stands, whatever becomes of this.
+    pub(crate) fn erase_unused(&self) {
+        if let Err(error) = self.try_to_erase() {
+            let error: &dyn std::error::Error = &error;
+            tracing::warn!(error, "{NOT_ERASED}");
+        }
+    }
+
+    fn try_to_erase(&self) -> Result<(), erase::Error> {
+        let lmdb = |error| erase::Error::Io(io::Error::other(error));
+        // Nobody else writes meanwhile.
+        let txn = self.env.write_txn().map_err(lmdb)?;
+        self.env.clear_stale_readers().map_err(lmdb)?;
+        let readers = self.readers.as_ref().ok_or(erase::Error::Lock)?;
+        erase::erase(&self.env.try_clone_inner_file().map_err(lmdb)?, readers)?;
+        txn.abort();
+        Ok(())
     }
 
     /// Writes the format and a fresh key for token hashes where they are missing.
     pub(crate) fn found(&self, txn: &mut RwTxn<'_>) -> Result<(), Error> {
         if self.bytes(&self.meta, txn, "format")?.is_none() {
-            self.put(&self.meta, txn, "format", FORMAT.as_bytes())?;
+            self.mark_format(txn)?;
         }
         if self.bytes(&self.meta, txn, "agent-key")?.is_none() {
             let key = crate::seal::random_key().map_err(Error::Random)?;
             self.put(&self.meta, txn, "agent-key", &*key)?;
         }
         Ok(())
+    }
+
+    /// Says that only versions which know the newest format may use the store from now on.
+    pub(crate) fn mark_format(&self, txn: &mut RwTxn<'_>) -> Result<(), Error> {
+        self.put(&self.meta, txn, "format", FORMAT.as_bytes())
     }
 
     /// The bytes under a key.
@@ -230,3 +300,7 @@ impl Store {
 pub(crate) fn number_key(number: u64) -> String {
     format!("{number:020}")
 }
+
+#[cfg(test)]
+#[path = "store/tests.rs"]
+mod tests;

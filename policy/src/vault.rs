@@ -3,29 +3,30 @@
 //! ```text
 //! key file ─────────────────────────► master key ─┬─ HKDF "wrap"  ─► wraps a data key per secret version
 //! key given at start, or by a keyring ►             ├─ HKDF "check" ─► recognises the right master key
-//! passphrase ─ argon2id ─► unwraps ─►             └─ opens the root, if there is one
-//!                                 root, else master ─ HKDF purpose ─► keys of other parts (results)
+//! passphrase ─ argon2id ─► unwraps ─►             └─ opens the generations
+//!                             a generation's key ─ HKDF purpose ─► keys of other parts (results)
 //! ```
 //!
-//! The root appears with the first change of the master key: it is the master key before that
-//! change, sealed under the one in force, so that what other parts encrypted stays readable.
+//! A change of the master key begins a generation: what other parts encrypt from then on is under
+//! its key, and the former ones open what was encrypted before. All are sealed under the master key
+//! in force, so who has only a former one reads nothing of what came later.
 
 mod change;
 mod file;
 mod header;
 mod keyring;
-mod master;
+mod pinned;
 
 use crate::Secret;
 use crate::seal::{self, Sealed};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use zeroize::Zeroizing;
 
 pub use change::{Protection, Rotated, rotate};
 pub(crate) use header::Header;
 use header::Passphrase;
-use master::Master;
+use pinned::Pinned;
 
 /// Whether secrets can be opened now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -117,9 +118,43 @@ pub struct Vault {
 /// What is known of the vault now.
 struct Open {
     header: Arc<Header>,
-    master: Option<Master>,
-    /// What keys of other parts are derived from, once the master key was changed.
-    root: Option<Master>,
+    /// None while it is locked.
+    keys: Option<Keys>,
+    follower: Option<Follower>,
+}
+
+/// Told of the generations' keys as they come and go; called under the vault's lock.
+type Follower = Box<dyn Fn(Option<&Generations>) + Send + Sync>;
+
+/// What follows from the master key, which itself is not kept.
+struct Keys {
+    /// Wraps data keys.
+    wrapping: Pinned,
+    generations: Generations,
+}
+
+/// What keys of other parts are derived from: one for each master key that there was, the newest
+/// last.
+pub struct Generations(Vec<Pinned>);
+
+impl Generations {
+    /// Derives a key for one purpose (HKDF-SHA256) of each generation, the newest last.
+    ///
+    /// # Errors
+    /// [`Error::Crypto`].
+    pub fn derive(&self, purpose: &str) -> Result<Vec<Zeroizing<[u8; 32]>>, Error> {
+        let of = |key: &Pinned| seal::derive(key.key(), &[b"purpose ", purpose.as_bytes()]);
+        self.0.iter().map(|key| of(key).map_err(Error::Crypto)).collect()
+    }
+}
+
+impl Keys {
+    fn new(master: &Key, generations: &[Key]) -> Result<Self, Error> {
+        Ok(Self {
+            wrapping: Pinned::new(&wrapping_of(master)?),
+            generations: Generations(generations.iter().map(Pinned::new).collect()),
+        })
+    }
 }
 
 impl std::fmt::Debug for Vault {
@@ -134,18 +169,19 @@ impl std::fmt::Debug for Vault {
 impl Vault {
     /// Makes the vault of a home that has none: a key file, or a key wrapped by the passphrase.
     pub(crate) fn create(home: &Path, passphrase: Option<&Secret>) -> Result<Header, Error> {
+        let generations = [seal::random_key().map_err(Error::Crypto)?];
         let Some(passphrase) = passphrase else {
             let master = file::read_or_write(home)?;
-            return Header::new(Mode::KeyFile, &master, None);
+            return Header::new(Mode::KeyFile, &master, None, &generations);
         };
         let master = seal::random_key().map_err(Error::Crypto)?;
         let passphrase = Passphrase::wrap(passphrase, &master)?;
-        Header::new(Mode::Passphrase, &master, Some(passphrase))
+        Header::new(Mode::Passphrase, &master, Some(passphrase), &generations)
     }
 
     /// Opens the vault of a home; a key file unlocks it, and so does the key that is given.
     pub(crate) fn open(home: &Path, header: Header, given: Option<&Secret>) -> Result<Self, Error> {
-        let open = Open { header: Arc::new(header), master: None, root: None };
+        let open = Open { header: Arc::new(header), keys: None, follower: None };
         let vault = Self { home: home.to_owned(), open: RwLock::new(open) };
         match (vault.mode(), given) {
             (Mode::KeyFile, _) => vault.unlock(None)?,
@@ -164,29 +200,53 @@ impl Vault {
     /// Takes over a header that another process wrote. A key file unlocks the vault anew; else it
     /// is locked until its new passphrase or key is given.
     pub(crate) fn adopt(&self, header: Header) {
-        {
-            let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-            if *open.header == header {
-                return;
-            }
-            *open = Open { header: Arc::new(header), master: None, root: None };
+        if *self.reading().header == header {
+            return;
         }
-        if matches!(self.mode(), Mode::KeyFile | Mode::Keyring)
-            && let Err(error) = self.unlock(None)
-        {
-            tracing::error!(%error, "the vault's key was changed, and the new one can't be read");
+        let keys = match header.mode {
+            Mode::KeyFile | Mode::Keyring => self.keys_of(&header, None).map_err(|error| {
+                tracing::error!(%error, "the vault's key was changed, and the new one can't be read");
+            }),
+            Mode::Passphrase | Mode::Given => Err(()),
+        };
+        let mut open = self.writing();
+        // Another thread may have done the same, and more since.
+        if *open.header != header {
+            open.header = Arc::new(header);
+            open.set(keys.ok());
         }
     }
 
+    /// Tells somebody of the generations' keys: now, and whenever the vault is locked, unlocked or
+    /// gets another master key. The function must not ask the vault.
+    pub fn follow(&self, follower: impl Fn(Option<&Generations>) + Send + Sync + 'static) {
+        let mut open = self.writing();
+        open.follower = Some(Box::new(follower));
+        open.tell();
+    }
+
+    /// Reads the generations' keys as they are now; none while the vault is locked. The function
+    /// must not ask the vault.
+    pub fn with_generations<R>(&self, read: impl FnOnce(Option<&Generations>) -> R) -> R {
+        read(self.reading().keys.as_ref().map(|keys| &keys.generations))
+    }
+
+    fn reading(&self) -> RwLockReadGuard<'_, Open> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writing(&self) -> RwLockWriteGuard<'_, Open> {
+        self.open.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn header(&self) -> Arc<Header> {
-        Arc::clone(&self.open.read().unwrap_or_else(PoisonError::into_inner).header)
+        Arc::clone(&self.reading().header)
     }
 
     /// Whether secrets can be opened now.
     #[must_use]
     pub fn status(&self) -> Status {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        if open.master.is_some() { Status::Unlocked } else { Status::Locked }
+        if self.reading().keys.is_some() { Status::Unlocked } else { Status::Locked }
     }
 
     /// Where the master key comes from.
@@ -203,9 +263,19 @@ impl Vault {
     /// or keyring that can't be used.
     pub fn unlock(&self, given: Option<&Secret>) -> Result<(), Error> {
         let header = self.header();
+        let keys = self.keys_of(&header, given)?;
+        let mut open = self.writing();
+        if *open.header == *header {
+            open.set(Some(keys));
+        }
+        Ok(())
+    }
+
+    /// What opens under a header with what was given, or with what the vault reads by itself.
+    fn keys_of(&self, header: &Header, given: Option<&Secret>) -> Result<Keys, Error> {
         let master = match (header.mode, given) {
-            (Mode::KeyFile, _) => file::read_matching(&self.home, &header)?,
-            (Mode::Keyring, _) => keyring::read(&header)?,
+            (Mode::KeyFile, _) => file::read_matching(&self.home, header)?,
+            (Mode::Keyring, _) => keyring::read(header)?,
             (Mode::Passphrase | Mode::Given, None) => return Err(Error::PassphraseNeeded),
             (Mode::Passphrase, Some(given)) => {
                 let kept = header.passphrase.as_ref().ok_or(Error::Damaged)?;
@@ -218,35 +288,28 @@ impl Vault {
                 key.ok_or(Error::WrongKey)?
             }
         };
-        let root = header.root_under(&master)?;
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        if *open.header == *header {
-            open.root = root.as_ref().map(Master::new);
-            open.master = Some(Master::new(&master));
-        }
-        Ok(())
+        Keys::new(&master, &header.generations_under(&master)?)
     }
 
-    /// Drops the master key from memory.
+    /// Drops all keys from memory.
     pub fn lock(&self) {
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        (open.master, open.root) = (None, None);
+        self.writing().set(None);
     }
 
-    /// Derives a key for one purpose (HKDF-SHA256); the same purpose always gives the same key,
-    /// also after the master key was changed.
+    /// Derives a key for one purpose from the newest generation; the same purpose gives the same key
+    /// until the master key is changed.
     ///
     /// # Errors
     /// [`Error::Locked`].
     pub fn derive(&self, purpose: &str) -> Result<Zeroizing<[u8; 32]>, Error> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        let from = open.root.as_ref().or(open.master.as_ref()).ok_or(Error::Locked)?;
-        seal::derive(from.key(), &[b"purpose ", purpose.as_bytes()]).map_err(Error::Crypto)
+        self.with_generations(|generations| {
+            generations.ok_or(Error::Locked)?.derive(purpose)?.pop().ok_or(Error::Damaged)
+        })
     }
 
     fn wrapping(&self) -> Result<Key, Error> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        wrapping_of(open.master.as_ref().ok_or(Error::Locked)?.key())
+        let open = self.reading();
+        Ok(open.keys.as_ref().ok_or(Error::Locked)?.wrapping.key().clone())
     }
 
     /// Seals a secret: a fresh data key under the master key, the secret under the data key, both
@@ -263,6 +326,19 @@ impl Vault {
         sealed: &Sealed,
     ) -> Result<Option<Secret>, Error> {
         Ok(seal::open_envelope(&self.wrapping()?, name, version, sealed))
+    }
+}
+
+impl Open {
+    fn set(&mut self, keys: Option<Keys>) {
+        self.keys = keys;
+        self.tell();
+    }
+
+    fn tell(&self) {
+        if let Some(follower) = &self.follower {
+            follower(self.keys.as_ref().map(|keys| &keys.generations));
+        }
     }
 }
 

@@ -1,33 +1,20 @@
-//! The store as users of the crate see it: versions, agents, secrets, other processes, file modes.
+//! The store as users of the crate see it: versions, agents, secrets, other processes, file modes. The
+//! vault is in `vault.rs`.
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
+mod common;
+
+use common::{action, canary_credential, home, text};
 use journal::contract::Code;
 use policy::secrets::{self, Label};
-use policy::{HttpAction, Policy, Scheme, Secret, vault};
+use policy::{Policy, Secret};
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-fn home() -> (TempDir, Policy) {
-    let dir = TempDir::new().unwrap();
-    let policy = Policy::init(&dir.path().join("home"), None).unwrap();
-    (dir, policy)
-}
-
-fn text(host: &str) -> String {
-    format!(
-        "[[credential]]\nid = \"c\"\nsecret = \"tok\"\ninject = \"bearer\"\n\
-         [[route]]\nname = \"r\"\nmatch = {{ host = \"{host}\" }}\ncredential = \"c\"\n"
-    )
-}
-
-fn action(host: &str) -> HttpAction<'_> {
-    HttpAction { agent: "a", scheme: Scheme::Https, host, port: 443, method: "GET", path: "/" }
-}
 
 /// V-5: versions are numbered, immutable, and a rollback is a new one.
 #[test]
@@ -118,11 +105,6 @@ fn public_keys_authenticate_their_agent() {
     assert!(policy.add_agent_key("coder", "ssh-ed25519 nonsense").is_err());
 }
 
-fn canary_credential(policy: &Policy) -> policy::Credential {
-    policy.apply(&text("one.test"), "p.toml", "ann").unwrap();
-    policy.snapshot().http(&action("one.test")).unwrap().credential.unwrap()
-}
-
 /// V-5 and I-1: versions count up, a bound version stays readable, absence has its code.
 #[test]
 fn i_1_secrets_have_versions_and_v_5_bindings_hold() {
@@ -149,7 +131,6 @@ fn i_1_secrets_have_versions_and_v_5_bindings_hold() {
     assert!(policy.set_secret("empty", &Secret::default()).is_err());
 }
 
-/// I-1: a locked vault, and what unlocks it.
 /// I-2: what is kept of a version beside its sealed value is when, by whom, and words that are no secret.
 #[test]
 fn i_2_versions_have_tags_and_no_values() {
@@ -184,187 +165,6 @@ fn i_2_versions_have_tags_and_no_values() {
     let versions = policy.secret_versions("tok").unwrap();
     assert!(versions.iter().all(|(_, standing)| *standing == Gone), "{versions:?}");
     assert!(matches!(policy.secret_versions("none"), Err(secrets::Error::Unknown)));
-}
-
-#[test]
-fn i_1_locked_vault_has_its_code() {
-    let (_dir, policy) = home();
-    let credential = canary_credential(&policy);
-    policy.set_secret("tok", &Secret::from("one")).unwrap();
-    let before = policy.vault().derive("results").unwrap();
-    policy.vault().lock();
-    assert_eq!(policy.vault().status(), vault::Status::Locked);
-    let error = policy.credential(&credential).unwrap_err();
-    assert_eq!(error.code(), Code::VaultLocked);
-    assert_eq!(error.verdict().retry().as_str(), "after_correction");
-    assert_eq!(error.verdict().phase().as_str(), "credential_injection");
-    assert!(policy.set_secret("tok", &Secret::from("two")).is_err());
-    assert!(matches!(policy.vault().derive("results"), Err(vault::Error::Locked)));
-    policy.vault().unlock(None).unwrap();
-    assert_eq!(*policy.vault().derive("results").unwrap(), *before);
-    assert_ne!(*policy.vault().derive("other").unwrap(), *before);
-    assert_eq!(policy.credential(&credential).unwrap().0.expose(), b"one");
-}
-
-#[test]
-fn passphrase_locks_until_it_is_given() {
-    let dir = TempDir::new().unwrap();
-    assert!(Policy::init(dir.path(), Some(&Secret::default())).is_err());
-    let policy = Policy::init(dir.path(), Some(&Secret::from("right horse"))).unwrap();
-    assert!(!dir.path().join("vault.key").exists());
-    assert_eq!(policy.vault().mode(), vault::Mode::Passphrase);
-    assert_eq!(policy.vault().status(), vault::Status::Locked);
-    assert!(matches!(policy.vault().unlock(None), Err(vault::Error::PassphraseNeeded)));
-    let wrong = policy.vault().unlock(Some(&Secret::from("wrong horse"))).unwrap_err();
-    assert_eq!(wrong.to_string(), "the passphrase is wrong");
-    assert_eq!(policy.vault().status(), vault::Status::Locked);
-    policy.vault().unlock(Some(&Secret::from("right horse"))).unwrap();
-    policy.set_secret("tok", &Secret::from("one")).unwrap();
-    drop(policy);
-    let policy = Policy::open(dir.path()).unwrap();
-    let credential = canary_credential(&policy);
-    assert_eq!(policy.credential(&credential).unwrap_err().code(), Code::VaultLocked);
-    policy.vault().unlock(Some(&Secret::from("right horse"))).unwrap();
-    assert_eq!(policy.credential(&credential).unwrap().0.expose(), b"one");
-}
-
-#[test]
-fn key_file_is_private_or_refused() {
-    let (dir, policy) = home();
-    drop(policy);
-    let path = dir.path().join("home/vault.key");
-    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-    let error = Policy::open(&dir.path().join("home")).unwrap_err().to_string();
-    assert!(error.contains("chmod 600") && error.contains("0640"), "{error}");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    let other = TempDir::new().unwrap();
-    drop(Policy::init(other.path(), None).unwrap());
-    fs::copy(other.path().join("vault.key"), &path).unwrap();
-    let error = Policy::open(&dir.path().join("home")).unwrap_err().to_string();
-    assert!(error.contains("does not hold the key of this vault"), "{error}");
-    fs::remove_file(&path).unwrap();
-    assert!(Policy::init(&dir.path().join("home"), None).is_err(), "no second key is made");
-    assert!(!path.exists());
-}
-
-/// I-1: after a change of the master key secrets open under the new one, derived keys stay, and a
-/// process that was open all along follows.
-#[test]
-fn i_1_the_master_key_changes_in_one_step() {
-    let (dir, policy) = home();
-    let home = dir.path().join("home");
-    let credential = canary_credential(&policy);
-    policy.set_secret("tok", &Secret::from("one")).unwrap();
-    policy.set_secret("tok", &Secret::from("two")).unwrap();
-    policy.set_secret("other", &Secret::from("three")).unwrap();
-    let results = policy.vault().derive("results").unwrap();
-    let beside = Policy::open(&home).unwrap();
-    let bound = beside.bind(&credential);
-    let before = fs::read(home.join("vault.key")).unwrap();
-    for round in 0..3 {
-        let rotated = policy.rotate_vault(vault::Protection::KeyFile).unwrap();
-        assert_eq!(rotated.secrets, 3, "round {round}");
-    }
-    assert_ne!(fs::read(home.join("vault.key")).unwrap(), before);
-    assert!(!home.join("vault.key.next").exists());
-    for one in [&policy, &beside, &Policy::open(&home).unwrap()] {
-        assert_eq!(one.credential(&credential).unwrap().0.expose(), b"two");
-        assert_eq!(one.credential_bound(&credential, &bound).unwrap().expose(), b"two");
-        assert_eq!(*one.vault().derive("results").unwrap(), *results);
-    }
-    fs::write(home.join("vault.key"), before).unwrap();
-    let error = Policy::open(&home).unwrap_err().to_string();
-    assert!(error.contains("does not hold the key of this vault"), "{error}");
-}
-
-/// A change that is cut off at any step leaves the old key or the new one in force, never neither.
-#[test]
-fn a_change_of_the_key_file_survives_a_crash() {
-    let (dir, policy) = home();
-    let home = dir.path().join("home");
-    let credential = canary_credential(&policy);
-    policy.set_secret("tok", &Secret::from("one")).unwrap();
-    let (key, next) = (home.join("vault.key"), home.join("vault.key.next"));
-    let old = fs::read(&key).unwrap();
-    let opens = || Policy::open(&home).unwrap().credential(&credential).unwrap();
-    // Before the commit: a next key that nothing refers to.
-    fs::write(&next, &old[..]).unwrap();
-    fs::set_permissions(&next, fs::Permissions::from_mode(0o600)).unwrap();
-    assert_eq!(opens().0.expose(), b"one");
-    policy.rotate_vault(vault::Protection::KeyFile).unwrap();
-    // Behind the commit: the new key is still called next.
-    fs::rename(&key, &next).unwrap();
-    fs::write(&key, &old[..]).unwrap();
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-    assert_eq!(opens().0.expose(), b"one");
-    assert!(!next.exists());
-    assert_ne!(fs::read(&key).unwrap(), old);
-    fs::rename(&key, &next).unwrap();
-    assert_eq!(opens().0.expose(), b"one");
-    assert!(key.exists());
-}
-
-/// I-1: from a key file to a passphrase, to a key that is handed in, and back.
-/// I-1: a key file that a cut-off change left behind is removed at the next opening: it opens what was
-/// encrypted before the change.
-#[test]
-fn a_change_away_from_the_key_file_leaves_none_after_a_crash() {
-    let (dir, policy) = home();
-    let home = dir.path().join("home");
-    let file = home.join("vault.key");
-    let before = fs::read(&file).unwrap();
-    policy.rotate_vault(vault::Protection::Passphrase(&Secret::from("open sesame"))).unwrap();
-    assert!(!file.exists());
-    drop(policy);
-    // As if the process had ended between its commit and the removal.
-    fs::write(&file, before).unwrap();
-    let policy = Policy::open(&home).unwrap();
-    assert!(!file.exists());
-    assert_eq!(policy.vault().status(), vault::Status::Locked);
-}
-
-#[test]
-fn i_1_the_protection_of_the_vault_changes() {
-    let (dir, policy) = home();
-    let home = dir.path().join("home");
-    let credential = canary_credential(&policy);
-    policy.set_secret("tok", &Secret::from("one")).unwrap();
-    let results = policy.vault().derive("results").unwrap();
-    let beside = Policy::open(&home).unwrap();
-    let empty = policy.rotate_vault(vault::Protection::Passphrase(&Secret::default()));
-    assert_eq!(empty.unwrap_err().to_string(), "the passphrase is empty");
-    let pass = Secret::from("right horse");
-    policy.rotate_vault(vault::Protection::Passphrase(&pass)).unwrap();
-    assert!(!home.join("vault.key").exists());
-    assert_eq!(policy.credential(&credential).unwrap().0.expose(), b"one");
-    assert_eq!(beside.credential(&credential).unwrap_err().code(), Code::VaultLocked);
-    beside.vault().unlock(Some(&pass)).unwrap();
-    assert_eq!(beside.credential(&credential).unwrap().0.expose(), b"one");
-
-    let fail = |_: &Secret| Err(std::io::Error::other("no room"));
-    assert!(policy.rotate_vault(vault::Protection::Given(&fail)).is_err());
-    assert_eq!(policy.vault().mode(), vault::Mode::Passphrase, "a key that is lost is not used");
-    let kept = std::cell::RefCell::new(Secret::default());
-    let keep = |key: &Secret| {
-        *kept.borrow_mut() = key.clone();
-        Ok(())
-    };
-    policy.rotate_vault(vault::Protection::Given(&keep)).unwrap();
-    let key = kept.into_inner();
-    assert!(key.expose().starts_with(b"affiant-vault-key-1 "));
-    let locked = Policy::open(&home).unwrap();
-    assert_eq!(locked.vault().mode(), vault::Mode::Given);
-    assert_eq!(locked.credential(&credential).unwrap_err().code(), Code::VaultLocked);
-    assert!(locked.rotate_vault(vault::Protection::KeyFile).is_err());
-    assert!(matches!(locked.vault().unlock(Some(&pass)), Err(vault::Error::WrongKey)));
-    assert!(Policy::open_with_key(&home, Some(&pass)).is_err());
-    let opened = Policy::open_with_key(&home, Some(&key)).unwrap();
-    assert_eq!(opened.credential(&credential).unwrap().0.expose(), b"one");
-    opened.rotate_vault(vault::Protection::KeyFile).unwrap();
-    let back = Policy::open(&home).unwrap();
-    assert_eq!(back.credential(&credential).unwrap().0.expose(), b"one");
-    assert_eq!(*back.vault().derive("results").unwrap(), *results);
 }
 
 #[test]
@@ -519,17 +319,6 @@ fn readers_beside_a_writer_see_whole_versions_in_order() {
             assert_eq!(policy.snapshot().version(), version, "a writer sees its own write");
         }
     });
-}
-
-#[test]
-fn a_home_made_twice_at_once_has_one_key() {
-    let dir = TempDir::new().unwrap();
-    let keys: Vec<_> = std::thread::scope(|scope| {
-        let make = || Policy::init(dir.path(), None).unwrap().vault().derive("test").unwrap();
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
-        threads.into_iter().map(|t| t.join().unwrap()).collect()
-    });
-    assert!(keys.iter().all(|key| **key == *keys[0]));
 }
 
 #[test]

@@ -60,7 +60,8 @@ fn verify(
     key: Option<&str>,
 ) -> anyhow::Result<ExitCode> {
     let checkpoint = checkpoint.map(|file| read_checkpoint(context, file, key)).transpose()?;
-    let result_key = crate::server::result_key(&context.home.open_policy()?)?;
+    let policy = context.home.open_policy()?;
+    let result_key = policy.vault().with_generations(crate::server::result_key)?;
     let locked = result_key.is_none();
     let against = Against { key: result_key, checkpoint };
     let with_checkpoint = against.checkpoint.is_some();

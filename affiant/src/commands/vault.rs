@@ -18,7 +18,14 @@ use zeroize::Zeroizing;
 
 pub(super) async fn vault(context: &Context, command: cli::Vault) -> anyhow::Result<ExitCode> {
     if let cli::Vault::Rotate(arguments) = command {
-        return rotate(context, &arguments);
+        let done = rotate(context, &arguments)?;
+        // A server looks at its next call; asked, it looks now.
+        if let Some(server) = Client::running(&context.home).await
+            && let Err(error) = server.json("/v1/vault").await
+        {
+            output::note(&format!("the server follows at its next call: {error:#}"));
+        }
+        return Ok(done);
     }
     let client = Client::connect(&context.home).await?;
     let answer = match command {

@@ -98,8 +98,6 @@ pub(super) async fn unlock(
         .await
         .map_err(|error| Problem::new(ProblemCode::Internal, error.to_string()))?
         .map_err(|error| Problem::new(refused_unlock(&error), error.to_string()))?;
-    crate::server::hand_result_key(&state.journal, &state.policy)
-        .map_err(|error| Problem::new(ProblemCode::Internal, error.to_string()))?;
     vault(Extract(state), Extension(caller)).await
 }
 
@@ -134,7 +132,6 @@ pub(super) async fn lock(
         ));
     }
     state.policy.vault().lock();
-    state.journal.set_result_key(None);
     vault(Extract(state), Extension(caller)).await
 }
 

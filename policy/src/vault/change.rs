@@ -1,12 +1,11 @@
 //! Changing the master key, and where it comes from.
 
-use super::{Error, Header, Mode, Passphrase, Vault, file, keyring, wrapping_of};
+use super::{Error, Header, Keys, Mode, Passphrase, Vault, file, keyring, wrapping_of};
 use crate::seal::{self, Sealed};
 use crate::secrets::sealed_parts;
-use crate::store::Store;
 use crate::{Policy, Secret};
 use std::io;
-use std::sync::PoisonError;
+use std::sync::Arc;
 
 /// Where the new master key is to come from.
 #[derive(Clone, Copy)]
@@ -53,7 +52,7 @@ pub mod rotate {
 
 impl Policy {
     /// Changes the vault's master key: every sealed secret is moved to a fresh one, in one step.
-    /// What other parts encrypted stays readable, under a root that the new key seals.
+    /// What other parts encrypted stays readable, by the former generations' keys.
     ///
     /// Other processes take the change over at their next look; without a key file they are locked
     /// until the new passphrase or key is given.
@@ -65,7 +64,8 @@ impl Policy {
         let mut txn = store.write()?;
         let vault = self.vault_in(&txn)?;
         let old = vault.wrapping()?;
-        let root = vault.root()?;
+        let mut generations = vault.generations()?;
+        generations.push(seal::random_key().map_err(Error::Crypto)?);
         let master = seal::random_key().map_err(Error::Crypto)?;
         let new = wrapping_of(&master)?;
         let records = store.records::<Sealed>(&store.sealed, &txn, "a sealed secret")?;
@@ -88,16 +88,17 @@ impl Policy {
                 (Mode::Given, None)
             }
         };
-        let header = Header::new(mode, &master, passphrase)?.with_root(&master, &root)?;
+        let header = Header::new(mode, &master, passphrase, &generations)?;
+        store.mark_format(&mut txn)?;
         store.put_record(&store.meta, &mut txn, "vault", &header)?;
         match mode {
             Mode::KeyFile => file::prepare(&vault.home, &master)?,
             Mode::Keyring => keyring::keep(&header, &master)?,
             Mode::Passphrase | Mode::Given => {}
         }
-        Store::commit(txn)?;
+        store.commit(txn)?;
         let former = vault.header();
-        vault.take(header, &master, &root);
+        vault.take(header, Keys::new(&master, &generations)?);
         // The key is changed: what is left is tidied now or at the next opening.
         let tidied = match mode {
             Mode::KeyFile => file::finish(&vault.home),
@@ -114,6 +115,12 @@ impl Policy {
 }
 
 impl Policy {
+    /// Overwrites what a change that was cut off left in the store's file. For the start of a server;
+    /// each change does it for itself and for those before it.
+    pub fn erase_unused(&self) {
+        self.store.erase_unused();
+    }
+
     /// Removes a key file that the vault's protection has no use for: a change away from it was cut off
     /// before its last step, and the file still opens what was encrypted before.
     pub(crate) fn remove_stale_key_file(&self) -> Result<(), crate::store::Error> {
@@ -130,20 +137,18 @@ impl Policy {
 }
 
 impl Vault {
-    /// What keys of other parts are derived from.
-    fn root(&self) -> Result<super::Key, Error> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        let root = open.root.as_ref().or(open.master.as_ref()).ok_or(Error::Locked)?;
-        Ok(root.key().clone())
+    /// What keys of other parts are derived from, the newest last.
+    fn generations(&self) -> Result<Vec<super::Key>, Error> {
+        self.with_generations(|generations| {
+            let pinned = generations.ok_or(Error::Locked)?.0.iter();
+            Ok(pinned.map(|generation| generation.key().clone()).collect())
+        })
     }
 
     /// Goes over to a key that was just made.
-    fn take(&self, header: Header, master: &super::Key, root: &super::Key) {
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        *open = super::Open {
-            header: std::sync::Arc::new(header),
-            master: Some(super::Master::new(master)),
-            root: Some(super::Master::new(root)),
-        };
+    fn take(&self, header: Header, keys: Keys) {
+        let mut open = self.writing();
+        open.header = Arc::new(header);
+        open.set(Some(keys));
     }
 }

@@ -19,7 +19,12 @@ pub(crate) struct Header {
     /// The passphrase's parameters.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) passphrase: Option<Passphrase>,
-    /// What keys of other parts are derived from, under the master key. None: the master key.
+    /// What keys of other parts are derived from, one for each master key that there was, the first
+    /// one's first; sealed under the master key in force.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    generations: Vec<String>,
+    /// Stores of before generations: the only one, once the master key was changed; before that it
+    /// is the master key.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     root: Option<String>,
 }
@@ -36,20 +41,19 @@ pub(crate) struct Passphrase {
 }
 
 impl Header {
-    /// The header of a vault whose master key was never changed.
+    /// The header of a vault.
     pub(super) fn new(
         mode: Mode,
         master: &Key,
         passphrase: Option<Passphrase>,
+        generations: &[Key],
     ) -> Result<Self, Error> {
-        Ok(Self { mode, check: check_of(master)?, passphrase, root: None })
-    }
-
-    /// The same vault with a root for other parts' keys.
-    pub(super) fn with_root(mut self, master: &Key, root: &Key) -> Result<Self, Error> {
-        let sealed = seal::seal(master, ROOT_AAD, &**root).map_err(Error::Crypto)?;
-        self.root = Some(seal::encode(&sealed));
-        Ok(self)
+        let sealed = |(number, generation): (usize, &Key)| {
+            let sealed = seal::seal(master, &generation_aad(number), &**generation);
+            sealed.map(|sealed| seal::encode(&sealed)).map_err(Error::Crypto)
+        };
+        let generations = generations.iter().enumerate().map(sealed).collect::<Result<_, _>>()?;
+        Ok(Self { mode, check: check_of(master)?, passphrase, generations, root: None })
     }
 
     /// What the key is called where several may lie; it tells nothing of the key.
@@ -62,13 +66,27 @@ impl Header {
         check_of(master).is_ok_and(|check| check.as_bytes().ct_eq(self.check.as_bytes()).into())
     }
 
-    /// Opens the root with the master key.
-    pub(super) fn root_under(&self, master: &Key) -> Result<Option<Key>, Error> {
-        let Some(root) = &self.root else { return Ok(None) };
-        let opened = seal::decode(root).and_then(|sealed| seal::open(master, ROOT_AAD, &sealed));
-        let bytes = opened.ok_or(Error::Damaged)?.expose().try_into();
-        Ok(Some(Zeroizing::new(bytes.map_err(|_| Error::Damaged)?)))
+    /// Opens the generations with the master key; there is one at least.
+    pub(super) fn generations_under(&self, master: &Key) -> Result<Vec<Key>, Error> {
+        let open = |aad: &[u8], sealed: &str| -> Result<Key, Error> {
+            let opened = seal::decode(sealed).and_then(|sealed| seal::open(master, aad, &sealed));
+            let bytes = opened.ok_or(Error::Damaged)?.expose().try_into();
+            Ok(Zeroizing::new(bytes.map_err(|_| Error::Damaged)?))
+        };
+        match (self.generations.as_slice(), &self.root) {
+            ([], None) => Ok(vec![master.clone()]),
+            ([], Some(root)) => Ok(vec![open(ROOT_AAD, root)?]),
+            (sealed, _) => {
+                let numbered = sealed.iter().enumerate();
+                numbered.map(|(number, sealed)| open(&generation_aad(number), sealed)).collect()
+            }
+        }
     }
+}
+
+/// What a sealed generation is bound to.
+fn generation_aad(number: usize) -> Vec<u8> {
+    format!("affiant vault generation 1\0{number}").into_bytes()
 }
 
 fn check_of(master: &Key) -> Result<String, Error> {

@@ -1,12 +1,12 @@
-//! The master key in memory: at one place, kept out of swap where the system allows it.
+//! A key in memory: at one place, kept out of swap where the system allows it.
 
 use super::Key;
 use zeroize::{Zeroize as _, Zeroizing};
 
 /// A key at a fixed place of the heap. It is zeroed before the place is given back.
-pub(super) struct Master(Box<Key>);
+pub(super) struct Pinned(Box<Key>);
 
-impl Master {
+impl Pinned {
     /// Takes a copy of a key.
     pub(super) fn new(key: &Key) -> Self {
         let mut place = Box::new(Zeroizing::new([0; 32]));
@@ -22,7 +22,7 @@ impl Master {
     }
 }
 
-impl Drop for Master {
+impl Drop for Pinned {
     fn drop(&mut self) {
         self.0.zeroize();
         // The page stays locked: another key may lie on it, and locks are not counted.
