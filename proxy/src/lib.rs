@@ -42,6 +42,7 @@ mod grpc;
 mod handover;
 mod head;
 mod held;
+mod hello;
 mod hops;
 mod http2;
 mod incoming;
