@@ -18,7 +18,7 @@ async fn request_trailers_are_forwarded() {
             .send(&format!(
                 "{method} http://{address}/status/200 HTTP/1.1\r\nHost: {address}\r\n{}\
                  TE: trailers, deflate\r\nTrailer: X-Sum, Host\r\nTransfer-Encoding: chunked\r\n\r\n\
-                 0000000000000000003;ext=\"a\"\r\nabc\r\n0\r\nX-sum: 1\r\nHost: evil\r\nAuthorization: x\r\n\
+                 3;ext=\"a\"\r\nabc\r\n0\r\nX-sum: 1\r\nHost: evil\r\nAuthorization: x\r\n\
                  Affiant-Outcome: lie\r\nContent-Length: 3\r\nCookie: a=b\r\nContent-Encoding: gzip\r\n\
                  RANGE: bytes=0-1\r\nIf-Match: \"e\"\r\nif-range: \"e\"\r\nMax-Forwards: 1\r\n\
                  Cache-Control: no-store\r\nX-Sum: 2\r\n\r\n",
@@ -175,4 +175,41 @@ async fn m_1_backoff_states_its_time() {
     let response = world.plain("POST", "/close", "", "x").await;
     assert_eq!(response.facts()[3], "reconcile");
     assert_eq!(response.all("retry-after").len(), 0);
+}
+
+/// All of a server is `*` to it (RFC 9112 section 3.2.4), and what counts hops is counted down (RFC 9110
+/// section 7.6.2): at none the request stays here.
+#[tokio::test]
+async fn options_and_trace_are_forwarded_as_their_rules_say() {
+    let world = World::new().await;
+    let authority = world.origin.address.to_string();
+    let ask = async |method: &str, target: &str, hops: &str| {
+        let mut client = Client::connect(world.address).await;
+        let credentials = world.credentials();
+        client
+            .send(&format!(
+                "{method} {target} HTTP/1.1\r\nHost: {authority}\r\nMax-Forwards: {hops}\r\n{credentials}\r\n"
+            ))
+            .await;
+        client.response(method).await
+    };
+    let (all, one) = (format!("http://{authority}"), world.plain_url("/ok"));
+    for (method, target, hops, line, left) in [
+        ("OPTIONS", &all, "7", "OPTIONS * HTTP/1.1\r\n", "6"),
+        ("OPTIONS", &one, "1", "OPTIONS /ok HTTP/1.1\r\n", "0"),
+        ("TRACE", &one, "2", "TRACE /ok HTTP/1.1\r\n", "1"),
+        ("GET", &one, "0", "GET /ok HTTP/1.1\r\n", "0"),
+        ("GET", &all, "3", "GET / HTTP/1.1\r\n", "3"),
+    ] {
+        ask(method, target, hops).await;
+        let head = world.origin.last_head();
+        assert!(head.starts_with(line), "{method} {target}: {head}");
+        assert!(head.contains(&format!("\r\nMax-Forwards: {left}\r\n")), "{method}: {head}");
+    }
+    let before = world.origin.all_effects();
+    for method in ["OPTIONS", "TRACE"] {
+        let answer = ask(method, &one, "0").await;
+        assert_eq!((answer.status, answer.facts()[2].as_str()), (501, "not_attempted"), "{method}");
+    }
+    assert_eq!(world.origin.all_effects(), before);
 }

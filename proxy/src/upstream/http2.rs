@@ -5,92 +5,32 @@
 //! processed.
 
 use super::exchange::{Error, Peer, Piece, Received, Wire};
+use super::facts::{Facts, Listened};
+use crate::body;
 use crate::head::{self, Fields, Framing, Version};
 use crate::http2::frames::{Frames, Seen};
 use crate::http2::raw::{Reading, Writing, failed};
-use crate::http2::{from_map, to_map};
+use crate::http2::{READ_BYTES, from_map, to_map};
 use crate::request::is_upgrade;
 use crate::websocket::{self, Opening};
 use bytes::Bytes;
-use dashmap::DashSet;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::ext::Protocol;
 use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
 use journal::contract::Completion;
-use std::collections::HashMap;
 use std::future::{Future as _, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{Mutex, Notify, oneshot};
+use tokio::sync::{Mutex, oneshot};
 use zeroize::Zeroizing;
 
 /// Bytes a stream, and a connection, may have on the way to us.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
-
-/// What is known of the connection beside the library.
-#[derive(Debug, Default)]
-struct Facts {
-    closed: AtomicBool,
-    /// The origin wants HTTP/1.1 (RFC 9113 section 7).
-    http11_required: AtomicBool,
-    going_away: AtomicBool,
-    last_stream: AtomicU32,
-    /// Streams whose END_STREAM left and whose sender has not heard of it.
-    ended: DashSet<u32>,
-    /// Streams whose receiver listens, and whether any part of an answer came on them.
-    answered: StdMutex<HashMap<u32, bool>>,
-    /// Something of this changed.
-    changed: Notify,
-}
-
-impl Facts {
-    /// Waits until the END_STREAM of our side was handed to the transport: the library takes what there is
-    /// no room for yet.
-    async fn ended(&self, id: u32) -> io::Result<()> {
-        loop {
-            let changed = self.changed.notified();
-            if self.ended.remove(&id).is_some() {
-                return Ok(());
-            }
-            if self.closed.load(Ordering::Acquire) {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-            changed.await;
-        }
-    }
-
-    /// Whether a GOAWAY names the stream as one that was not processed.
-    fn is_above_last(&self, id: u32) -> bool {
-        self.going_away.load(Ordering::Acquire) && id > self.last_stream.load(Ordering::Acquire)
-    }
-
-    fn answered(&self) -> MutexGuard<'_, HashMap<u32, bool>> {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A stream that is listened on: whatever comes of an answer is noted before the library sees it.
-struct Listened {
-    id: u32,
-    facts: Arc<Facts>,
-}
-
-impl Listened {
-    fn is_answered(&self) -> bool {
-        self.facts.answered().get(&self.id).copied().unwrap_or(false)
-    }
-}
-
-impl Drop for Listened {
-    fn drop(&mut self) {
-        self.facts.answered().remove(&self.id);
-    }
-}
 
 /// A connection that carries many exchanges. It has no method that writes; a stream does.
 #[derive(Clone)]
@@ -113,7 +53,7 @@ impl Connection {
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX));
+            .max_header_list_size(u32::try_from(READ_BYTES).unwrap_or(u32::MAX));
         let (send, mut connection) = builder.handshake(watched).await.map_err(io::Error::other)?;
         let ping = Arc::new(Mutex::new(connection.ping_pong()));
         let ended = Arc::clone(&facts);
@@ -203,11 +143,8 @@ impl AsyncRead for Watched {
                 facts.last_stream.store(last, Ordering::Release);
                 facts.going_away.store(true, Ordering::Release);
             }
-            Seen::Begun(id) => {
-                if let Some(answered) = facts.answered().get_mut(&id) {
-                    *answered = true;
-                }
-            }
+            Seen::Begun(id) => facts.answer_begun(id),
+            Seen::LongBlock(id) => facts.long_blocks.add(id),
             Seen::Headers(_) | Seen::EndStream(_) | Seen::Data(..) | Seen::Idle => {}
         });
         Poll::Ready(Ok(()))
@@ -328,13 +265,13 @@ impl Sender {
         request: http::Request<()>,
         ended: bool,
     ) -> io::Result<(ResponseFuture, SendStream<Bytes>, Listened)> {
-        let mut answered = self.facts.answered();
-        let (response, stream) = send.send_request(request, ended).map_err(failed)?;
-        let id = response.stream_id().as_u32();
-        answered.insert(id, false);
-        drop(answered);
-        self.id = id;
-        Ok((response, stream, Listened { id, facts: Arc::clone(&self.facts) }))
+        let ((response, stream), listened) = self.facts.listened(|| {
+            let (response, stream) = send.send_request(request, ended).map_err(failed)?;
+            let id = response.stream_id().as_u32();
+            self.id = id;
+            Ok::<_, io::Error>(((response, stream), id))
+        })?;
+        Ok((response, stream, listened))
     }
 
     pub(super) async fn content(&mut self, piece: &[u8]) -> io::Result<()> {
@@ -407,13 +344,20 @@ impl Receiver {
         }
         let refused = said == Some(Reason::REFUSED_STREAM) && error.is_reset();
         let listened = self.listened.as_ref();
-        let above = listened.is_some_and(|stream| self.facts.is_above_last(stream.id));
+        let above = listened.is_some_and(Listened::is_above_last);
         // Any part of an answer contradicts whoever says that nothing was processed.
         let answered = listened.is_some_and(Listened::is_answered);
         if (refused || above) && !answered {
             return Error::NotProcessed;
         }
-        if error.is_io() || error.is_go_away() {
+        if listened.is_some_and(Listened::has_long_block) {
+            return match self.body.is_some() {
+                true => Error::Content(body::Fault::TrailerTooLong),
+                false => Error::Head(head::Fault::TooLong),
+            };
+        }
+        // A GOAWAY of our own says that the origin broke the protocol.
+        if error.is_io() || (error.is_go_away() && error.is_remote()) {
             return Error::Closed;
         }
         if error.is_remote() { Error::Reset(error.reason()) } else { Error::Stream }
@@ -459,6 +403,9 @@ impl Receiver {
             version: Version::Http11,
             fields: from_map(&parts.headers),
         };
+        if let Some(fault) = head.fields.fault_in_frames(0) {
+            return Err(Error::Head(fault));
+        }
         if head.status == 101 {
             // There is no such thing here (RFC 9113 section 8.6), and a caller of HTTP/1.1 would
             // take it for a switch.
@@ -470,6 +417,7 @@ impl Receiver {
         if head.status > 599 {
             return Err(Error::Head(head::Fault::StartLine));
         }
+        head::response_framing(&head, method).map_err(Error::Head)?;
         self.response = None;
         self.bodiless = head::is_bodiless(method, head.status);
         self.body = body;
@@ -497,6 +445,12 @@ impl Receiver {
             None => match body.trailers().await {
                 Ok(trailers) => {
                     let trailers = trailers.as_ref().map(from_map).unwrap_or_default();
+                    if self.listened.as_ref().is_some_and(Listened::has_long_block) {
+                        return Err(Error::Content(body::Fault::TrailerTooLong));
+                    }
+                    if let Some(fault) = trailers.fault_in_frames(0) {
+                        return Err(Error::Content(body::Fault::of_trailers(fault)));
+                    }
                     Ok(Piece::End(Completion::EndStream, trailers))
                 }
                 Err(error) => Err(self.error(&error)),
