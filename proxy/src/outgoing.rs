@@ -260,10 +260,11 @@ pub(crate) fn trailers(trailers: &Fields, grant: &HttpGrant) -> Fields {
     let injected = grant.credential.as_ref().and_then(|c| c.inject.header_name());
     let dropped = |name: &[u8]| std::str::from_utf8(name).is_ok_and(|n| grant.drops_trailer(n));
     let passes = |(name, value): &(&[u8], &[u8])| {
-        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         // What was read ahead was looked through; trailers come behind that.
-        let never =
-            is_header_only(name) || injected.is_some_and(is) || dropped(name) || is_stray(value);
+        let never = is_header_only(name)
+            || injected.is_some_and(|known| policy::is_same_field(name, known.as_bytes()))
+            || dropped(name)
+            || is_stray(value);
         !never && !stays(name, trailers)
     };
     trailers.iter().filter(passes).map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
