@@ -39,6 +39,9 @@ pub enum Error {
     /// A source outside of the vault refuses us.
     #[error("the source of this credential refuses: {0}")]
     SourceDenied(&'static str),
+    /// What is needed to ask a source outside of the vault is not there.
+    #[error("the source of this credential is not set up: {0}")]
+    SourceUnset(&'static str),
     /// The mode of injection, or the kind of source, is known but not supported.
     #[error("this build does not support {0}")]
     Unsupported(&'static str),
@@ -54,6 +57,7 @@ impl Error {
             Self::Unreadable(_) => Code::SecretUnreadable,
             Self::SourceFailed(_) => Code::SecretSourceFailed,
             Self::SourceDenied(_) => Code::SecretSourceDenied,
+            Self::SourceUnset(_) => Code::SecretSourceUnset,
             Self::Unsupported(_) => Code::InjectionUnsupported,
         }
     }
@@ -67,6 +71,7 @@ impl Error {
             | Self::Stray
             | Self::Unreadable(_)
             | Self::SourceDenied(_)
+            | Self::SourceUnset(_)
             | Self::Unsupported(_) => Retry::AfterCorrection,
             Self::SourceFailed(_) => Retry::Backoff,
         };

@@ -134,6 +134,11 @@ impl Screen {
     }
 }
 
+/// Whether a text holds something that has the form of a credential.
+pub(crate) fn has_form_of_credential(text: &[u8]) -> bool {
+    !spans::forms(text).is_empty()
+}
+
 /// A value as it may be written in a request.
 fn spellings(value: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     let mut percent = Zeroizing::new(Vec::with_capacity(3 * value.len()));
