@@ -386,10 +386,16 @@ fn v_1_spelling_opens_no_wider_route() {
         "/v1;a/charges",
         "/v1/charges/",
         "/v1//charges/;x",
+        "/ADMIN/x",
+        "/Admin%2Fx",
+        "/v1/Charges",
+        "/V1/CHARGES/",
     ] {
         assert!(matches!(decide("a.test", path), Err((Code::InvalidTarget, _))), "{path}");
     }
-    for (path, rule) in [("/admin/x", "admin"), ("/v1/charges", "pay"), ("/pub/a%2Fb;c/", "all")] {
+    for (path, rule) in
+        [("/admin/x", "admin"), ("/v1/charges", "pay"), ("/pub/a%2Fb;c/", "all"), ("/Pub/X", "all")]
+    {
         assert_eq!(decide("a.test", path), Ok(rule.to_owned()), "{path}");
     }
     // A narrower route may be meant for the escape.
@@ -400,5 +406,22 @@ fn v_1_spelling_opens_no_wider_route() {
     );
     let decided = |path| open.http(&action("GET", "a.test", path)).map_err(|denial| denial.code);
     assert_eq!(decided("/admin%2Fx").unwrap_err(), Code::InvalidTarget);
+    assert_eq!(decided("/Admin/x").unwrap_err(), Code::InvalidTarget);
     assert!(decided("/other%2Fx").is_ok());
+}
+
+/// V-1: rules that differ in case are two; each decides what is spelt as it is, and no other spelling.
+#[test]
+fn v_1_rules_that_differ_in_case_are_two() {
+    let snapshot = compile(
+        &(route("upper", "host = \"a.test\", path = \"/Reports/**\"", "")
+            + &route("lower", "host = \"a.test\", path = \"/reports/**\"", "")),
+    );
+    let decide = |path| {
+        let decided = snapshot.http(&action("GET", "a.test", path));
+        decided.map(|grant| grant.route.unwrap()).map_err(|denial| denial.code)
+    };
+    assert_eq!(decide("/Reports/a"), Ok("upper".to_owned()));
+    assert_eq!(decide("/reports/A"), Ok("lower".to_owned()));
+    assert_eq!(decide("/REPORTS/a"), Err(Code::TargetNotAllowed));
 }

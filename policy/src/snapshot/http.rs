@@ -7,6 +7,7 @@
 //!
 //! Each step is from narrow to wide; a level that has no match gives way to the next wider one.
 
+use super::case::Spellings;
 use super::order::{self, Bucket, Relation, admits, breadth, relate};
 use super::{Found, MOST_TIES, Tie, near, normal_host, not_allowed, shown};
 use crate::condition::{self, Doubt, Unmet};
@@ -56,6 +57,7 @@ pub(super) struct Index {
     routes: Vec<HttpRoute>,
     exact: HashMap<String, Site>,
     under: HashMap<String, Site>,
+    spellings: Spellings,
 }
 
 /// The routes of one host or suffix.
@@ -90,6 +92,19 @@ struct Paths {
 }
 
 impl Index {
+    /// Normalises an action, with what a server may take its path for instead.
+    pub(super) fn target<'a>(
+        &self,
+        action: &HttpAction<'a>,
+        details: Details<'a>,
+    ) -> Result<Target<'a>, Denial> {
+        let mut target = Target::of(action, details)?;
+        let all = std::iter::once(&target.path).chain(&target.readings);
+        let respelt: Vec<_> = all.flat_map(|path| self.spellings.readings(path)).collect();
+        target.readings.extend(respelt);
+        Ok(target)
+    }
+
     /// Builds the index, and finds the ties.
     pub(super) fn build(mut routes: Vec<HttpRoute>) -> (Self, Vec<Tie>) {
         routes.sort_by_cached_key(|r| {
@@ -104,6 +119,9 @@ impl Index {
         });
         let mut index = Self::default();
         for (i, route) in routes.iter().enumerate() {
+            if let Some(path) = &route.path {
+                index.spellings.add(path);
+            }
             for host in &route.hosts {
                 let site = match host {
                     Pattern::Exact(name) => index.exact.entry(name.clone()).or_default(),
