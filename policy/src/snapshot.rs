@@ -6,6 +6,7 @@ mod http;
 mod near;
 mod order;
 mod ssh;
+mod starred;
 
 use crate::condition::Doubt;
 use crate::document::approvals::Approvals;
