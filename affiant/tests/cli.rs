@@ -186,6 +186,13 @@ fn a_policy_is_compared_with_the_home() {
         assert!(told.contains(expected), "{command}: {told}");
     }
     assert!(home.ok(&["doctor"]).contains("there is no program"));
+    // A file that was edited is noticed.
+    let own = home.path().join("policy.toml");
+    std::fs::copy(&file, &own).unwrap();
+    assert!(home.ok(&["doctor"]).contains("is what is in force"));
+    std::fs::write(&own, "# edited\n").unwrap();
+    let told = home.ok(&["doctor"]);
+    assert!(told.contains("policy.toml differs from version 3, which is in force"), "{told}");
     let explained =
         home.run(&["policy", "explain", "--agent", "codre", "GET", "https://a.example/"]);
     assert!(text(&explained.stderr).contains("--agent is \"codre\", which does not exist"));

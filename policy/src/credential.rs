@@ -148,6 +148,21 @@ impl Policy {
         }
     }
 
+    /// What policy takes from variables and files. No program is run, and no server asked, for what
+    /// may not be needed.
+    pub(crate) fn secrets_at_hand(&self) -> Vec<Secret> {
+        let snapshot = self.snapshot();
+        let sources = snapshot.credentials().iter().map(|credential| &credential.secret);
+        let at_hand = sources.filter(|source| match source {
+            SecretRef::Env(_) | SecretRef::File(_) => true,
+            SecretRef::Vault(_)
+            | SecretRef::Agent(_)
+            | SecretRef::Exec(_)
+            | SecretRef::Hashicorp(_) => false,
+        });
+        at_hand.filter_map(|source| self.source(source, 0).ok()).collect()
+    }
+
     /// What took the place of a version of a secret, if something did.
     fn rotated(&self, name: &str, version: u64) -> Result<Option<Secret>, Error> {
         match self.open_in_vault(&secrets::rotated_name(name), version) {

@@ -30,6 +30,7 @@ pub(super) async fn doctor(context: &Context) -> anyhow::Result<ExitCode> {
         checks.extend([
             private_files(context),
             store(context),
+            policy_file(context),
             sources(context),
             ca(context),
             socket(context).await,
@@ -100,6 +101,17 @@ fn store(context: &Context) -> Check {
             format!("version {}, {agents} agents, {secrets} secrets", store.snapshot().version())
         });
     check("policy", result)
+}
+
+/// A file that was edited does nothing until it is applied.
+fn policy_file(context: &Context) -> Check {
+    let differs = Policy::open(context.home.path())
+        .ok()
+        .and_then(|policy| super::serve::unapplied(&context.home, &policy));
+    match differs {
+        Some(says) => Check { check: "policy file", state: State::Note, says },
+        None => check("policy file", Ok("is what is in force, or is not there".to_owned())),
+    }
 }
 
 /// What the policy in force names has to be there.
