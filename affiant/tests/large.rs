@@ -48,13 +48,6 @@ fn digest(file: &Path) -> Vec<u8> {
     }
 }
 
-/// Anonymous memory of the server; a mapped file is the system's to take back.
-fn memory_kb(server: &Server) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let line = text.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 fn curl(home: &Home, server: &Server, arguments: &[&str]) -> std::process::Child {
     let mut command = Command::new("curl");
     command.args(["-sS", "--fail", "--max-time", "1200", "-x", &server.proxy()]);

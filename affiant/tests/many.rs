@@ -40,13 +40,6 @@ fn read_to(stream: &mut BufReader<TcpStream>, begin: &str) -> String {
     }
 }
 
-/// Anonymous memory of the server.
-fn memory_kb(server: &Server) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let line = text.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 fn raise_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

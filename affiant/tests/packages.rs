@@ -15,6 +15,7 @@ mod support;
 use conformance::nginx::Nginx;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use support::*;
 
 /// A wheel of one module, made by hand as PEP 427 says.
@@ -187,7 +188,21 @@ fn noise(length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Pushes a repository of that size in chunks, clones it back, and compares.
+/// The most memory that the server had while that ran.
+fn watched(server: &Server, run: impl FnOnce() + Send) -> u64 {
+    std::thread::scope(|scope| {
+        let running = scope.spawn(run);
+        let mut most = memory_kb(server);
+        while !running.is_finished() {
+            most = most.max(memory_kb(server));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        running.join().unwrap();
+        most
+    })
+}
+
+/// Pushes a repository of that size in chunks, clones it back, and compares. The server never has all of it.
 fn pushes_and_clones(length: usize) {
     let host = GitHost::start();
     let home = Home::new();
@@ -202,9 +217,18 @@ fn pushes_and_clones(length: usize) {
     git(&work, &["commit", "-q", "-m", "big"]);
     let url = format!("https://localhost:{}/git/repo.git", host.site.port());
     let work = work.to_str().unwrap();
-    home.ok(&["run", "--", "git", "-C", work, "push", "-q", &url, "main"]);
+    let server = home.serve();
+    let before = memory_kb(&server);
+    let run = |arguments: &[&str]| {
+        let all = [&["run", "--", "git"], arguments].concat();
+        watched(&server, || drop(home.ok(&all)))
+    };
+    let pushed = run(&["-C", work, "push", "-q", &url, "main"]);
     let clone = home.path().join("clone");
-    home.ok(&["run", "--", "git", "clone", "-q", &url, clone.to_str().unwrap()]);
+    let cloned = run(&["clone", "-q", &url, clone.to_str().unwrap()]);
+    eprintln!("{length} bytes by git: {before} kB before, at most {pushed} and {cloned} kB");
+    let grown = pushed.max(cloned).saturating_sub(before);
+    assert!(grown < length as u64 / 1024, "memory grew from {before} kB by {grown} kB");
     let cloned = std::fs::read(clone.join("big.bin")).unwrap();
     assert!(cloned == content, "the clone differs from what was pushed");
     every_call_committed(&home, 4);
@@ -212,7 +236,7 @@ fn pushes_and_clones(length: usize) {
 
 #[test]
 fn git_pushes_and_clones() {
-    pushes_and_clones(20_000_000);
+    pushes_and_clones(80_000_000);
 }
 
 #[test]

@@ -156,6 +156,30 @@ fn i_1_refresh_tokens_rotate_under_fifty_calls_at_once() {
     check_refused(token(&policy, &credential), Code::SecretSourceDenied, Retry::AfterCorrection);
 }
 
+/// I-1: a client without a secret shows its id with each refresh (RFC 6749 section 6), and what policy adds
+/// to a request is in it as it was written.
+#[test]
+fn i_1_a_public_client_refreshes_by_its_id() {
+    let (_dir, policy) = home();
+    let server = TokenServer::start(None, FIRST, Reuse::Ends).unwrap();
+    server.set_public();
+    server.set_expires_in(Some(0));
+    policy.set_secret("seed", &Secret::from(FIRST)).unwrap();
+    let params = "params = { audience = \"https://api.test/?a=b c&d\", resource = \"r\" }\n";
+    let keys = format!("secret = \"seed\"\ngrant = \"refresh_token\"\n{params}");
+    let credential = applied(&policy, "", &client(server.address(), &keys));
+    for expected in 1..4 {
+        assert_eq!(token(&policy, &credential).unwrap(), format!("canary-access-{expected}"));
+    }
+    assert_eq!(server.counts(), (3, 0));
+    let sent = ["audience", "resource", "client_id", "client_secret", "scope"];
+    assert_eq!(
+        sent.map(|name| server.parameter(name)),
+        [Some("https://api.test/?a=b c&d"), Some("r"), Some(TokenServer::CLIENT), None, None]
+            .map(|value| value.map(str::to_owned))
+    );
+}
+
 /// I-1: a refresh token is shown by one call at a time, whichever credential asks, and whichever policy
 /// was in force when it began: a server that ends a reused token's family never has reason to.
 #[test]

@@ -21,6 +21,26 @@ pub(crate) enum Fault {
     TrailerTooLong,
 }
 
+impl Fault {
+    /// What a fault of a field section is in trailers.
+    pub(crate) const fn of_trailers(fault: head::Fault) -> Self {
+        match fault {
+            head::Fault::TooLong | head::Fault::TooManyFields => Self::TrailerTooLong,
+            head::Fault::StartLine
+            | head::Fault::Target
+            | head::Fault::Version
+            | head::Fault::LineEnd
+            | head::Fault::Folded
+            | head::Fault::FieldName
+            | head::Fault::FieldValue
+            | head::Fault::ContentLength
+            | head::Fault::TransferEncoding
+            | head::Fault::ConflictingFraming
+            | head::Fault::Host => Self::Trailer,
+        }
+    }
+}
+
 /// What the decoder found.
 pub(crate) enum Step {
     /// Content bytes; never empty.
@@ -144,11 +164,10 @@ fn trailer_section(buffer: &mut BytesMut) -> Result<Option<Fields>, Fault> {
     let mut searched = 0;
     match head::find_end(buffer, &mut searched) {
         None => Ok(None),
-        Some(Err(head::Fault::TooLong)) => Err(Fault::TrailerTooLong),
-        Some(Err(_)) => Err(Fault::Trailer),
+        Some(Err(fault)) => Err(Fault::of_trailers(fault)),
         Some(Ok(end)) => {
             let section = buffer.split_to(end).freeze();
-            head::fields(&section, 0).map(Some).map_err(|_| Fault::Trailer)
+            head::fields(&section, 0).map(Some).map_err(Fault::of_trailers)
         }
     }
 }

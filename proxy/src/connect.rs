@@ -3,6 +3,7 @@
 
 use crate::batch;
 use crate::engine::{Job, Prepared, Ready};
+use crate::head::Framing;
 use crate::inject::{Before, Injected};
 use crate::key;
 use crate::outgoing;
@@ -17,6 +18,7 @@ use crate::upstream::tls::{Client, TrustFile};
 use crate::upstream::versions::{Offer, Word};
 use journal::Call;
 use journal::contract::{CredentialUse, Preflight};
+use policy::recipe::Edits;
 use policy::{Credential, HttpGrant, Policy, Secret, Snapshot, credential};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -63,13 +65,14 @@ impl Job<'_> {
         }
         let target = &prepared.target;
         let framing = own.injected.as_ref().map_or(self.framing, |injected| injected.framing);
+        let edits = own.injected.as_ref().map(|injected| &injected.edits);
+        let framing = self.room_for_trailers(framing, edits);
         let form = match (&parent, target.scheme) {
             (Some(parent), Scheme::Http) => {
                 outgoing::Form::Absolute { authorization: parent.authorization.as_ref() }
             }
             (Some(_) | None, _) => outgoing::Form::Origin,
         };
-        let edits = own.injected.as_ref().map(|injected| &injected.edits);
         let also = outgoing::Also {
             key: key::added(&prepared.operation),
             pseudonym: &self.shared.pseudonym,
@@ -109,6 +112,19 @@ impl Job<'_> {
             return Err(Refusal::Target(TargetError::Form));
         }
         Ok(Ready { idle, key: way.key, head, framing, content, chunks, redactor })
+    }
+
+    /// What came in frames can have trailers behind a length; HTTP/1.1 has room for them in chunks alone.
+    fn room_for_trailers(&self, framing: Framing, edits: Option<&Edits>) -> Framing {
+        let announced = self.head.fields.has("trailer") && !self.incoming.is_ended();
+        let came = self.incoming.trailers().iter().next().is_some();
+        let ours = edits.is_some_and(|edits| edits.sets(b"content-length"));
+        match framing {
+            Framing::Length(_) if self.out.is_stream() && (announced || came) && !ours => {
+                Framing::Chunked
+            }
+            Framing::Empty | Framing::Length(_) | Framing::Chunked | Framing::Close => framing,
+        }
     }
 
     async fn injected(

@@ -7,7 +7,7 @@ use crate::outgoing::stays;
 use crate::render::{self, Status};
 use crate::respond::forbids_retry;
 use crate::stream::{Shared, Wire};
-use journal::contract::{InvocationId, Verdict};
+use journal::contract::{Code, InvocationId, Retry, Verdict};
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
@@ -318,10 +318,23 @@ pub(crate) fn switching(response: &Response, ours: &Ours<'_>) -> Vec<u8> {
     out
 }
 
+const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n";
+
 /// The answer to a CONNECT whose tunnel is not looked into.
 pub(crate) fn established(ours: &Ours<'_>) -> Vec<u8> {
-    let mut out = b"HTTP/1.1 200 Connection Established\r\n".to_vec();
+    let mut out = ESTABLISHED.to_vec();
     status_lines(&mut out, ours);
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+/// The answer to a CONNECT whose tunnel ends here. Such a tunnel is no invocation, and no hop was asked:
+/// what comes inside is.
+pub(crate) fn intercepting() -> Vec<u8> {
+    let mut out = ESTABLISHED.to_vec();
+    line(&mut out, b"Proxy-Status", render::proxy_status(&Status::default()).as_bytes());
+    let verdict = Verdict::refused(Retry::Never, Code::Ok);
+    line(&mut out, b"Affiant-Outcome", render::affiant_outcome(verdict, None, false).as_bytes());
     out.extend_from_slice(b"\r\n");
     out
 }

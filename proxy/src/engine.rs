@@ -9,7 +9,7 @@
 use crate::again::{Again, may_retry};
 use crate::answer::{Finished, Pending};
 use crate::deliver::Outbound;
-use crate::fingerprint::{Content, WHOLE_BYTES, fingerprint};
+use crate::fingerprint::{Content, fingerprint};
 use crate::grpc;
 use crate::head;
 use crate::head::{Framing, Request};
@@ -310,12 +310,13 @@ impl Job<'_> {
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
         let whole = looked_at || read.is_some() || grant.approval.is_some();
         let guarded = guarded || whole || grant.retry.is_some() || grant.batch.is_some();
+        let bare = self.incoming.is_ended();
         // A caller of gRPC may wait for the answer to its first message before it sends the next.
         let one_by_one = grpc::is_call(&self.head) && !whole;
         let ahead = match read {
             Some(ahead) => ahead,
             None if guarded => self.read_ahead(limit_bytes, one_by_one).await?,
-            None => Vec::new(),
+            None => self.at_hand(limit_bytes)?,
         };
         if grant.approval.is_some() && !self.incoming.is_ended() {
             return Err(Refusal::TooLongToApprove);
@@ -324,7 +325,7 @@ impl Job<'_> {
         let first = if one_by_one { grpc::first_message(&ahead) } else { None };
         let content = if let Some(first) = &first {
             Content::Partial(first, None)
-        } else if self.incoming.is_ended() {
+        } else if self.incoming.is_ended() && (guarded || bare) {
             Content::Whole(&ahead, self.incoming.trailers())
         } else if guarded {
             Content::Partial(&ahead, self.incoming.declared())
@@ -374,37 +375,6 @@ impl Job<'_> {
             })
         });
         Operation { idempotent, idempotency }
-    }
-
-    /// Asks the caller for its content if it waits to be asked, and was not asked before.
-    pub(crate) async fn ask_for_content(&mut self) -> Result<(), Refusal> {
-        if request::expects_continue(&self.head) && self.incoming.ask() {
-            let asked = self.out.send(b"HTTP/1.1 100 Continue\r\n\r\n").await;
-            asked.map_err(|_| Refusal::Content(crate::incoming::Error::Gone))?;
-        }
-        Ok(())
-    }
-
-    /// Reads the content to its end, or beyond what a fingerprint covers. How it is paced and cut
-    /// makes no difference to what follows; a pause of the route's idle time ends the call.
-    /// `one_by_one`: a message of gRPC is enough.
-    pub(crate) async fn read_ahead(
-        &mut self,
-        limit_bytes: u64,
-        one_by_one: bool,
-    ) -> Result<Vec<Bytes>, Refusal> {
-        self.ask_for_content().await?;
-        let mut ahead = Vec::new();
-        while self.incoming.length() <= WHOLE_BYTES
-            && !(one_by_one && grpc::first_message(&ahead).is_some())
-        {
-            let Some(piece) = self.incoming.next().await.map_err(Refusal::Content)? else { break };
-            ahead.push(piece);
-            if self.incoming.length() > limit_bytes {
-                return Err(Refusal::PayloadLimit { limit_bytes });
-            }
-        }
-        Ok(ahead)
     }
 
     /// Says in the record that the caller's choice of encodings did not go on.

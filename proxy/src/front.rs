@@ -3,7 +3,7 @@
 use crate::answer::{Finished, Pending};
 use crate::carrier::{Below, Carrier};
 use crate::control;
-use crate::deliver::Outbound;
+use crate::deliver::{self, Outbound};
 use crate::engine::{self, Job, Known};
 use crate::head::{self, Fields, Framing, Request, Version};
 use crate::http2;
@@ -30,7 +30,6 @@ pub(crate) const LINGER: Duration = Duration::from_secs(2);
 /// How long the confirmation of a delivery is waited for before the connection is ended.
 pub(crate) const BEFORE_END: Duration = Duration::from_millis(250);
 
-const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 /// The first byte of a TLS connection: a handshake record (RFC 8446 section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
 
@@ -133,7 +132,7 @@ pub(crate) async fn open_tunnel(job: &mut Job<'_>) -> Result<(Authority, Identit
         Ok((authority, _, Some((snapshot, grant)))) => {
             Err(job.pass_through(&authority, &snapshot, &grant).await)
         }
-        Ok((authority, identity, None)) => match job.out.open(ESTABLISHED).await {
+        Ok((authority, identity, None)) => match job.out.open(&deliver::intercepting()).await {
             Ok(()) => Ok((authority, identity)),
             Err(_) => Err(Finished { keep: false, pending: None }),
         },
@@ -386,7 +385,7 @@ impl Connection {
                 self.after(finished, incoming)
             }
             Ok((authority, identity, None)) => {
-                let sent = job.out.send(ESTABLISHED).await;
+                let sent = job.out.send(&deliver::intercepting()).await;
                 match (sent, job.incoming.into_inbound()) {
                     (Ok(()), Some(inbound)) => Then::Tunnel(inbound, authority, identity),
                     (Ok(()) | Err(_), _) => Then::Close(None),
@@ -467,7 +466,7 @@ fn tunnel(job: &mut Job<'_>) -> Result<Granted, Refusal> {
     request::refuse_loop(&job.head, &shared.pseudonym)?;
     let identity = Identity::of(&job.head, &shared.policy).ok_or(Refusal::Unauthenticated)?;
     job.known.agent = Some(identity.agent.clone());
-    if job.framing != Framing::Empty {
+    if !matches!(job.framing, Framing::Empty | Framing::Length(0)) {
         return Err(Refusal::Unsupported {
             what: "CONNECT with content",
             field: "request.content",

@@ -24,6 +24,9 @@ pub(crate) enum Fault {
     /// Not `method SP target SP version`, or `version SP status SP reason`.
     #[error("the start line is malformed")]
     StartLine,
+    /// Not a target of visible ASCII (RFC 3986 section 2).
+    #[error("the request target has a character that belongs percent-encoded there")]
+    Target,
     /// Not HTTP/1.0 or HTTP/1.1.
     #[error("the protocol version is not HTTP/1.0 or HTTP/1.1")]
     Version,
@@ -58,6 +61,7 @@ impl Fault {
     pub(crate) const fn field(self) -> &'static str {
         match self {
             Self::StartLine => "request.line",
+            Self::Target => "request.target",
             Self::Version => "request.version",
             Self::TooLong | Self::TooManyFields | Self::LineEnd => "request.head",
             Self::Folded | Self::FieldName | Self::FieldValue => "request.headers",
@@ -121,6 +125,20 @@ impl Fields {
         self.spans.iter().filter_map(|(name, value)| {
             Some((self.buffer.get(name.clone())?, self.buffer.get(value.clone())?))
         })
+    }
+
+    /// What is wrong with a section that came in frames, behind so many bytes of other kinds, and that the
+    /// library lets pass: its size, and blanks around values (RFC 9113 section 8.2.1).
+    pub(crate) fn fault_in_frames(&self, before: usize) -> Option<Fault> {
+        let lines = self.iter().map(|(name, value)| name.len() + value.len() + 4);
+        let is_padded = |(_, value): (&[u8], &[u8])| value.trim_ascii().len() < value.len();
+        if self.spans.len() > MAX_FIELDS {
+            Some(Fault::TooManyFields)
+        } else if before + lines.sum::<usize>() > MAX_BYTES {
+            Some(Fault::TooLong)
+        } else {
+            self.iter().any(is_padded).then_some(Fault::FieldValue)
+        }
     }
 
     /// Takes fields away.
@@ -341,8 +359,11 @@ pub(crate) fn request(buffer: &Bytes) -> Result<Request, Fault> {
     else {
         return Err(Fault::StartLine);
     };
-    if !is_token(method) || target.is_empty() || !target.iter().all(u8::is_ascii_graphic) {
+    if !is_token(method) || target.is_empty() || target.iter().any(u8::is_ascii_control) {
         return Err(Fault::StartLine);
+    }
+    if !target.iter().all(u8::is_ascii_graphic) {
+        return Err(Fault::Target);
     }
     let version = version(protocol)?;
     let mut fields = fields(buffer, end)?;

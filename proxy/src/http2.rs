@@ -7,9 +7,14 @@ pub(crate) mod progress;
 pub(crate) mod raw;
 pub(crate) mod stream;
 
-use crate::head::Fields;
+use crate::head::{self, Fields};
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
+
+/// Bytes of fields that the library reads, so that what is over the limit of a head can be told from what
+/// is malformed. What it leaves out beyond that was a literal, and so a long block on the wire: Huffman
+/// coding makes five bits of a byte at least (RFC 7541 appendix B).
+pub(crate) const READ_BYTES: usize = 3 * head::MAX_BYTES;
 
 /// Fields of HTTP/1.1 that have no place in HTTP/2 (RFC 9113 section 8.2.2).
 const CONNECTION_SPECIFIC: &[&str] =

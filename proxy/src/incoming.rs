@@ -4,6 +4,7 @@
 //! but the framing, so that both can't disagree about where the content ends.
 
 use crate::head::{Fields, Framing};
+use crate::http2::frames::LongBlocks;
 use crate::http2::from_map;
 use crate::http2::raw::Reading;
 use crate::stream::{Inbound, Tap};
@@ -50,7 +51,7 @@ enum Source {
     Ended(Inbound),
     Open(Box<ServerSession>),
     /// A stream of an HTTP/2 connection.
-    Stream(Box<RecvStream>),
+    Stream(Box<RecvStream>, LongBlocks),
     StreamEnded,
     /// A stream that is no content, but what comes behind its head.
     Tunnel(Box<RecvStream>),
@@ -115,14 +116,17 @@ impl Incoming {
     }
 
     /// The content of a stream.
-    pub(crate) fn stream(content: RecvStream, framing: Framing) -> Self {
+    pub(crate) fn stream(content: RecvStream, framing: Framing, long: LongBlocks) -> Self {
         let declared = match framing {
             Framing::Length(length) => Some(length),
             Framing::Empty => Some(0),
             Framing::Close | Framing::Chunked => None,
         };
         let ended = content.is_end_stream();
-        let source = if ended { Source::StreamEnded } else { Source::Stream(Box::new(content)) };
+        let source = match ended {
+            true => Source::StreamEnded,
+            false => Source::Stream(Box::new(content), long),
+        };
         Self::new(source, declared)
     }
 
@@ -187,7 +191,7 @@ impl Incoming {
         loop {
             let session = match &mut self.source {
                 Source::Open(session) => session,
-                Source::Stream(_) => return self.next_of_stream().await,
+                Source::Stream(..) => return self.next_of_stream().await,
                 Source::Stored(content) => {
                     let content = std::mem::take(content);
                     self.source = Source::StreamEnded;
@@ -225,7 +229,7 @@ impl Incoming {
 
     /// As [`Incoming::next`], from frames.
     async fn next_of_stream(&mut self) -> Result<Option<Bytes>, Error> {
-        let Source::Stream(stream) = &mut self.source else { return Ok(None) };
+        let Source::Stream(stream, long) = &mut self.source else { return Ok(None) };
         loop {
             let read = timeout(self.idle, stream.data()).await.map_err(|_| Error::Stalled)?;
             match read {
@@ -246,7 +250,11 @@ impl Incoming {
                     let trailers =
                         trailers.map_err(|_| Error::Stalled)?.map_err(|_| Error::Gone)?;
                     self.trailers = trailers.as_ref().map(from_map).unwrap_or_default();
+                    let long = long.has(stream.stream_id().as_u32());
                     self.source = Source::StreamEnded;
+                    if long || self.trailers.fault_in_frames(0).is_some() {
+                        return Err(Error::Malformed);
+                    }
                     return Ok(None);
                 }
             }
@@ -283,7 +291,7 @@ impl Incoming {
             Source::Ended(inbound) => Some(Box::new(inbound)),
             Source::Tunnel(stream) => Some(Box::new(Reading::new(*stream))),
             Source::Open(_)
-            | Source::Stream(_)
+            | Source::Stream(..)
             | Source::Stored(_)
             | Source::StreamEnded
             | Source::Lost => None,
@@ -295,7 +303,7 @@ impl Incoming {
         match self.source {
             Source::Ended(inbound) => Some(inbound),
             Source::Open(_)
-            | Source::Stream(_)
+            | Source::Stream(..)
             | Source::Tunnel(_)
             | Source::Stored(_)
             | Source::StreamEnded

@@ -27,6 +27,7 @@
 mod access;
 mod address;
 mod again;
+mod ahead;
 mod answer;
 mod batch;
 mod body;

@@ -1,7 +1,7 @@
 //! The head that goes to the origin, built in one private buffer that is zeroed when dropped.
 
 use crate::head::{Fields, Framing, Request, is_ours};
-use crate::request::is_upgrade;
+use crate::request::{self, is_upgrade};
 use crate::target::Target;
 use policy::recipe::{Edits, is_stray};
 use policy::{HttpGrant, Secret};
@@ -73,18 +73,11 @@ pub(crate) fn head(
     let (kept, added) = edits.map_or_else(|| (sent.clone(), Vec::new()), |e| e.fields(&sent));
     let all = kept.iter().chain(&added);
     let size: usize = all.map(|(name, value)| name.len() + value.len() + 4).sum();
-    let path_and_query = edits.and_then(|edits| edits.target.as_ref());
-    let path_and_query = path_and_query.map_or(target.path_and_query.as_bytes(), Secret::expose);
-    let (origin, shown): (String, &[u8]) = match form {
-        Form::Origin => (String::new(), b""),
-        Form::Absolute { authorization } => (
-            format!("{}://{host}", target.scheme),
-            authorization.map(Secret::expose).unwrap_or_default(),
-        ),
+    let (origin, path_and_query) = written(target, edits, form, &host);
+    let shown = match form {
+        Form::Origin | Form::Absolute { authorization: None } => &[][..],
+        Form::Absolute { authorization: Some(shown) } => shown.expose(),
     };
-    // All of a server is its authority alone (RFC 9112 section 3.2.4).
-    let whole = !origin.is_empty() && path_and_query == b"*";
-    let path_and_query = if whole { b"" } else { path_and_query };
     let line = request.method.len() + origin.len() + path_and_query.len() + shown.len();
     let spare = if framing == Framing::Empty { 0 } else { SPARE };
     // Large enough for everything: a buffer that grows leaves its old bytes behind.
@@ -94,9 +87,18 @@ pub(crate) fn head(
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
     put(&[request.method.as_bytes(), b" ", origin.as_bytes(), path_and_query, b" HTTP/1.1\r\n"]);
     let (chunked, upgrade) = (framing == Framing::Chunked, is_upgrade(request));
+    let counts = request::hops_left(request).is_some();
     let asks = edits.is_some();
-    let mut judge =
-        Judge { fields, edits, chunked, upgrade, has_host: false, asks, asks_messages: asks };
+    let mut judge = Judge {
+        fields,
+        edits,
+        chunked,
+        upgrade,
+        counts,
+        has_host: false,
+        asks,
+        asks_messages: asks,
+    };
     for (name, value) in kept {
         if also.key.is_some_and(|(own, _)| name.eq_ignore_ascii_case(own.as_bytes())) {
             // The caller's is empty, or stays on this hop.
@@ -106,6 +108,7 @@ pub(crate) fn head(
             Passing::AsSent => put(&[name, b": ", value, b"\r\n"]),
             Passing::Host => put(&[name, b": ", host.as_bytes(), b"\r\n"]),
             Passing::Identity => put(&[name, b": identity\r\n"]),
+            Passing::OneLess => put(&[name, b": ", one_less(value).as_bytes(), b"\r\n"]),
             Passing::Not => {}
         }
     }
@@ -136,6 +139,31 @@ pub(crate) fn head(
     out
 }
 
+/// The target as the next hop reads it: what stands before the path, and path and query.
+fn written<'a>(
+    target: &'a Target,
+    edits: Option<&'a Edits>,
+    form: Form<'_>,
+    host: &str,
+) -> (String, &'a [u8]) {
+    let path_and_query = edits.and_then(|edits| edits.target.as_ref());
+    let path_and_query = path_and_query.map_or(target.path_and_query.as_bytes(), Secret::expose);
+    match form {
+        Form::Origin => (String::new(), path_and_query),
+        // All of a server is its authority alone (RFC 9112 section 3.2.4).
+        Form::Absolute { .. } => (
+            format!("{}://{host}", target.scheme),
+            if path_and_query == b"*" { b"" } else { path_and_query },
+        ),
+    }
+}
+
+/// The value of `Max-Forwards` for the next hop.
+fn one_less(value: &[u8]) -> String {
+    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse::<u64>().ok());
+    number.unwrap_or_default().saturating_sub(1).to_string()
+}
+
 /// How one of the caller's fields goes on.
 enum Passing {
     AsSent,
@@ -143,6 +171,8 @@ enum Passing {
     Host,
     /// As a wish for content that is not encoded.
     Identity,
+    /// As a number that this hop counts down (RFC 9110 section 7.6.2).
+    OneLess,
     Not,
 }
 
@@ -152,6 +182,8 @@ struct Judge<'a> {
     edits: Option<&'a Edits>,
     chunked: bool,
     upgrade: bool,
+    /// Whether hops are counted for the method.
+    counts: bool,
     /// Whether a `Host` was there.
     has_host: bool,
     /// Whether content that is not encoded is still to be asked for: what is encoded can't be
@@ -177,6 +209,11 @@ impl Judge<'_> {
             if std::mem::take(&mut self.asks) { Passing::Identity } else { Passing::Not }
         } else if self.edits.is_some() && is("grpc-accept-encoding") {
             if std::mem::take(&mut self.asks_messages) { Passing::Identity } else { Passing::Not }
+        } else if self.chunked && is("content-length") {
+            // Two framings are none (RFC 9112 section 6.2).
+            Passing::Not
+        } else if self.counts && is("max-forwards") {
+            Passing::OneLess
         } else if !is("expect") && (!stays(name, self.fields) || (is("trailer") && self.chunked)) {
             Passing::AsSent
         } else {

@@ -65,13 +65,13 @@ pub(crate) fn target(head: &Request, tunnel: Option<&Tunnel>) -> Result<Target, 
     };
     let Some(tunnel) = tunnel else {
         // The target wins over Host; Host only has to be well-formed.
-        return Target::absolute(&head.target).map_err(Refusal::Target);
+        return absolute(head);
     };
     if tunnel.other_name {
         return Err(Refusal::AuthorityMismatch { field: "tls.server_name" });
     }
     let target = if head.target.contains("://") {
-        let target = Target::absolute(&head.target).map_err(Refusal::Target)?;
+        let target = absolute(head)?;
         if target.scheme != tunnel.scheme || target.authority != tunnel.authority {
             return Err(Refusal::AuthorityMismatch { field: "request.target" });
         }
@@ -91,6 +91,24 @@ pub(crate) fn target(head: &Request, tunnel: Option<&Tunnel>) -> Result<Target, 
         }
     }
     Ok(target)
+}
+
+/// The target in absolute form; without a path it is all of the server to OPTIONS (RFC 9112 section 3.2.4).
+fn absolute(head: &Request) -> Result<Target, Refusal> {
+    let target = Target::absolute(&head.target).map_err(Refusal::Target)?;
+    let bare = head.target.split_once("://").is_some_and(|(_, rest)| !rest.contains(['/', '?']));
+    if head.method == "OPTIONS" && bare {
+        return Ok(Target { path_and_query: "*".to_owned(), ..target });
+    }
+    Ok(target)
+}
+
+/// How many hops the request may still go, where its method counts them (RFC 9110 section 7.6.2).
+pub(crate) fn hops_left(head: &Request) -> Option<u64> {
+    let counts = matches!(head.method.as_str(), "OPTIONS" | "TRACE");
+    let mut values = head.fields.all("max-forwards").filter(|_| counts);
+    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok())
 }
 
 /// The caller's own invocation id, if it sent one.
@@ -121,6 +139,11 @@ pub(crate) fn check(head: &Request) -> Result<(), Refusal> {
     if head.fields.has_member("upgrade", "websocket") && !is_upgrade(head) {
         let field = "request.headers.upgrade";
         return Err(Refusal::Unsupported { what: "This form of upgrade to WebSocket", field });
+    }
+    if hops_left(head) == Some(0) {
+        // As its final recipient, which has nothing to say to it.
+        let field = "request.headers.max-forwards";
+        return Err(Refusal::Unsupported { what: "This method of the proxy itself", field });
     }
     let expectations: Vec<_> = head.fields.members("expect").collect();
     match expectations.as_slice() {

@@ -231,7 +231,7 @@ pub(crate) enum Broken {
         begun: bool,
     },
     /// The caller did not send the content that it declared.
-    #[error("The caller's content ended early; the request was broken off.")]
+    #[error("The request was broken off: {0}.")]
     Caller(#[source] incoming::Error),
     /// The content grew over the limit while it was sent.
     #[error("The content grew over the route's limit; the request was broken off.")]

@@ -3,6 +3,7 @@
 
 use crate::deliver::Outbound;
 use crate::engine::{self, Job, Known, Prepared, dispatch_record};
+use crate::head::Framing;
 use crate::incoming::Incoming;
 use crate::proxy::Shared;
 use crate::respond::Refusal;
@@ -27,7 +28,13 @@ impl Repeat for Gateway<'_> {
         let stored = leave.stored(&shared.journal).await?;
         let damaged = || Error::Stored(result::Error::Damaged);
         let head = stored::restore(&stored.head).ok_or_else(damaged)?;
-        let framing = engine::framing(&head).map_err(|_| damaged())?;
+        let framing = match engine::framing(&head).map_err(|_| damaged())? {
+            // A stream need not say in its head that it has content.
+            Framing::Empty if !stored.content.is_empty() => Framing::Chunked,
+            framing @ (Framing::Empty | Framing::Length(_) | Framing::Chunked | Framing::Close) => {
+                framing
+            }
+        };
         let mut out = Outbound::nobody();
         let mut job = Job {
             shared,

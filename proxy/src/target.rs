@@ -37,6 +37,9 @@ pub(crate) enum Error {
     /// Neither `http` nor `https`.
     #[error("the target's scheme is not http or https")]
     Scheme,
+    /// A `%` that begins no escape.
+    #[error("a percent sign in the request target begins no escape; by itself it is written %25")]
+    Escape,
     /// Not `scheme://authority/path`, or with bytes that a target may not hold.
     #[error("the request target is malformed")]
     Form,
@@ -224,9 +227,9 @@ fn check_path(text: &str) -> Result<(), Error> {
     }
     let bytes = text.as_bytes();
     for (at, _) in text.match_indices('%') {
-        let escape = bytes.get(at + 1..at + 3).ok_or(Error::Form)?;
+        let escape = bytes.get(at + 1..at + 3).ok_or(Error::Escape)?;
         if !escape.iter().all(u8::is_ascii_hexdigit) {
-            return Err(Error::Form);
+            return Err(Error::Escape);
         }
     }
     Ok(())
@@ -276,7 +279,8 @@ mod tests {
         assert_eq!(Target::absolute("http://h?x").expect("target").path_and_query, "/?x");
         assert_eq!(Target::absolute("ftp://h/"), Err(Error::Scheme));
         assert_eq!(Target::absolute("/x"), Err(Error::Form));
-        assert_eq!(Target::absolute("http://h/%zz"), Err(Error::Form));
+        assert_eq!(Target::absolute("http://h/%zz"), Err(Error::Escape));
+        assert_eq!(Target::absolute("http://h/?q=100%"), Err(Error::Escape));
         assert_eq!(Target::absolute("http://h/a#b"), Err(Error::Form));
         assert_eq!(Target::absolute("http://u:p@h/"), Err(Error::Userinfo));
     }

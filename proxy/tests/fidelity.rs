@@ -163,3 +163,40 @@ async fn m_1_backoff_states_its_time() {
     assert_eq!(response.facts()[3], "reconcile");
     assert_eq!(response.all("retry-after").len(), 0);
 }
+
+/// All of a server is `*` to it (RFC 9112 section 3.2.4), and what counts hops is counted down (RFC 9110
+/// section 7.6.2): at none the request stays here.
+#[tokio::test]
+async fn options_and_trace_are_forwarded_as_their_rules_say() {
+    let world = World::new().await;
+    let authority = world.origin.address.to_string();
+    let ask = async |method: &str, target: &str, hops: &str| {
+        let mut client = Client::connect(world.address).await;
+        let credentials = world.credentials();
+        client
+            .send(&format!(
+                "{method} {target} HTTP/1.1\r\nHost: {authority}\r\nMax-Forwards: {hops}\r\n{credentials}\r\n"
+            ))
+            .await;
+        client.response(method).await
+    };
+    let (all, one) = (format!("http://{authority}"), world.plain_url("/ok"));
+    for (method, target, hops, line, left) in [
+        ("OPTIONS", &all, "7", "OPTIONS * HTTP/1.1\r\n", "6"),
+        ("OPTIONS", &one, "1", "OPTIONS /ok HTTP/1.1\r\n", "0"),
+        ("TRACE", &one, "2", "TRACE /ok HTTP/1.1\r\n", "1"),
+        ("GET", &one, "0", "GET /ok HTTP/1.1\r\n", "0"),
+        ("GET", &all, "3", "GET / HTTP/1.1\r\n", "3"),
+    ] {
+        ask(method, target, hops).await;
+        let head = world.origin.last_head();
+        assert!(head.starts_with(line), "{method} {target}: {head}");
+        assert!(head.contains(&format!("\r\nMax-Forwards: {left}\r\n")), "{method}: {head}");
+    }
+    let before = world.origin.all_effects();
+    for method in ["OPTIONS", "TRACE"] {
+        let answer = ask(method, &one, "0").await;
+        assert_eq!((answer.status, answer.facts()[2].as_str()), (501, "not_attempted"), "{method}");
+    }
+    assert_eq!(world.origin.all_effects(), before);
+}

@@ -19,7 +19,13 @@ impl Test {
     async fn new() -> Self {
         let directory = tempfile::tempdir().expect("directory");
         let origin = Http2Origin::start(directory.path(), &[b"h2"]).await;
-        let extra = origin.routes();
+        let port = origin.address.port();
+        let again = format!(
+            "[[route]]\nname = \"again\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
+             match = {{ host = \"127.0.0.1\", port = {port}, path = \"/again/**\" }}\n\
+             retry = {{ max_attempts = 3, automatic = true }}\n"
+        );
+        let extra = origin.routes() + &again;
         let world = World::with(|_, _| extra, proxy::Options::default()).await;
         let client = Http2Client::open(&world, origin.address.port()).await;
         Self { world, origin, client, _directory: directory }
@@ -133,4 +139,40 @@ async fn c_6_a_connection_that_goes_away() {
         assert_eq!(test.effects("/goaway"), n);
     }
     assert!(test.origin.seen.lock().expect("lock").connections >= 2);
+}
+
+/// C-6, T-1: a stream that was refused is asked for again where the route opts in, up to its number of
+/// attempts, and elsewhere not: each attempt is on record as rejected, and has one stream at the origin.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_6_t_1_refused_streams_are_asked_for_as_often_as_the_route_says() {
+    let test = Test::new().await;
+    for (path, streams, status, outcome, attempts) in [
+        ("/refuse-twice", 1, 503, "rejected;phase=remote_execution;retry=backoff;", vec![]),
+        ("/again/refuse-twice", 3, 200, "committed;", vec!["rejected", "committed"]),
+        // T-3: no attempt is left.
+        (
+            "/again/refuse",
+            3,
+            503,
+            "rejected;phase=remote_execution;retry=reconcile;",
+            vec!["rejected"; 2],
+        ),
+    ] {
+        let answer = test.call("POST", path, b"content").await;
+        assert_eq!((answer.status, test.effects(path)), (status, streams), "{path}");
+        let said = answer.field("affiant-outcome");
+        assert!(said.starts_with(outcome), "{path} {said}");
+        if status == 200 {
+            // K-3: with the content of the first, whose length no field says.
+            assert_eq!(answer.content, b"content");
+        } else {
+            assert!(said.contains(";code=REMOTE_NOT_PROCESSED;"), "{path} {said}");
+        }
+        let mut retried = Vec::new();
+        for attempt in test.world.invocation(answer.id()).await.retries() {
+            let verdict = test.world.invocation(*attempt).await.verdict();
+            retried.push(verdict.outcome().as_str());
+        }
+        assert_eq!(retried, attempts, "{path}");
+    }
 }

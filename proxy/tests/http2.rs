@@ -100,6 +100,31 @@ async fn answer(response: h2::client::ResponseFuture) -> Answer {
     answer
 }
 
+/// V-1: request trailers over the limit of a section are refused, whether the library would hand them over
+/// or leave them out without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_1_long_trailers_of_requests_are_refused() {
+    let world = World::new().await;
+    let sender = connect(&world).await;
+    for (length, status) in [(60_000, 200), (66_000, 400), (150_000, 400), (250_000, 400)] {
+        let mut sender = sender.clone().ready().await.expect("ready");
+        let request = request(&world, "POST", "/status/200").body(()).expect("request");
+        let (response, mut sending) = sender.send_request(request, false).expect("sent");
+        sending.send_data(Bytes::from_static(b"abc"), false).expect("data");
+        let mut fields = HeaderMap::new();
+        fields.insert("x-sum", "x".repeat(length).parse().expect("value"));
+        sending.send_trailers(fields).expect("trailers");
+        let answer = answer(response).await;
+        assert_eq!(answer.status, status, "{length}");
+        if status == 400 {
+            let verdict = world.invocation(answer.id()).await.verdict();
+            let facts = (verdict.code().as_str(), verdict.outcome().as_str());
+            assert_eq!(facts, ("INVALID_REQUEST", "not_attempted"), "{length}");
+        }
+    }
+    assert_eq!(world.secure.effects("/status/200"), 1);
+}
+
 /// D-7: content without a length that ends in an empty frame, or in trailers, is one message of HTTP/1.1 to
 /// the last byte: the next call goes over the same connection of the origin, and is understood.
 #[tokio::test(flavor = "multi_thread")]

@@ -214,6 +214,17 @@ async fn r_5_http2_with_the_proxy_itself() {
     let denied = ask(&world, "CONNECT", "denied.example:443");
     assert_eq!(tunnel_on(&sender, denied).await.expect_err("denied").status(), 403);
 
+    // E-4: so does the answer that opens one.
+    let request = ask(&world, "CONNECT", &authority).body(()).expect("request");
+    let (opened, _sending) = sender.clone().send_request(request, false).expect("sent");
+    let opened = opened.await.expect("a response");
+    assert_eq!(
+        (opened.status().as_u16(), &opened.headers()["proxy-status"]),
+        (200, &"affiant".parse().expect("value"))
+    );
+    let said = "not_attempted;phase=validation;retry=never;code=OK";
+    assert_eq!(opened.headers()["affiant-outcome"], said);
+
     let open = async || {
         let near = tunnel_on(&sender, ask(&world, "CONNECT", &authority)).await;
         Client::on(near.unwrap_or_else(|refused| unreachable!("{refused:?}")))

@@ -29,6 +29,10 @@ async fn s_2_incomplete_responses_are_unknown() {
         ("/cut-chunked", cut),
         ("/bad-head", bad),
         ("/bare-lf", bad),
+        ("/lf-in-value", bad),
+        ("/nul-in-value", bad),
+        ("/folded", bad),
+        ("/space-colon", bad),
         ("/switch", bad),
         ("/long-head", bad),
         ("/many-interim", bad),
@@ -226,6 +230,37 @@ async fn c_3_a_post_on_a_dead_kept_connection_is_unknown() {
         );
         assert_eq!(response.json()["evidence"]["connection_reused"], true);
         assert_eq!((world.origin.connections(), world.origin.effects("/close")), (1, 1));
+    }
+}
+
+/// C-3: a connection that ended while it lay idle is not used for a call: another is dialled, and nothing is
+/// in doubt. In clear text and over TLS, whose end is a record of its own (RFC 8446 section 6.1).
+#[tokio::test]
+async fn c_3_a_connection_that_ended_idle_is_not_used() {
+    for method in ["GET", "POST"] {
+        let world = World::new().await;
+        let mut tunnel = world.tunnel().await;
+        for origin in [&world.origin, &world.secure] {
+            let mut call = async |method: &str, path: &str| {
+                if std::ptr::eq(origin, &world.origin) {
+                    return world.plain(method, path, "", "").await;
+                }
+                tunnel.send(&world.secure_request(method, path, "", "")).await;
+                tunnel.response(method).await
+            };
+            let first = call("GET", "/close-after").await;
+            assert_eq!(first.status, 200);
+            world.events(first.id(), "RESULT_DELIVERED").await;
+            let until = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
+            while origin.seen.lock().expect("lock").ended == 0 {
+                assert!(tokio::time::Instant::now() < until, "the origin did not end it");
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            let answer = call(method, "/ok").await;
+            assert_eq!((answer.status, origin.effects("/ok")), (200, 1), "{method}");
+            let evidence = world.invocation(answer.id()).await.evidence();
+            assert_eq!((evidence.connection_reused, origin.connections()), (Some(false), 2));
+        }
     }
 }
 

@@ -228,7 +228,10 @@ async fn d_1_tunnels_that_are_left_alone() {
         client.send(&connect).await;
         let opened = client.response("CONNECT").await;
         assert_eq!(opened.status, 200, "{opened:?}");
+        // E-4
         assert!(opened.outcome().starts_with("unknown;"), "{}", opened.outcome());
+        let hop = format!("affiant;next-hop=\"127.0.0.1:{port}\"");
+        assert_eq!(opened.field("proxy-status"), hop);
         let ca = std::fs::read_to_string(world.secure.ca_file.as_ref().expect("ca")).expect("file");
         let mut client = client.into_tls(&ca, "localhost").await;
         client.send("GET /ok HTTP/1.1\r\nHost: any\r\n\r\n").await;

@@ -13,6 +13,7 @@ mod support;
 use proxy::Options;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use support::http2::Http2Origin;
 use support::{Client, Response, World};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -211,6 +212,40 @@ async fn e_4_error_types_arise() {
     let here = TYPES.iter().filter(|(_, place)| matches!(place, Here)).map(|(error, _)| *error);
     assert_eq!(arisen, here.collect());
     tokio::time::timeout(Duration::from_secs(1), async { drop(unread) }).await.expect("closed");
+}
+
+/// E-4: the sections of an origin of HTTP/2 are bounded as those of HTTP/1.1 are, with the same types: what
+/// the library reads in part, what it leaves out, and what it ends the connection for. Trailers that it
+/// shortens are not handed over as if they were whole (S-2).
+#[tokio::test(flavor = "multi_thread")]
+async fn e_4_s_2_long_sections_of_streams_have_their_types() {
+    let directory = tempfile::tempdir().expect("directory");
+    let origin = Http2Origin::start(directory.path(), &[b"h2"]).await;
+    let extra = origin.routes();
+    let world = World::with(|_, _| extra, Options::default()).await;
+    let at = |path: &str| format!("https://{}{path}", origin.address);
+    for length in [1000, 65_000] {
+        for path in [format!("/long-head/{length}"), format!("/long-trailer/{length}")] {
+            let answer = call(&world, &at(&path), "GET", "", b"").await;
+            assert_eq!(answer.status, 200, "{path}");
+            assert!(answer.complete, "{path}");
+        }
+    }
+    for length in [66_000, 150_000, 250_000, 700_000, 1_500_000] {
+        for (kind, error, parameters) in [
+            ("head", "http_response_header_section_size", ";header-section-size=65536"),
+            ("trailer", "http_response_trailer_section_size", ";trailer-section-size=65536"),
+        ] {
+            let path = format!("/long-{kind}/{length}");
+            let answer = call(&world, &at(&path), "POST", "", b"").await;
+            assert_eq!(answer.status, 502, "{path}");
+            check(&answer, error, parameters);
+            let verdict = world.invocation(answer.id()).await.verdict();
+            assert_eq!(verdict.code().as_str(), "REMOTE_PROTOCOL_ERROR", "{path}");
+            assert_eq!(verdict.outcome().as_str(), "unknown", "{path}");
+            assert_eq!(origin.effects(&path), 1, "{path}");
+        }
+    }
 }
 
 /// E-4: each type arises in a test, or can't arise for a reason that is written down.

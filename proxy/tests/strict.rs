@@ -55,6 +55,14 @@ async fn v_1_doubtful_framing_is_refused() {
     );
     let field = "request.headers.transfer-encoding";
     check(&world, text.as_bytes(), 400, "INVALID_REQUEST", field).await;
+    for (path, says) in [("/caf\u{e9}", "belongs percent-encoded"), ("/?q=100%", "written %25")] {
+        let text = format!("GET {url}{path} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+        let mut client = Client::connect(world.address).await;
+        client.send(&text).await;
+        let answer = client.response("GET").await.json();
+        assert_eq!(answer["error"]["field"], "request.target", "{path}");
+        assert!(answer["error"]["message"].as_str().expect("text").contains(says), "{answer}");
+    }
     check(&world, b"GARBAGE\r\n\r\n", 400, "INVALID_REQUEST", "request.line").await;
     check(&world, b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400, "INVALID_REQUEST", "request.head")
         .await;
@@ -383,4 +391,24 @@ async fn v_1_nominated_fields_decide_nothing() {
     let events = world.events(response.id(), "RESULT_DELIVERED").await;
     let noted = events.iter().any(|event| event.body.name() == "NOTED");
     assert!(!noted, "{events:?}");
+}
+
+/// V-1: malformed content that is here before the request leaves is refused, although nothing asks to see
+/// the content of this call.
+#[tokio::test]
+async fn v_1_malformed_content_that_is_here_is_refused_before_dispatch() {
+    let world = World::new().await;
+    let (url, credentials) = (world.plain_url("/ok"), world.credentials());
+    for content in ["4\r\nabcd\r\nz\r\n", "4\r\nabcdX\r\n0\r\n\r\n", "4;\r\nabcd\r\n0\nx\r\n"] {
+        let mut client = Client::connect(world.address).await;
+        client
+            .send(&format!(
+                "PUT {url} HTTP/1.1\r\nHost: x\r\n{credentials}Transfer-Encoding: chunked\r\n\r\n{content}"
+            ))
+            .await;
+        let answer = client.response("PUT").await;
+        assert_eq!(answer.status, 400, "{content:?}");
+        assert_eq!(answer.facts()[..3], ["INVALID_REQUEST", "validation", "not_attempted"]);
+    }
+    assert_eq!((world.origin.connections(), world.origin.all_effects()), (0, 0));
 }

@@ -27,6 +27,30 @@ async fn c_5_a_tunnel_carries_calls_with_a_verified_peer() {
     assert_eq!(world.secure.connections(), 1);
 }
 
+/// E-4: the answer that opens a tunnel to be looked into has both fields, and none of framing (RFC 9110
+/// section 9.3.6). The tunnel is no invocation, and nothing was asked of any hop.
+#[tokio::test]
+async fn e_4_the_answer_to_connect_has_both_fields() {
+    let world = World::new().await;
+    let port = world.secure.address.port();
+    let mut client = Client::connect(world.address).await;
+    // A length of nothing is no content.
+    let credentials = world.credentials() + "Content-Length: 0\r\n";
+    client
+        .send(&format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
+        .await;
+    let opened = client.response("CONNECT").await;
+    assert_eq!(
+        opened.head,
+        "HTTP/1.1 200 Connection Established\nProxy-Status: affiant\n\
+         Affiant-Outcome: not_attempted;phase=validation;retry=never;code=OK\n"
+    );
+    let mut client = client.into_tls(world.ca.certificate_pem(), "localhost").await;
+    client.send(&world.secure_request("GET", "/ok", "", "")).await;
+    assert_eq!(client.response("GET").await.status, 200);
+    assert_eq!(world.secure.connections(), 1);
+}
+
 /// Host, target and server name must be the tunnel's.
 #[tokio::test]
 async fn v_1_another_authority_inside_the_tunnel_is_421() {

@@ -36,6 +36,92 @@ async fn world(protocols: &[&[u8]]) -> (World, Http2Origin, tempfile::TempDir) {
     (World::with(|_, _| extra, proxy::Options::default()).await, origin, directory)
 }
 
+/// Trailers behind a length that was declared go on, which frames have room for and HTTP/1.1 only in chunks.
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_behind_a_declared_length_go_on() {
+    let (world, origin, _directory) = world(&[b"h2"]).await;
+    let port = origin.address.port();
+    let answer = call(&mut tunnel(&world, port).await, port, "GET", "/sized-trailer", "").await;
+    assert_eq!((answer.text().as_str(), answer.field("transfer-encoding")), ("hello", "chunked"));
+    assert_eq!((answer.all("content-length").len(), answer.trailers.as_str()), (0, "x-sum: 1\n"));
+    let client = Http2Client::open(&world, port).await;
+    let answer = client.call("GET", "/sized-trailer", b"").await;
+    assert_eq!(answer.content, b"hello");
+    assert_eq!(answer.trailers["x-sum"], "1");
+    // Of requests, to HTTP/2 and to HTTP/1.1, which has to know of them before the content leaves.
+    let uri = |port: u16, host: &str| format!("https://{host}:{port}/status/200");
+    for (method, announced) in [("POST", false), ("PUT", true)] {
+        let secure = world.secure.address.port();
+        for (near, host, port) in [
+            (&client.sender, "127.0.0.1", port),
+            (&Http2Client::open_to(&world, "localhost", secure).await.sender, "localhost", secure),
+        ] {
+            let mut request = http::Request::builder().method(method).uri(uri(port, host));
+            request = request.header("content-length", 3).header("te", "trailers");
+            if announced {
+                request = request.header("trailer", "x-sum");
+            }
+            let mut near = near.clone().ready().await.expect("ready");
+            let request = request.body(()).expect("request");
+            let (response, mut sending) = near.send_request(request, false).expect("sent");
+            sending.send_data(bytes::Bytes::from_static(b"abc"), false).expect("data");
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("x-sum", "1".parse().expect("value"));
+            sending.send_trailers(trailers).expect("trailers");
+            let answer = tokio::time::timeout(std::time::Duration::from_secs(20), response).await;
+            assert_eq!(answer.expect("in time").expect("answer").status(), 200, "{method} {host}");
+        }
+        assert_eq!(origin.seen.lock().expect("lock").trailers.pop().expect("some")["x-sum"], "1");
+        let seen = world.secure.seen.lock().expect("lock").trailers.pop();
+        assert_eq!(seen.as_deref(), Some("x-sum: 1\r\n\r\n"), "{method}");
+        assert_eq!(world.secure.last_content(), b"abc");
+    }
+}
+
+/// S-6: what the library lets pass and RFC 9113 does not is no answer: a length twice (section 8.1.1), and
+/// blanks around a value (section 8.2.1). Over HTTP/1.1 the one could not be told from a smuggled response.
+#[tokio::test(flavor = "multi_thread")]
+async fn s_6_heads_that_only_frames_can_have_are_malformed() {
+    let (world, origin, _directory) = world(&[b"h2"]).await;
+    let port = origin.address.port();
+    let client = Http2Client::open(&world, port).await;
+    for path in ["/two-lengths", "/padded"] {
+        let near = call(&mut tunnel(&world, port).await, port, "GET", path, "").await;
+        let far = client.call("GET", path, b"").await;
+        assert_eq!((near.status, far.status), (502, 502), "{path}");
+        for said in [near.outcome(), far.field("affiant-outcome")] {
+            assert!(
+                said.starts_with("unknown;") && said.contains("=REMOTE_PROTOCOL_ERROR;"),
+                "{said}"
+            );
+        }
+        assert_eq!(origin.effects(path), 2);
+    }
+    let uri = format!("https://127.0.0.1:{port}/a");
+    let request = http::Request::get(uri).header("x-padded", "v\t").body(()).expect("request");
+    let mut near = client.sender.clone().ready().await.expect("ready");
+    let (response, _) = near.send_request(request, true).expect("sent");
+    assert_eq!(response.await.expect("answer").status(), 400);
+    assert_eq!(origin.effects("/a"), 0);
+}
+
+/// C-3: a connection of HTTP/2 that its origin is about to end carries no further call, whatever its method.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_3_a_connection_that_goes_away_idle_is_not_used() {
+    for method in ["GET", "POST"] {
+        let (world, origin, _directory) = world(&[b"h2"]).await;
+        let port = origin.address.port();
+        let mut client = tunnel(&world, port).await;
+        // The GOAWAY is on its way before the answer.
+        assert_eq!(call(&mut client, port, "GET", "/goaway", "").await.status, 200);
+        let answer = call(&mut client, port, method, "/a", "").await;
+        assert_eq!((answer.status, origin.effects("/a")), (200, 1), "{method}");
+        let evidence = world.invocation(answer.id()).await.evidence();
+        assert_eq!(evidence.connection_reused, Some(false));
+        assert_eq!(origin.seen.lock().expect("lock").connections, 2);
+    }
+}
+
 /// C-4, D-2: callers of HTTP/1.0 and 1.1 reach an origin that speaks HTTP/2 alone; that it does was
 /// found out in the handshake, and is remembered. Calls at once share its one connection.
 #[tokio::test(flavor = "multi_thread")]

@@ -34,6 +34,13 @@ pub fn listening(held: tokio::net::TcpSocket) -> std::net::TcpListener {
     listener
 }
 
+/// Anonymous memory of the server; a mapped file is the system's to take back.
+pub fn memory_kb(server: &Server) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let line = text.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
 /// All files below a directory.
 pub fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {

@@ -12,9 +12,6 @@ use journal::contract::Code;
 const LOST: &[Code] = &[Code::RemoteOutcomeUnknown];
 const CUT: &[Code] = &[Code::RemoteResultIncomplete];
 const MALFORMED: &[Code] = &[Code::RemoteProtocolError];
-/// Before an answer a connection that dies of malformed frames is lost as any other.
-const BROKEN: &[Code] = &[Code::RemoteProtocolError, Code::RemoteOutcomeUnknown];
-const BROKEN_INSIDE: &[Code] = &[Code::RemoteProtocolError, Code::RemoteResultIncomplete];
 
 /// Error codes (RFC 9113 section 7).
 const NO_ERROR: u32 = 0;
@@ -265,7 +262,7 @@ fn in_the_content(t: &mut Table) {
 
 fn at_the_end(t: &mut Table) {
     // RFC 9113 section 8.1.1: a length that the DATA frames do not add up to.
-    let inside = |_: &Shape| open(BROKEN_INSIDE, true);
+    let inside = |_: &Shape| open(MALFORMED, true);
     for (name, length) in [("length_too_long", "1000"), ("length_too_short", "3")] {
         let steps = move |s: &Shape| applied(whole(s, 200, &[("content-length", length)]));
         t.frames(name, "S-2; RFC 9113 section 8.1.1", steps, inside).bodied();
@@ -277,7 +274,7 @@ fn at_the_end(t: &mut Table) {
             let fields = lines(shape, &[("content-length", "5")]);
             applied([Step::Head { status: 200, fields, end: true }])
         },
-        |_| Truth::Either(vec![open(BROKEN_INSIDE, true), open(BROKEN, false)]),
+        |_| Truth::Either(vec![open(MALFORMED, true), open(MALFORMED, false)]),
     )
     .bodied();
     t.frames(
@@ -376,7 +373,7 @@ fn complete_seldom(t: &mut Table) {
         },
         // Forbidden, and harmless once it is gone.
         move |shape| {
-            let refused = [open(BROKEN, false), open(BROKEN_INSIDE, true)];
+            let refused = [open(MALFORMED, false), open(MALFORMED, true)];
             Truth::Either(std::iter::once(ok(shape)).chain(refused).collect())
         },
     );

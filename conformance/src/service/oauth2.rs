@@ -30,6 +30,10 @@ struct Book {
     refused: usize,
     /// Answer with this status, and nothing else.
     broken: Option<u16>,
+    /// The client has no secret, and shows itself by its id alone (RFC 6749 section 2.1).
+    public: bool,
+    /// Parameters of the last request.
+    last: BTreeMap<String, String>,
 }
 
 /// A running token endpoint for the client `client` with the secret `client secret:%`.
@@ -65,6 +69,8 @@ impl TokenServer {
             granted: 0,
             refused: 0,
             broken: None,
+            public: false,
+            last: BTreeMap::new(),
         }));
         let kept = Arc::clone(&book);
         let service =
@@ -86,6 +92,17 @@ impl TokenServer {
     /// Answers with that status and no token, until it is taken back.
     pub fn set_broken(&self, status: Option<u16>) {
         locked(&self.book).broken = status;
+    }
+
+    /// The client has no secret from now on.
+    pub fn set_public(&self) {
+        locked(&self.book).public = true;
+    }
+
+    /// A parameter of the last request, as it was meant.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        locked(&self.book).last.get(name).cloned()
     }
 
     /// Whether a token is good.
@@ -134,14 +151,22 @@ impl Book {
         if call.method != "POST" || call.target != "/token" || !form {
             return Err("invalid_request");
         }
-        let parameters = parameters(&call.body).ok_or("invalid_request")?;
+        self.last = parameters(&call.body).ok_or("invalid_request")?;
+        let parameters = self.last.clone();
         let of = |name: &str| parameters.get(name).map(String::as_str);
         let pair = STANDARD.encode(format!("{}:{SECRET}", TokenServer::CLIENT));
         let by_header = call.field("authorization") == Some(&format!("Basic {pair}"));
         let by_body = of("client_id") == Some(TokenServer::CLIENT)
             && of("client_secret") == Some(TokenServer::CLIENT_SECRET);
+        let by_id = call.field("authorization").is_none()
+            && of("client_id") == Some(TokenServer::CLIENT)
+            && of("client_secret").is_none();
         // A client shows itself in one way only (section 2.3).
-        if by_header == by_body || (by_header && of("client_secret").is_some()) {
+        let shown = match self.public {
+            true => by_id,
+            false => by_header != by_body && !(by_header && of("client_secret").is_some()),
+        };
+        if !shown {
             return Err("invalid_client");
         }
         match of("grant_type") {

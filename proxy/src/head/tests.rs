@@ -55,7 +55,7 @@ fn v_1_start_lines_have_one_form() {
         ("GET /", Fault::StartLine),
         ("G(T / HTTP/1.1", Fault::StartLine),
         ("GET /\t HTTP/1.1", Fault::StartLine),
-        ("GET /\u{e9} HTTP/1.1", Fault::StartLine),
+        ("GET /\u{e9} HTTP/1.1", Fault::Target),
         ("GET / HTTP/2.0", Fault::Version),
         ("GET / http/1.1", Fault::Version),
         ("", Fault::StartLine),

@@ -1,8 +1,8 @@
 //! One HTTP/2 connection of a caller, to the proxy itself or inside of a tunnel: a task per stream.
 
-use super::from_map;
 use super::progress::{Progress, Watched};
 use super::stream::Stream;
+use super::{READ_BYTES, from_map};
 use crate::answer::Pending;
 use crate::carrier::Below;
 use crate::control;
@@ -42,8 +42,6 @@ const RESET_STREAMS: usize = 32;
 const CALLS: usize = 2 * STREAMS as usize;
 /// How long a connection that is told to end may stay open without a call.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Bytes of fields that are read, so that what is over the limit of a head is refused on record.
-const READ_BYTES: usize = 2 * head::MAX_BYTES;
 /// Bytes a stream, and a connection, may have on the way.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
@@ -163,6 +161,7 @@ async fn call(
     shutdown: watch::Receiver<bool>,
 ) {
     let (parts, content) = request.into_parts();
+    let long = progress.long_blocks();
     let mut out = Outbound::stream(Stream::new(respond, parts.method.to_string(), progress));
     let tunnel = tunnel.as_deref();
     let opens = is_opening(&parts);
@@ -171,20 +170,18 @@ async fn call(
     let head = if opens { opening(head) } else { head };
     let raw = opens || connects;
     let framing = if raw { Ok(Framing::Empty) } else { framing(&head, &content) };
-    let fault = if head.fields.iter().count() > head::MAX_FIELDS {
-        Some(head::Fault::TooManyFields)
-    } else if length(&head) > head::MAX_BYTES {
-        Some(head::Fault::TooLong)
-    } else {
-        framing.err()
-    };
+    let fault =
+        head.fields.fault_in_frames(head.method.len() + head.target.len()).or(framing.err());
     let framing = framing.unwrap_or(Framing::Empty);
     let mut job = Job {
         shared: &shared,
         tunnel,
         head,
         framing,
-        incoming: if raw { Incoming::tunnel(content) } else { Incoming::stream(content, framing) },
+        incoming: match raw {
+            true => Incoming::tunnel(content),
+            false => Incoming::stream(content, framing, long),
+        },
         out: &mut out,
         keep_alive: true,
         known: Known::default(),
@@ -268,7 +265,8 @@ fn request_head(parts: &Parts, tunnel: Option<&Tunnel>) -> Request {
         Some(authority) if connects => authority.to_owned(),
         // Another scheme than the tunnel's is another target; without a tunnel all of it is one.
         Some(authority) if tunnel.is_none() || scheme != Scheme::Https.as_str() => {
-            format!("{scheme}://{authority}{path}")
+            // All of a server has no path in this form (RFC 9112 section 3.2.4).
+            format!("{scheme}://{authority}{}", if path == "*" { "" } else { path })
         }
         Some(_) | None => path.to_owned(),
     };
@@ -293,12 +291,6 @@ fn request_head(parts: &Parts, tunnel: Option<&Tunnel>) -> Request {
     }
     let fields: Fields = lines.into_iter().collect();
     Request { method: parts.method.to_string(), target, version: Version::Http11, fields }
-}
-
-/// The length that the head would have in HTTP/1.1.
-fn length(head: &Request) -> usize {
-    let fields = head.fields.iter().map(|(name, value)| name.len() + value.len() + 4);
-    head.method.len() + head.target.len() + fields.sum::<usize>()
 }
 
 /// How the content is framed when it goes on.

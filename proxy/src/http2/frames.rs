@@ -1,5 +1,9 @@
 //! Looks at frames in a stream of bytes (RFC 9113 section 4.1) without taking part: where a stream
-//! ended, and what a GOAWAY said.
+//! ended, what a GOAWAY said, and which field blocks are longer than a head may be.
+
+use crate::head;
+use dashmap::DashSet;
+use std::sync::Arc;
 
 /// What was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +19,29 @@ pub(crate) enum Seen {
     /// A frame that neither asks nor carries anything, but costs the one who reads it: a reset, a
     /// setting or a ping that wants an answer, a priority.
     Idle,
+    /// The field block of the stream, so far as it passed, is longer than [`BLOCK_BYTES`].
+    LongBlock(u32),
+}
+
+/// Bytes of a field block at most: a head in literals, padded (RFC 9113 section 6.2).
+const BLOCK_BYTES: usize = head::MAX_BYTES + 512;
+
+/// Streams with a field block that is too long on the wire. The library says of such a head that it is
+/// malformed, and of such trailers nothing: it leaves fields out. Each id here cost its peer the bytes of
+/// a whole head.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LongBlocks(Arc<DashSet<u32>>);
+
+impl LongBlocks {
+    /// Takes note of a stream.
+    pub(crate) fn add(&self, id: u32) {
+        self.0.insert(id);
+    }
+
+    /// Whether the stream had one.
+    pub(crate) fn has(&self, id: u32) -> bool {
+        self.0.contains(&id)
+    }
 }
 
 const DATA: u8 = 0;
@@ -24,6 +51,7 @@ const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 /// The client's preface (RFC 9113 section 3.4).
@@ -39,6 +67,8 @@ pub(crate) struct Frames {
     have: usize,
     /// Payload bytes to come, once the header is there.
     left: usize,
+    /// Bytes of the field block that passed.
+    block: usize,
 }
 
 impl Frames {
@@ -70,6 +100,9 @@ impl Frames {
                 bytes = rest;
             }
             if self.have >= 9 && self.left == 0 {
+                if let Some(id) = self.long_block() {
+                    tell(Seen::LongBlock(id));
+                }
                 if let Some(seen) = self.seen() {
                     tell(seen);
                 }
@@ -83,6 +116,18 @@ impl Frames {
             *place = byte;
             self.have += 1;
         }
+    }
+
+    /// The stream of a field block that grew too long with this frame.
+    fn long_block(&mut self) -> Option<u32> {
+        let [x, y, z, kind, _, a, b, c, d, ..] = self.start;
+        let length = u32::from_be_bytes([0, x, y, z]) as usize;
+        self.block = match kind {
+            HEADERS => length,
+            CONTINUATION => self.block.saturating_add(length),
+            _ => return None,
+        };
+        (self.block > BLOCK_BYTES).then_some(u32::from_be_bytes([a, b, c, d]) & 0x7fff_ffff)
     }
 
     fn seen(&self) -> Option<Seen> {
@@ -138,5 +183,22 @@ mod tests {
             ];
             assert_eq!(seen, expected, "{pace}");
         }
+    }
+
+    /// The length of a field block is that of all of its frames.
+    #[test]
+    fn long_field_blocks_are_found() {
+        let full = vec![0; 1 << 14];
+        let block = |id, last: usize| {
+            let more = frame(CONTINUATION, 0, id, &full).repeat(3);
+            [frame(HEADERS, 1, id, &full), more, frame(CONTINUATION, 4, id, &vec![0; last])]
+                .concat()
+        };
+        let fits = BLOCK_BYTES - 4 * full.len();
+        let bytes = [block(1, fits), block(3, fits + 1), frame(HEADERS, 5, 5, b"x")].concat();
+        let mut seen = Vec::new();
+        Frames::default().see(&bytes, |one| seen.push(one));
+        let ended = Seen::EndStream;
+        assert_eq!(seen, [ended(1), ended(3), Seen::LongBlock(3), ended(5)]);
     }
 }

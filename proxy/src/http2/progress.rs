@@ -2,7 +2,7 @@
 //! through TLS to the acknowledgement of the caller's host (contract R-5).
 
 use crate::carrier::Below;
-use crate::http2::frames::{Frames, Seen};
+use crate::http2::frames::{Frames, LongBlocks, Seen};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
@@ -41,6 +41,7 @@ pub(crate) struct Progress {
     began: Notify,
     /// Told when the caller sent too many frames that ask for nothing.
     flooded: Notify,
+    long_blocks: LongBlocks,
 }
 
 impl Progress {
@@ -56,6 +57,11 @@ impl Progress {
     /// Follows it no more.
     pub(crate) fn forget(&self, id: u32) {
         self.lock().remove(&id);
+    }
+
+    /// Streams on which the caller sent more fields than a head may have.
+    pub(crate) fn long_blocks(&self) -> LongBlocks {
+        self.long_blocks.clone()
     }
 
     /// Waits until the caller has sent more frames that ask for nothing than it may.
@@ -208,6 +214,7 @@ impl<S> Watched<S> {
             closed: AtomicBool::new(false),
             began: Notify::new(),
             flooded: Notify::new(),
+            long_blocks: LongBlocks::default(),
         });
         let (frames, heard) = (Frames::default(), Frames::of_client());
         Self { tls, counts, frames, heard, allowance: Allowance::new(), progress }
@@ -235,8 +242,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.tls).poll_read(cx, buf))?;
         let mut idle = 0;
-        this.heard.see(buf.filled().get(before..).unwrap_or_default(), |seen| {
-            idle += u32::from(seen == Seen::Idle);
+        this.heard.see(buf.filled().get(before..).unwrap_or_default(), |seen| match seen {
+            Seen::Idle => idle += 1,
+            Seen::LongBlock(id) => this.progress.long_blocks.add(id),
+            Seen::Headers(_) | Seen::EndStream(_) | Seen::Data(..) | Seen::GoAway(_) => {}
         });
         let now = Instant::now();
         if (0..idle).any(|_| !this.allowance.take(now)) {
@@ -268,7 +277,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
                     }
                     return;
                 }
-                Seen::GoAway(_) | Seen::Idle => return,
+                Seen::GoAway(_) | Seen::Idle | Seen::LongBlock(_) => return,
             };
             if let Some(sent) = progress.lock().get_mut(&id) {
                 *sent = to;

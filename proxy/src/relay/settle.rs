@@ -107,15 +107,18 @@ impl<'a> Relay<'a> {
         let verdict = settled.verdict();
         let length = held.iter().map(Bytes::len).sum::<usize>();
         let bodiless = is_bodiless(self.parts.method, head.status);
-        let delivery = if bodiless || head.fields.has("content-length") {
-            Delivery::AsDeclared
-        } else if (completion == Completion::Chunked || trailers.iter().next().is_some())
-            && self.parts.version == Version::Http11
-        {
-            Delivery::HeldChunks
-        } else {
-            Delivery::Length(length as u64)
-        };
+        // Only chunks have room for trailers; frames may have them behind a length, too.
+        let has_trailers = trailers.iter().next().is_some();
+        let may_chunk = self.parts.version == Version::Http11 && !bodiless;
+        let declared = head.fields.has("content-length");
+        let delivery =
+            if may_chunk && (has_trailers || (completion == Completion::Chunked && !declared)) {
+                Delivery::HeldChunks
+            } else if bodiless || declared {
+                Delivery::AsDeclared
+            } else {
+                Delivery::Length(length as u64)
+            };
         let mut bytes = self.response_head(head, verdict, delivery);
         if delivery == Delivery::HeldChunks {
             held.iter().for_each(|piece| bytes.extend_from_slice(&deliver::chunk(piece)));

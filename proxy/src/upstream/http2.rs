@@ -4,10 +4,11 @@
 //! the wire beside it.
 
 use super::exchange::{Error, Peer, Piece, Received, Wire};
+use crate::body;
 use crate::head::{self, Fields, Framing, Version};
-use crate::http2::frames::{Frames, Seen};
+use crate::http2::frames::{Frames, LongBlocks, Seen};
 use crate::http2::raw::{Reading, Writing, failed};
-use crate::http2::{from_map, to_map};
+use crate::http2::{READ_BYTES, from_map, to_map};
 use crate::request::is_upgrade;
 use crate::websocket::{self, Opening};
 use bytes::Bytes;
@@ -40,6 +41,7 @@ struct Facts {
     last_stream: AtomicU32,
     /// Streams whose END_STREAM left and whose sender has not heard of it.
     ended: DashSet<u32>,
+    long_blocks: LongBlocks,
     /// Something of this changed.
     changed: Notify,
 }
@@ -86,7 +88,7 @@ impl Connection {
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX));
+            .max_header_list_size(u32::try_from(READ_BYTES).unwrap_or(u32::MAX));
         let (send, mut connection) = builder.handshake(watched).await.map_err(io::Error::other)?;
         let ping = Arc::new(Mutex::new(connection.ping_pong()));
         let ended = Arc::clone(&facts);
@@ -171,11 +173,13 @@ impl AsyncRead for Watched {
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.wire).poll_read(cx, buf))?;
         let facts = &this.facts;
-        this.frames.see(buf.filled().get(before..).unwrap_or_default(), |seen| {
-            if let Seen::GoAway(last) = seen {
+        this.frames.see(buf.filled().get(before..).unwrap_or_default(), |seen| match seen {
+            Seen::GoAway(last) => {
                 facts.last_stream.store(last, Ordering::Release);
                 facts.going_away.store(true, Ordering::Release);
             }
+            Seen::LongBlock(id) => facts.long_blocks.add(id),
+            Seen::Headers(_) | Seen::EndStream(_) | Seen::Data(..) | Seen::Idle => {}
         });
         Poll::Ready(Ok(()))
     }
@@ -363,7 +367,14 @@ impl Receiver {
         if not_processed && !answered {
             return Error::NotProcessed;
         }
-        if error.is_io() || error.is_go_away() {
+        if self.facts.long_blocks.has(self.id) {
+            return match answered {
+                true => Error::Content(body::Fault::TrailerTooLong),
+                false => Error::Head(head::Fault::TooLong),
+            };
+        }
+        // A GOAWAY of our own says that the origin broke the protocol.
+        if error.is_io() || (error.is_go_away() && error.is_remote()) {
             return Error::Closed;
         }
         if error.is_remote() { Error::Reset(error.reason()) } else { Error::Stream }
@@ -409,6 +420,9 @@ impl Receiver {
             version: Version::Http11,
             fields: from_map(&parts.headers),
         };
+        if let Some(fault) = head.fields.fault_in_frames(0) {
+            return Err(Error::Head(fault));
+        }
         if head.status == 101 {
             // There is no such thing here (RFC 9113 section 8.6), and a caller of HTTP/1.1 would
             // take it for a switch.
@@ -420,6 +434,7 @@ impl Receiver {
         if head.status > 599 {
             return Err(Error::Head(head::Fault::StartLine));
         }
+        head::response_framing(&head, method).map_err(Error::Head)?;
         self.response = None;
         self.bodiless = head::is_bodiless(method, head.status);
         self.body = body;
@@ -447,6 +462,12 @@ impl Receiver {
             None => match body.trailers().await {
                 Ok(trailers) => {
                     let trailers = trailers.as_ref().map(from_map).unwrap_or_default();
+                    if self.facts.long_blocks.has(self.id) {
+                        return Err(Error::Content(body::Fault::TrailerTooLong));
+                    }
+                    if let Some(fault) = trailers.fault_in_frames(0) {
+                        return Err(Error::Content(body::Fault::of_trailers(fault)));
+                    }
                     Ok(Piece::End(Completion::EndStream, trailers))
                 }
                 Err(error) => Err(self.error(&error)),

@@ -19,6 +19,8 @@ use tokio::net::TcpListener;
 pub struct Seen {
     pub effects: HashMap<String, usize>,
     pub heads: Vec<http::request::Parts>,
+    /// Trailers of requests that had any.
+    pub trailers: Vec<HeaderMap>,
     pub connections: usize,
 }
 
@@ -136,11 +138,13 @@ async fn stream(
     seen: Arc<Mutex<Seen>>,
 ) {
     let (parts, mut body) = request.into_parts();
-    let path = parts.uri.path().trim_start_matches("/with-credential").to_owned();
+    let path = parts.uri.path().trim_start_matches("/with-credential");
+    let path = path.trim_start_matches("/again").to_owned();
+    let times = seen.lock().expect("lock").effects[parts.uri.path()];
     if path == "/hang" {
         return std::future::pending().await;
     }
-    if path == "/refuse" {
+    if path == "/refuse" || (path == "/refuse-twice" && times < 3) {
         return respond.send_reset(Reason::REFUSED_STREAM);
     }
     if path == "/http11" {
@@ -154,6 +158,9 @@ async fn stream(
     while let Some(Ok(piece)) = body.data().await {
         drop(body.flow_control().release_capacity(piece.len()));
         content.extend_from_slice(&piece);
+    }
+    if let Ok(Some(trailers)) = body.trailers().await {
+        seen.lock().expect("lock").trailers.push(trailers);
     }
     let authorization = parts.headers.get("authorization").cloned();
     seen.lock().expect("lock").heads.push(parts);
@@ -170,6 +177,7 @@ async fn stream(
         drop(respond.send_response(response, true));
         return;
     }
+    let Err(mut respond) = of_sections(&path, respond) else { return };
     if path == "/interim" {
         let hints = Response::builder().status(103).header("link", "x").body(()).expect("hints");
         respond.send_informational(hints).expect("sent");
@@ -193,6 +201,44 @@ async fn stream(
         }
         None => {}
     }
+}
+
+/// Answers whose field sections are the point; the stream back where the path asks for none of them.
+fn of_sections(path: &str, mut respond: SendResponse<Bytes>) -> Result<(), SendResponse<Bytes>> {
+    let field = |length: &str| "x".repeat(length.parse().expect("a length"));
+    let (fields, content, trailers) = match path {
+        "/sized-trailer" => {
+            (vec![("content-length", "5".into())], "hello", vec![("x-sum", "1".into())])
+        }
+        "/two-lengths" => (vec![("content-length", "5".to_owned()); 2], "hello", vec![]),
+        "/padded" => (vec![("x-padded", " v".into())], "hello", vec![]),
+        _ => {
+            if let Some(length) = path.strip_prefix("/long-head/") {
+                (vec![("x-long", field(length))], "", vec![])
+            } else if let Some(length) = path.strip_prefix("/long-trailer/") {
+                let around = |name| (name, "1".to_owned());
+                let trailers = [around("x-first"), ("x-long", field(length)), around("x-last")];
+                (vec![], "", trailers.into())
+            } else {
+                return Err(respond);
+            }
+        }
+    };
+    let map = |fields: Vec<(&'static str, String)>| -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in fields {
+            map.append(name, value.parse().expect("value"));
+        }
+        map
+    };
+    let mut response = Response::new(());
+    *response.headers_mut() = map(fields);
+    let mut sending = respond.send_response(response, false).expect("sent");
+    sending.send_data(content.into(), trailers.is_empty()).expect("data");
+    if !trailers.is_empty() {
+        sending.send_trailers(map(trailers)).expect("trailers");
+    }
+    Ok(())
 }
 
 /// Opens, says "early" and echoes; `/status/...` refuses, `/websocket-reset` breaks off at the first
@@ -248,15 +294,19 @@ pub struct Http2Client {
 impl Http2Client {
     /// Opens the tunnel to a port of `127.0.0.1`.
     pub async fn open(world: &World, port: u16) -> Self {
+        Self::open_to(world, "127.0.0.1", port).await
+    }
+
+    pub async fn open_to(world: &World, host: &'static str, port: u16) -> Self {
         let mut client = Client::connect(world.address).await;
         let credentials = world.credentials();
-        let connect = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+        let connect = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
         client.send(&connect).await;
         assert_eq!(client.response("CONNECT").await.status, 200);
-        let tls = client.into_h2(world.ca.certificate_pem(), "127.0.0.1").await;
+        let tls = client.into_h2(world.ca.certificate_pem(), host).await;
         let (sender, connection) = h2::client::handshake(tls).await.expect("handshake");
         tokio::spawn(connection);
-        Self { sender, authority: format!("127.0.0.1:{port}") }
+        Self { sender, authority: format!("{host}:{port}") }
     }
 
     pub async fn call(&self, method: &str, path: &str, content: &'static [u8]) -> Answer {

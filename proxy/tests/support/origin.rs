@@ -20,6 +20,8 @@ pub struct Seen {
     /// Trailer sections of chunked requests, with their empty line.
     pub trailers: Vec<String>,
     pub connections: usize,
+    /// Connections that this side ended.
+    pub ended: usize,
     /// Server names of TLS handshakes.
     pub names: Vec<String>,
 }
@@ -169,6 +171,7 @@ pub async fn connection(
             gate.acquire().await.expect("gate").forget();
         }
         if !answer(&mut stream, &path, &head, &content).await {
+            seen.lock().expect("lock").ended += 1;
             return;
         }
     }

@@ -1,6 +1,6 @@
 //! Messages and frames that nobody may take for good ones.
 
-use super::{BROKEN, BROKEN_INSIDE, applied, lines, open, raw, whole};
+use super::{MALFORMED, applied, lines, open, raw, whole};
 use crate::case::table::{Table, settled};
 use crate::case::{Shape, Truth};
 use crate::http2::{OnStream, Step, kind};
@@ -8,7 +8,7 @@ use crate::http2::{OnStream, Step, kind};
 /// A message that is malformed is no answer (RFC 9113 section 8.1.1).
 pub(super) fn heads(t: &mut Table) {
     let rule = "S-1 S-6; RFC 9113 section 8";
-    let malformed = |_: &Shape| open(BROKEN, false);
+    let malformed = |_: &Shape| open(MALFORMED, false);
     let own = |lines: &[(&str, &str)], end: bool| {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         Step::Lines { fields: lines.iter().map(owned).collect(), end }
@@ -36,7 +36,7 @@ pub(super) fn heads(t: &mut Table) {
             applied([head, Step::Data { content: next.into(), end: true }])
         };
         let rule = "S-2 S-6; RFC 9110 section 6.4.1";
-        t.frames(name, rule, steps, |_| open(BROKEN_INSIDE, true)).only(Shape::bodied);
+        t.frames(name, rule, steps, |_| open(MALFORMED, true)).only(Shape::bodied);
     }
     // The same of a pseudo field of requests, which libraries drop unseen.
     let pseudo = |shape: &Shape| {
@@ -47,10 +47,10 @@ pub(super) fn heads(t: &mut Table) {
     };
     t.frames("request_pseudo_field", "RFC 9113 section 8.3", pseudo, |_| {
         let empty = Truth::Settled { status: 200, retry_after: false, content: String::new() };
-        Truth::Either(vec![empty, open(BROKEN, false)])
+        Truth::Either(vec![empty, open(MALFORMED, false)])
     });
     // Forbidden, and harmless once it is gone: refusing the message or dropping the field is honest.
-    let lenient = |shape: &Shape| Truth::Either(vec![settled(shape, 200), open(BROKEN, false)]);
+    let lenient = |shape: &Shape| Truth::Either(vec![settled(shape, 200), open(MALFORMED, false)]);
     for (name, field) in [
         ("connection_field", ("connection", "close")),
         ("transfer_encoding_field", ("transfer-encoding", "chunked")),
@@ -67,7 +67,7 @@ pub(super) fn heads(t: &mut Table) {
 
 /// What breaks the connection below the messages.
 pub(super) fn frames(t: &mut Table) {
-    let broken = |_: &Shape| open(BROKEN, false);
+    let broken = |_: &Shape| open(MALFORMED, false);
     let rule = "S-6 D-1; RFC 9113 section 5.4";
     let this = OnStream::This;
     let long = vec![0; (1 << 14) + 1];
@@ -107,7 +107,8 @@ pub(super) fn frames(t: &mut Table) {
             let one = raw(kind, 0, OnStream::Connection, &vec![0; length]);
             applied(std::iter::repeat_n(one, 500).chain(whole(shape, 200, &[])))
         };
-        let either = |shape: &Shape| Truth::Either(vec![settled(shape, 200), open(BROKEN, false)]);
+        let either =
+            |shape: &Shape| Truth::Either(vec![settled(shape, 200), open(MALFORMED, false)]);
         t.frames(&format!("many_{name}"), "RFC 9113 section 10.5", steps, either);
     }
 }
