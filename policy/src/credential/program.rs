@@ -40,11 +40,12 @@ pub(crate) fn output(
         // A group of its own, so that what it starts can be ended with it.
         .process_group(0)
         .spawn()
-        .map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+        .map_err(|error| {
+            if [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied].contains(&error.kind()) {
                 Error::SourceUnset("its program is not there, or may not be started")
+            } else {
+                Error::SourceFailed("its program can't be started")
             }
-            _ => Error::SourceFailed("its program can't be started"),
         })?;
     if let Some(mut stdin) = child.stdin.take()
         && stdin.write_all(input).is_err()

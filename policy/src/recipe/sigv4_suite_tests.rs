@@ -111,6 +111,7 @@ fn vectors() -> Vec<Vector> {
     ];
     all.extend(queries(unreserved_query));
     all.extend(fields());
+    all.extend(posts());
     all
 }
 
@@ -205,6 +206,11 @@ fn fields() -> Vec<Vector> {
                 "07ec1639c89043aa0e3e2de82b96708f198cceab042d4a97044c66dd9f74e7f8",
             )
         },
+    ]
+}
+
+fn posts() -> Vec<Vector> {
+    vec![
         post(
             "post-vanilla post-header-key-case",
             &[],
