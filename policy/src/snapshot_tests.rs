@@ -7,6 +7,8 @@ use std::time::Duration;
 
 #[path = "snapshot/grant_tests.rs"]
 mod grants;
+#[path = "snapshot/method_tests.rs"]
+mod methods;
 #[path = "snapshot/order_tests.rs"]
 mod order_of_rules;
 #[path = "snapshot/ssh_tests.rs"]
