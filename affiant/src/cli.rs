@@ -19,8 +19,8 @@ use units::{age, size};
 #[command(name = "affiant", version, propagate_version = true)]
 pub(crate) struct Cli {
     /// The home: CA, vault, policy, journal [default: the platform's data directory + affiant]
-    #[arg(long, global = true, env = "AFFIANT_HOME", value_name = "DIR")]
-    pub(crate) home: Option<PathBuf>,
+    #[arg(long, global = true, env = "AFFIANT_HOME", value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub(crate) home: Option<std::ffi::OsString>,
     /// Print records as JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -144,6 +144,9 @@ pub(crate) struct Listen {
     /// How long SIGTERM waits for calls under way before it cuts them
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = age)]
     pub(crate) drain: Duration,
+    /// End with the last `affiant run` that uses this server
+    #[arg(long, hide = true)]
+    pub(crate) for_runs: bool,
     /// For benches only: acknowledge journal records before they are on disk
     #[arg(long, hide = true)]
     pub(crate) unsafe_no_sync: bool,
@@ -169,6 +172,7 @@ impl Listen {
             journal_max_age: None,
             journal_max_size: None,
             drain: Duration::from_secs(30),
+            for_runs: false,
             unsafe_no_sync: false,
         }
     }
@@ -182,6 +186,10 @@ pub(crate) struct Run {
     /// Hosts that are reached without the proxy, comma-separated (for example localhost,127.0.0.1)
     #[arg(long, default_value = "", value_name = "HOSTS")]
     pub(crate) no_proxy: String,
+    /// A variable that the command does not get, beside those that policy takes secrets from; may be given
+    /// more than once
+    #[arg(long, value_name = "VARIABLE")]
+    pub(crate) hide: Vec<String>,
     /// The command and its arguments
     #[arg(
         required = true,

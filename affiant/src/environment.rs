@@ -7,6 +7,7 @@ const BUNDLE: &[(&str, &str)] = &[
     ("SSL_CERT_FILE", "OpenSSL, Go, Python's ssl and httpx, Ruby, uv"),
     ("CURL_CA_BUNDLE", "curl"),
     ("REQUESTS_CA_BUNDLE", "Python requests, boto3"),
+    ("HTTPLIB2_CA_CERTS", "httplib2, Google's client for Python"),
     ("PIP_CERT", "pip"),
     ("GIT_SSL_CAINFO", "git"),
     ("NODE_EXTRA_CA_CERTS", "Node"),

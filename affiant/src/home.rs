@@ -17,7 +17,8 @@ pub(crate) struct Home(PathBuf);
 impl Home {
     /// The home that the arguments name, else the platform's default.
     pub(crate) fn resolve(argument: Option<PathBuf>) -> anyhow::Result<Self> {
-        if let Some(path) = argument {
+        // An empty variable is none.
+        if let Some(path) = argument.filter(|path| !path.as_os_str().is_empty()) {
             return Ok(Self(std::path::absolute(&path)?));
         }
         let user = std::env::home_dir()
@@ -87,11 +88,19 @@ impl Home {
     /// Refuses a home that is missing or that others can enter.
     pub(crate) fn require(&self) -> anyhow::Result<()> {
         let shown = self.0.display();
-        let Ok(metadata) = std::fs::metadata(&self.0) else {
-            bail!("there is no home at {shown}: run `affiant init`, or name another with --home");
+        let metadata = match std::fs::metadata(&self.0) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
+                "there is no home at {shown}: run `affiant init`, or name another with --home"
+            ),
+            Err(error) => bail!("the home {shown} can't be entered: {error}"),
         };
-        if !self.ca().exists() {
-            bail!("{shown} is no complete home: run `affiant init`");
+        match self.ca().try_exists() {
+            Ok(true) => {}
+            Ok(false) => bail!("{shown} is no complete home: run `affiant init`"),
+            Err(error) => {
+                bail!("the home {shown} can't be entered: {error} (it is its owner's alone)")
+            }
         }
         let mode = metadata.permissions().mode();
         if mode & 0o022 != 0 {

@@ -25,6 +25,20 @@ const MAINTAIN_AFTER: u64 = 30;
 /// What the key for stored results is derived for.
 const RESULT_KEY_PURPOSE: &str = "affiant journal results v1";
 
+/// The exit status of a server that was started for runs and found the home in use.
+pub(crate) const IN_USE: u8 = 75;
+
+/// Another process serves the home.
+#[derive(Debug, thiserror::Error)]
+#[error("a server already serves {0}: stop it, or name another home with --home")]
+struct Served(String);
+
+/// Whether a start failed because another process has the home.
+pub(crate) fn is_in_use(error: &anyhow::Error) -> bool {
+    let of_journal = error.downcast_ref::<journal::open::Error>();
+    error.is::<Served>() || matches!(of_journal, Some(journal::open::Error::InUse(_)))
+}
+
 /// A running server. Stop it with [`Server::stop`], so that calls under way can end.
 pub(crate) struct Server {
     pub(crate) listening: Listening,
@@ -60,7 +74,8 @@ pub(crate) fn open_state(
         );
     }
     hand_result_key(&journal, &policy);
-    Ok(Arc::new(State { journal, policy, listening: OnceLock::new(), engines: OnceLock::new() }))
+    let (listening, engines) = (OnceLock::new(), OnceLock::new());
+    Ok(Arc::new(State { journal, policy, listening, engines, users: Arc::default() }))
 }
 
 /// The key for stored results, when the vault is unlocked.
@@ -89,10 +104,7 @@ impl Server {
     pub(crate) async fn start(home: &Home, listen: &Listen) -> anyhow::Result<Self> {
         hardening::forbid_dumps();
         if Client::running(home).await.is_some() {
-            bail!(
-                "a server already serves {}: stop it, or name another home with --home",
-                home.path().display()
-            );
+            bail!(Served(home.path().display().to_string()));
         }
         let state = open_state(home, listen.retention(), !listen.unsafe_no_sync)?;
         state.policy.erase_unused();
@@ -164,6 +176,7 @@ impl Server {
     /// Takes no new calls, lets those under way end, and closes the journal.
     pub(crate) async fn stop(mut self) {
         self.shutdown.send_replace(true);
+        self.state.users.close();
         while let Some(ended) = self.tasks.join_next().await {
             if let Err(error) = ended {
                 tracing::error!("a part of the server ended badly: {error}");

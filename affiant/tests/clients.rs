@@ -13,7 +13,6 @@ mod support;
 
 use conformance::http::Script;
 use conformance::nginx::Nginx;
-use std::process::{Command, Stdio};
 use support::*;
 
 fn charges() -> Vec<Script> {
@@ -144,44 +143,6 @@ fn python_and_node_behind_affiant_run() {
     assert_eq!(origin.origin.effects("/from/python"), 1);
     assert_eq!(origin.origin.effects("/strict"), 1);
     assert_eq!(origin.origin.effects("/from/node"), 1);
-}
-
-/// `affiant run` passes on exit codes and signals, and the token ends with the run.
-#[test]
-fn affiant_run_passes_on_exit_code_and_signals() {
-    let home = Home::new();
-    assert_eq!(home.run(&["run", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
-    assert_eq!(home.run(&["run", "--", "sh", "-c", "kill -9 $$"]).status.code(), Some(137));
-    assert_eq!(home.run(&["run", "--", "/no/such/program"]).status.code(), Some(2));
-
-    let mut command = home.command(&[
-        "run",
-        "--",
-        "sh",
-        "-c",
-        "trap 'echo got; exit 5' TERM; echo up; while :; do sleep 0.05; done",
-    ]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
-    assert_eq!(lines.next().unwrap().unwrap(), "up");
-    signal(&child, rustix::process::Signal::TERM);
-    assert_eq!(lines.next().unwrap().unwrap(), "got");
-    assert_eq!(wait(&mut child, PATIENCE).code(), Some(5));
-
-    let printed = home.ok(&["run", "--", "sh", "-c", "echo $https_proxy"]);
-    let server = home.serve();
-    let old = printed.trim().rsplit_once('@').unwrap().0.to_owned();
-    let mut command = Command::new("curl");
-    command.args([
-        "-sS",
-        "-i",
-        "-x",
-        &format!("{old}@{}", server.http),
-        "http://affiant.internal/",
-    ]);
-    clean(&mut command);
-    assert_eq!(Response::parse(&finish(command, b"")).status, 407);
 }
 
 /// `git clone` over intercepted https from nginx with a private CA.

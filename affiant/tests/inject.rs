@@ -25,7 +25,7 @@ fn policy(origin: &TlsOrigin) -> String {
     let ca = origin.ca_file.path().display();
     let mut text = format!("[[trust]]\nhost = \"localhost\"\nca_file = \"{ca}\"\n");
     for (id, secret, keys) in [
-        ("ph", "tok", "inject = \"placeholder\""),
+        ("ph", "tok", "inject = \"placeholder\"\nin = [\"header\", \"path\", \"query\", \"body\"]"),
         ("query", "tok", "inject = \"query\"\nname = \"key\""),
         ("bearer", "tok", "inject = \"bearer\""),
         ("header", "tok", "inject = \"header\"\nname = \"X-Key\"\nformat = \"k {secret}\""),

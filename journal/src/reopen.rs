@@ -45,13 +45,14 @@ fn reopen(core: &Arc<Core>, durable: &Watermark) -> Result<Log, open::Error> {
     let last = Sequence(found.start.last_sequence);
     forget(core, last, found_records);
     core.durable.store(last.0, Ordering::Release);
+    // Before records are taken again: what is admitted from then on was not interrupted.
+    let dirty: Vec<_> = core.overlay.iter().map(|entry| Arc::clone(&entry)).collect();
+    let open: Vec<_> =
+        dirty.iter().filter(|entry| !entry.state.lock().live.is_settled()).cloned().collect();
     core.queue.reopen(tail.last_sequence() + 1);
     core.counters.reopened.fetch_add(1, Ordering::Relaxed);
     let store = found.start.store;
     let mark = tail.watermark(store);
-    let dirty: Vec<_> = core.overlay.iter().map(|entry| Arc::clone(&entry)).collect();
-    let open: Vec<_> =
-        dirty.iter().filter(|entry| !entry.state.lock().live.is_settled()).cloned().collect();
     let mut feed = core.feed.lock();
     feed.dirty.extend(dirty.into_iter().filter(|entry| entry.enlist()));
     feed.watermark = Some(mark);

@@ -10,8 +10,10 @@ use crate::contract::{
 use crate::log::disk::Disk;
 use crate::log::sim::{Fault, Random, Sim};
 use crate::verify::verify_on;
-use crate::{Journal, Options, Recovery, State, append, open, startup};
-use common::{admit, complete, content, credential, dispatch, dispatched, key, preflight, respond};
+use crate::{Admission, Guard, Journal, Options, Recovery, State, append, open, startup};
+use common::{
+    accepted, admit, complete, content, credential, dispatch, dispatched, key, preflight, respond,
+};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,6 +222,52 @@ async fn a_failure_poisons_and_service_resumes_without_a_restart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leaders_failure_poisons_and_service_resumes_without_a_restart() {
     fail_at_every_call().await;
+}
+
+/// D-1, X-3: a call that is admitted while the log comes back was not interrupted: nothing ends it, and
+/// nothing says that its dispatch did not happen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d_1_a_call_that_comes_as_the_log_comes_back_goes_on() {
+    let (sim, home) = (Sim::new(), tempfile::tempdir().unwrap());
+    let (journal, _) = open_sim(&sim, home.path(), true).unwrap();
+    // Many calls in memory: looking through them takes a while.
+    let held: Vec<_> = (0..4000).map(|n| admit(&journal, "coder", &format!("held {n}"))).collect();
+    // All of them are on the disk before this one.
+    let durable = bounded(dispatched(&journal, "coder", "durable")).await;
+    sim.fault_at(sim.calls() + 1, Fault::Fail);
+    let mut failing = admit(&journal, "coder", "failing");
+    failing.preflight(preflight()).unwrap();
+    failing.authorize(Some(credential())).unwrap();
+    bounded(failing.dispatch(dispatch())).await.unwrap_err();
+    let at_once = journal.clone();
+    let came = tokio::task::spawn_blocking(move || {
+        let mut came = Vec::new();
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while came.len() < 500 && std::time::Instant::now() < until {
+            let accepted = accepted("coder", &format!("new {}", came.len()));
+            let admission = at_once.admit(at_once.new_id(), accepted, Guard::default());
+            if let Ok(Admission::New(call)) = admission {
+                came.push(call);
+            }
+        }
+        came
+    });
+    let mut came = bounded(came).await.unwrap();
+    bounded(async {
+        // Those that were interrupted are ended one by one.
+        for call in &held {
+            while !journal.invocation(call.id()).unwrap().unwrap().is_settled() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    })
+    .await;
+    assert_eq!((came.len(), journal.stats().reopened), (500, 1));
+    for call in &mut came {
+        call.preflight(preflight()).unwrap();
+    }
+    drop((came, held, durable, failing));
+    bounded(journal.close()).await;
 }
 
 async fn fail_at_every_call() {

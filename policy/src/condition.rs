@@ -3,8 +3,10 @@
 //!
 //! A condition is met when its name occurs and every occurrence matches: a server that reads the
 //! last of two values sees nothing that policy has not judged. Where some match and others don't, or
-//! what is looked at can't be read, nothing is said, and no wider rule is asked instead.
+//! what is looked at can't be read, or a name or value is written so that only some servers take it for
+//! the one that is looked at, nothing is said, and no wider rule is asked instead.
 
+use crate::field::{is_same_field, is_same_member, is_same_parameter};
 use crate::json::Content;
 use crate::{Details, glob};
 use serde_json::Value;
@@ -62,14 +64,26 @@ pub(crate) struct Doubt {
 impl Doubt {
     const HEADERS: Self = Self {
         field: "request.headers",
-        why: "a header field that it looks at is there with different values",
+        why: "a header field that it looks at is there with different values, or written in another way",
     };
     const QUERY: Self = Self {
         field: "target.query",
-        why: "a parameter that it looks at is there with different values",
+        why: "a parameter that it looks at is there with different values, or written in another way",
     };
     const UNREADABLE: Self =
         Self { field: "target.query", why: "an escape in the query can't be read" };
+
+    const MEMBER: Self = Self::body(
+        "a name that it looks at is written in another way, which some readers take for it",
+    );
+    const TYPE: Self =
+        Self::body("a value that it looks at is of another type, which some readers convert");
+
+    /// Of a method.
+    pub(crate) const METHOD: Self = Self {
+        field: "method",
+        why: "a server may take it for another one (small letters, X-HTTP-Method-Override, _method)",
+    };
 
     /// Of a path.
     pub(crate) const PATH: Self = Self {
@@ -85,10 +99,18 @@ impl Doubt {
 }
 
 /// How the values under one name meet a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Met {
     All,
     Some,
     None,
+}
+
+impl Met {
+    /// What two readings come to.
+    fn and(self, other: Self) -> Self {
+        if self == other { self } else { Self::Some }
+    }
 }
 
 /// How the conditions of two routes relate.
@@ -142,9 +164,10 @@ impl Conditions {
     fn unmet_headers(&self, details: &Details<'_>) -> Option<Unmet<'_>> {
         let mut doubt = None;
         for (name, patterns) in &self.headers {
-            let named = |field: &&(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
+            let named = |field: &&(&[u8], &[u8])| is_same_field(field.0, name.as_bytes());
             let fields = details.headers.iter().filter(named);
-            match met(fields.map(|(_, value)| value.trim_ascii()), patterns) {
+            let exact = |sent: &[u8]| sent.eq_ignore_ascii_case(name.as_bytes());
+            match met(fields.map(|(sent, value)| (exact(sent), value.trim_ascii())), patterns) {
                 Met::All => {}
                 Met::Some => doubt = Some(Unmet::Unjudged(Doubt::HEADERS)),
                 Met::None => return Some(Unmet::Header(name)),
@@ -157,13 +180,24 @@ impl Conditions {
         if self.query.is_empty() {
             return None;
         }
-        let Some(parameters) = parameters(details.query.unwrap_or_default()) else {
+        let query = details.query.unwrap_or_default();
+        let mut readings = vec![parameters(query, &['&'])];
+        if query.contains(';') {
+            // As HTML 4.01 (appendix B.2.2) asked of servers; some still do.
+            readings.push(parameters(query, &['&', ';']));
+        }
+        let Some(readings) = readings.into_iter().collect::<Option<Vec<_>>>() else {
             return Some(Unmet::Unjudged(Doubt::UNREADABLE));
         };
         let mut doubt = None;
         for (name, patterns) in &self.query {
-            let values = parameters.iter().filter(|(n, _)| n == name.as_bytes());
-            match met(values.map(|(_, value)| value.as_slice()), patterns) {
+            let in_reading = |parameters: &Vec<(Vec<u8>, Vec<u8>)>| {
+                let named =
+                    parameters.iter().filter(|(n, _)| is_same_parameter(n, name.as_bytes()));
+                let exact = |sent: &[u8]| sent == name.as_bytes();
+                met(named.map(|(sent, value)| (exact(sent), value.as_slice())), patterns)
+            };
+            match readings.iter().map(in_reading).reduce(Met::and).unwrap_or(Met::None) {
                 Met::All => {}
                 Met::Some => doubt = Some(Unmet::Unjudged(Doubt::QUERY)),
                 Met::None => return Some(Unmet::Query(name)),
@@ -178,11 +212,15 @@ impl Conditions {
             Err(why) => Some(Unmet::Unjudged(Doubt::body(why))),
             Ok(None) => Some(Unmet::Body(first)),
             Ok(Some(json)) => {
-                let unmet = self.body.iter().find(|(pointer, literals)| {
-                    let value = json.pointer(pointer);
-                    !value.is_some_and(|value| literals.iter().any(|l| l.matches(value)))
-                });
-                unmet.map(|(pointer, _)| Unmet::Body(pointer))
+                let mut doubt = None;
+                for (pointer, literals) in &self.body {
+                    match in_content(json, pointer, literals) {
+                        Ok(true) => {}
+                        Ok(false) => return Some(Unmet::Body(pointer)),
+                        Err(why) => doubt = Some(Unmet::Unjudged(why)),
+                    }
+                }
+                doubt
             }
         }
     }
@@ -228,6 +266,35 @@ impl Literal {
         }
     }
 
+    /// Whether a reader that converts types would take the value for one that matches.
+    fn nearly_matches(&self, value: &Value) -> bool {
+        match (self, value) {
+            (Self::Text(pattern), Value::Number(_) | Value::Bool(_)) => {
+                glob::matches(pattern.as_bytes(), value.to_string().as_bytes(), |_| true)
+            }
+            (Self::Truth(truth), Value::String(text)) => {
+                let words = if *truth { ["true", "1"] } else { ["false", "0"] };
+                words.iter().any(|word| text.trim().eq_ignore_ascii_case(word))
+            }
+            (Self::Truth(truth), Value::Number(number)) => {
+                number.as_f64().is_some_and(|number| (number != 0.0) == *truth)
+            }
+            (Self::Number(number), Value::String(text)) => {
+                text.trim().parse::<f64>().is_ok_and(|read| read == *number as f64)
+            }
+            (Self::Number(number), Value::Bool(truth)) => *number == i64::from(*truth),
+            (
+                Self::Text(_),
+                Value::String(_) | Value::Null | Value::Array(_) | Value::Object(_),
+            )
+            | (Self::Truth(_), Value::Bool(_) | Value::Null | Value::Array(_) | Value::Object(_))
+            | (
+                Self::Number(_),
+                Value::Number(_) | Value::Null | Value::Array(_) | Value::Object(_),
+            ) => false,
+        }
+    }
+
     /// As a pattern that meets no pattern of a literal which this one does not meet.
     pub(crate) fn mark(&self) -> String {
         match self {
@@ -261,21 +328,59 @@ impl fmt::Display for Literal {
 /// Up to here a floating-point number is one whole number only.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Whether values match one of the patterns each.
-fn met<'v>(values: impl Iterator<Item = &'v [u8]>, patterns: &[String]) -> Met {
-    let matches =
-        |value: &[u8]| patterns.iter().any(|p| glob::matches(p.as_bytes(), value, |_| true));
-    let (met, unmet): (Vec<_>, Vec<_>) = values.partition(|value| matches(value));
-    match (met.is_empty(), unmet.is_empty()) {
-        (true, _) => Met::None,
-        (false, true) => Met::All,
-        (false, false) => Met::Some,
+/// How the values of the fields that may be taken for the named one meet its patterns; each says
+/// whether it has exactly that name.
+fn met<'v>(values: impl Iterator<Item = (bool, &'v [u8])>, patterns: &[String]) -> Met {
+    let (mut is_named, mut some, mut others) = (false, false, false);
+    for (exact, value) in values {
+        if patterns.iter().any(|p| glob::matches(p.as_bytes(), value, |_| true)) {
+            some = true;
+            is_named |= exact;
+        } else {
+            others = true;
+        }
+    }
+    match (some, others) {
+        (false, _) => Met::None,
+        (true, false) if is_named => Met::All,
+        (true, _) => Met::Some,
+    }
+}
+
+/// Whether the value that the pointer leads to is one of the literals.
+fn in_content(json: &Value, pointer: &str, literals: &[Literal]) -> Result<bool, Doubt> {
+    let mut node = Some(json);
+    // A pointer that is no pointer was refused with the policy.
+    for token in pointer.split('/').skip(1) {
+        let token = token.replace("~1", "/").replace("~0", "~");
+        node = match node {
+            Some(Value::Object(members)) => {
+                let twin = |name: &String| *name != token && is_same_member(name, &token);
+                if members.keys().any(twin) {
+                    return Err(Doubt::MEMBER);
+                }
+                members.get(&token)
+            }
+            Some(Value::Array(members)) => {
+                let is_index = token == "0" || !token.starts_with(['0', '+']);
+                token.parse().ok().filter(|_| is_index).and_then(|index: usize| members.get(index))
+            }
+            Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) | None => None,
+        };
+    }
+    let Some(value) = node else { return Ok(false) };
+    if literals.iter().any(|literal| literal.matches(value)) {
+        Ok(true)
+    } else if literals.iter().any(|literal| literal.nearly_matches(value)) {
+        Err(Doubt::TYPE)
+    } else {
+        Ok(false)
     }
 }
 
 /// The parameters of a query, decoded as forms are; none if some escape can't be read.
-fn parameters(query: &str) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+pub(crate) fn parameters(query: &str, borders: &[char]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+    let pairs = query.split(borders).filter(|pair| !pair.is_empty());
     pairs
         .map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -342,11 +447,28 @@ mod tests {
         let unmet = |pointer| Some(Unmet::Body(pointer));
         check(Body::Whole(br#"{"model":"large","stream":false,"n":[1]}"#), unmet("/model"));
         check(Body::Whole(br#"{"model":["tiny"],"stream":false,"n":[1]}"#), unmet("/model"));
-        check(Body::Whole(br#"{"model":"tiny","stream":"false","n":[1]}"#), unmet("/stream"));
         check(Body::Whole(br#"{"model":"tiny","stream":false,"n":[1.5]}"#), unmet("/n/0"));
-        check(Body::Whole(br#"{"model":"tiny","stream":false,"n":["1"]}"#), unmet("/n/0"));
         check(Body::Whole(br#"{"model":"tiny","stream":false}"#), unmet("/n/0"));
         check(Body::Absent, unmet("/model"));
+        let unjudged = |doubt| Some(Unmet::Unjudged(doubt));
+        for text in [
+            &br#"{"model":"tiny","stream":"false","n":[1]}"#[..],
+            br#"{"model":"tiny","stream":0,"n":[1]}"#,
+            br#"{"model":"tiny","stream":false,"n":[" 1"]}"#,
+            br#"{"model":"tiny","stream":false,"n":[true]}"#,
+        ] {
+            check(Body::Whole(text), unjudged(Doubt::TYPE));
+        }
+        for text in [
+            &br#"{"model":"tiny","Model":"large","stream":false,"n":[1]}"#[..],
+            br#"{"MODEL":"tiny","stream":false,"n":[1]}"#,
+            br#"{"model":"tiny","\u017ftream":false,"n":[1]}"#,
+        ] {
+            check(Body::Whole(text), unjudged(Doubt::MEMBER));
+        }
+        // Somewhere else such a name means nothing, and what is surely unmet stays so.
+        check(Body::Whole(br#"{"model":"tiny","stream":false,"n":[1],"x":{"Model":1}}"#), None);
+        check(Body::Whole(br#"{"MODEL":"x","stream":true,"n":[1]}"#), unmet("/stream"));
         check(Body::Whole(b"model=tiny"), Some(Unmet::Unjudged(Doubt::body("it is not JSON"))));
         check(Body::Unreadable("why"), Some(Unmet::Unjudged(Doubt::body("why"))));
         assert_eq!(
@@ -376,7 +498,8 @@ mod tests {
             "",
             "Action",
             "Action=RunInstances",
-            "action=DescribeInstances",
+            "action=RunInstances",
+            "x=1;Action=RunInstances",
             "Action=RunInstances&Action=Run",
         ] {
             assert_eq!(met(query), expected, "{query}");
@@ -386,6 +509,12 @@ mod tests {
             "Action=DescribeInstances&Action=RunInstances",
             "Action=DescribeInstances&%41ction=RunInstances",
             "Action=DescribeInstances&Action=",
+            "Action=DescribeInstances;Action=RunInstances",
+            "x=1;Action=DescribeInstances",
+            "Action=DescribeInstances&action=RunInstances",
+            "Action=DescribeInstances&Action%5B%5D=RunInstances",
+            "action=DescribeInstances",
+            "Action[]=DescribeInstances",
         ];
         for query in differ {
             assert_eq!(met(query), Some(Unmet::Unjudged(Doubt::QUERY)), "{query}");
@@ -407,6 +536,16 @@ mod tests {
         assert!(!met(&[]));
         let put = (&b"x-amz-target"[..], &b"DynamoDB_20120810.PutItem"[..]);
         assert!(!met(&[(b"X-Amz-Target", b"DynamoDB_20120810.GetItem"), put]));
+        // V-1: to some servers `_` is `-`.
+        let get = (&b"X-Amz-Target"[..], &b"DynamoDB_20120810.GetItem"[..]);
+        let other_get = (&b"X_Amz_Target"[..], get.1);
+        let other_put = (&b"X_Amz-Target"[..], put.1);
+        assert!(met(&[get, other_get]));
+        let of = |fields: &[_]| unmet(&target, &Details { headers: fields, ..Details::default() });
+        for fields in [&[get, other_put][..], &[other_get]] {
+            assert_eq!(of(fields), Some(Unmet::Unjudged(Doubt::HEADERS)), "{fields:?}");
+        }
+        assert_eq!(of(&[other_put]), Some(Unmet::Header("x-amz-target")));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::repeat::{JobRule, ReconcileRule, RetryRule};
 use crate::{Grant, Hashicorp, Inject, Login, Mint, Onward, Parent, glob};
 use journal::contract::{Code, KeepResult, RemoteContract, Retry, Verdict};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Leave for one HTTP action, and what goes with it.
@@ -204,11 +204,34 @@ impl Credential {
         })
     }
 
+    /// The variables of the broker's environment that it takes secrets from.
+    pub(crate) fn variables(&self) -> Vec<&str> {
+        let from_sources = self.sources().into_iter().flat_map(|source| match source {
+            SecretRef::Env(name) => vec![name.as_str()],
+            SecretRef::Hashicorp(wanted) => match wanted.server.login {
+                Login::Environment => vec!["VAULT_TOKEN"],
+                Login::Token(_) | Login::AppRole { .. } => Vec::new(),
+            },
+            // What the command-line client of 1Password signs in with.
+            SecretRef::Exec(words) if words.first().is_some_and(|program| is_op(program)) => {
+                vec!["OP_SERVICE_ACCOUNT_TOKEN", "OP_CONNECT_TOKEN"]
+            }
+            SecretRef::Vault(_) | SecretRef::File(_) | SecretRef::Agent(_) | SecretRef::Exec(_) => {
+                Vec::new()
+            }
+        });
+        from_sources.collect()
+    }
+
     /// Whether getting what is injected can take long enough to matter to other calls of a thread.
     #[must_use]
     pub const fn is_slow(&self) -> bool {
         self.secret.is_slow() || matches!(self.inject, Inject::Token(_))
     }
+}
+
+fn is_op(program: &str) -> bool {
+    Path::new(program).file_name().is_some_and(|name| name == "op")
 }
 
 /// Where a secret comes from.
@@ -322,12 +345,17 @@ impl HttpGrant {
 }
 
 /// The name in lower case, if a pattern names it. What frames or routes a message has rules of its own.
+/// To some services `_` is `-`, as in [`crate::is_same_field`].
 fn names(patterns: &[String], name: &str) -> Option<String> {
     if patterns.is_empty() {
         return None;
     }
     let name = name.to_ascii_lowercase();
-    let matches = |pattern: &String| glob::matches(pattern.as_bytes(), name.as_bytes(), |_| true);
+    let read = name.replace('_', "-");
+    let matches = |pattern: &String| {
+        let pattern = pattern.replace('_', "-");
+        glob::matches(pattern.as_bytes(), read.as_bytes(), |_| true)
+    };
     (!FRAMING.contains(&name.as_str()) && patterns.iter().any(matches)).then_some(name)
 }
 

@@ -15,7 +15,7 @@ mod template;
 mod time;
 
 use crate::credential::Error;
-use crate::{ClientCertificate, Inject, Scheme, Secret};
+use crate::{ClientCertificate, Inject, Scheme, Secret, is_same_field};
 
 pub use chunks::ChunkSigner;
 pub use hmac::{Digest, Encoding, Hmac};
@@ -113,8 +113,14 @@ impl Edits {
         self.set.iter().any(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()))
     }
 
+    /// Whether a service could take a field of that name for one that the changes set.
+    fn rivals(&self, name: &[u8]) -> bool {
+        self.set.iter().any(|(known, _)| is_same_field(name, known.as_bytes()))
+    }
+
     /// The header fields after the changes: those of the view in their order, with our values in the
-    /// place of the agent's, and those that the view has no place for.
+    /// place of the agent's, and those that the view has no place for. What a service could take for
+    /// one of ours goes.
     #[must_use]
     pub fn fields<'a>(&'a self, headers: &[Field<'a>]) -> (Vec<Field<'a>>, Vec<Field<'a>>) {
         let mut open: Vec<_> = self.set.iter().map(Some).collect();
@@ -127,7 +133,7 @@ impl Edits {
                 if let Some((_, ours)) = ours.and_then(Option::take) {
                     kept.push((name, ours.expose()));
                 }
-            } else if !self.remove.iter().any(|known| is(known)) {
+            } else if !self.remove.iter().any(|known| is(known)) && !self.rivals(name) {
                 let ours = self.values.iter().find(|(changed, _)| *changed == index);
                 kept.push((name, ours.map_or(value, |(_, ours)| ours.expose())));
             }

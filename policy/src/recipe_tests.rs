@@ -127,10 +127,11 @@ fn cookies_stand_beside_the_agents() {
 }
 
 const PH: &str = "inject = \"placeholder\"";
+const ANYWHERE: &str = "inject = \"placeholder\"\nin = [\"header\", \"path\", \"query\", \"body\"]";
 
 #[test]
 fn placeholders_are_replaced_everywhere() {
-    let recipe = inject(PH);
+    let recipe = inject(ANYWHERE);
     assert!(recipe.looks_at_content() && recipe.own_headers().is_empty());
     let secret = Secret::from("s/\"ü");
     let basic = format!("Basic {}", STANDARD.encode("bot:affiant_ph_c"));
@@ -162,7 +163,7 @@ fn placeholders_are_replaced_everywhere() {
 /// I-1: what holds another placeholder, or one in a place that is not allowed, does not leave.
 #[test]
 fn i_1_unreplaced_placeholders_never_leave() {
-    let all = inject(PH);
+    let (all, header) = (inject(ANYWHERE), inject(PH));
     let check = |inject: &Inject, request: View<'_>, code: Code| {
         let error = inject.edits(&Secret::from("s"), &request).unwrap_err();
         assert_eq!(error.code(), code, "{request:?}");
@@ -178,7 +179,10 @@ fn i_1_unreplaced_placeholders_never_leave() {
     let basic = format!("Basic {}", STANDARD.encode("affiant_ph_d:x"));
     check(&all, view("/", &[(b"authorization", basic.as_bytes())], b""), stray);
     check(&all, view("/", &[], b"affiant_ph_d"), stray);
-    let header = inject(&format!("{PH}\nin = [\"header\"]"));
+    // As JSON writes it; and escapes that are none change nothing.
+    check(&all, view("/", &[], br#"{"a":"affiant_ph\u005fd"}"#), stray);
+    check(&header, view("/", &[], br#"{"a":"\u0061ffiant\u005Fph_c"}"#), stray);
+    assert!(!is_stray(br#"\u0061ffiant\u00zz \u00"#));
     assert!(!header.looks_at_content());
     check(&header, view("/affiant_ph_c", &[], b""), stray);
     check(&header, view("/", &[], b"affiant_ph_c"), stray);
@@ -193,4 +197,20 @@ fn i_1_unreplaced_placeholders_never_leave() {
     assert_eq!(broken.unwrap_err().code(), Code::SecretUnreadable);
     refused(&format!("{PH}\nplaceholder = \"secret\""), "begin with affiant_ph_");
     refused(&format!("{PH}\nin = [\"cookie\"]"), "header, path, query, body");
+}
+
+/// V-1: what a service could take for a field that we set goes no further.
+#[test]
+fn v_1_no_rival_stays_beside_an_injected_field() {
+    let key = inject("inject = \"header\"\nname = \"X-Api-Key\"");
+    let sent: [Field<'_>; 4] = [
+        (b"X_Api_Key", b"agents"),
+        (b"x-api-key", b"agents"),
+        (b"X-Api_Key", b"a"),
+        (b"X-Api", b"b"),
+    ];
+    let edits = key.edits(&Secret::from("ours"), &view("/", &sent, b"")).unwrap();
+    let (kept, added) = edits.fields(&sent);
+    assert_eq!(kept, [(&b"x-api-key"[..], &b"ours"[..]), (b"X-Api", b"b")]);
+    assert!(added.is_empty());
 }

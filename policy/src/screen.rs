@@ -8,8 +8,7 @@
 mod name;
 mod spans;
 
-use crate::recipe::encode;
-use crate::{Policy, Secret};
+use crate::{Policy, Secret, spellings};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 use std::ops::Range;
@@ -60,7 +59,7 @@ impl Screen {
             // Of `user:password` and of an access key the second part is as good as the whole.
             let parts = whole.splitn(3, |byte| *byte == b':').skip(1);
             for value in std::iter::once(whole).chain(parts).filter(|v| v.len() >= SHORTEST) {
-                known.extend(spellings(value));
+                known.extend(written(value));
             }
         }
         known.sort_unstable_by(|a: &Zeroizing<Vec<u8>>, b| a.as_slice().cmp(b.as_slice()));
@@ -134,22 +133,9 @@ impl Screen {
     }
 }
 
-/// A value as it may be written in a request.
-fn spellings(value: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
-    let mut percent = Zeroizing::new(Vec::with_capacity(3 * value.len()));
-    encode::push(&mut percent, value);
-    let lower = Zeroizing::new(percent.to_ascii_lowercase());
-    let mut all = vec![Zeroizing::new(value.to_vec()), percent];
-    // Escapes may be in lower case; letters of the value itself may not change.
-    if lower.len() != value.len() && value.iter().all(|c| !c.is_ascii_uppercase()) {
-        all.push(lower);
-    }
-    if let Ok(text) = std::str::from_utf8(value)
-        && let Ok(quoted) = serde_json::to_vec(text).map(Zeroizing::new)
-    {
-        let inner = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
-        all.push(Zeroizing::new(inner.to_vec()));
-    }
+/// A value as it may be written in a request, also inside of base64.
+fn written(value: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
+    let mut all = spellings(value);
     for engine in [&STANDARD, &STANDARD_NO_PAD, &URL_SAFE, &URL_SAFE_NO_PAD] {
         all.push(Zeroizing::new(engine.encode(value).into_bytes()));
     }

@@ -186,19 +186,30 @@ impl Snapshot {
             Found::Route(route) => {
                 let parent = route.parent.as_ref().and_then(|rule| rule.for_host(&target.host));
                 let grant = route.grant_for(target.method, &target.path);
+                if target.method == "TRACE" && grant.credential.is_some() {
+                    return Err(trace_refused(&route.name));
+                }
+                let mut others = target.other_methods();
+                if !others.all(|m| route.grant_for(m, &target.path).is_idempotent(m)) {
+                    return Ok(HttpGrant { parent, idempotent: Some(false), ..grant });
+                }
                 Ok(HttpGrant { parent, ..grant })
             }
             Found::Undecided(route, doubt) => Err(undecided(&route.name, doubt)),
             Found::None => match self.defaults.egress {
                 Egress::Deny => Err(self.http.refuse(&target)),
-                Egress::Allow | Egress::Observe if self.http.reads_as(&target).is_some() => {
-                    let route = self.http.reads_as(&target).map_or(EGRESS, |route| &route.name);
-                    Err(undecided(route, Doubt::PATH))
-                }
-                Egress::Allow => Ok(self.open_egress(&target.host, None)),
-                Egress::Observe => {
-                    Ok(self.open_egress(&target.host, Some(self.http.refuse(&target).code)))
-                }
+                Egress::Allow | Egress::Observe => match self.http.reads_as(&target) {
+                    Some((route, doubt)) => Err(undecided(&route.name, doubt)),
+                    None => {
+                        let is_observed = self.defaults.egress == Egress::Observe;
+                        let would_deny = is_observed.then(|| self.http.refuse(&target).code);
+                        let mut grant = self.open_egress(&target.host, would_deny);
+                        if !target.other_methods().all(|method| grant.is_idempotent(method)) {
+                            grant.idempotent = Some(false);
+                        }
+                        Ok(grant)
+                    }
+                },
             },
         }
     }
@@ -305,6 +316,13 @@ impl Snapshot {
     #[must_use]
     pub fn credentials(&self) -> &[Credential] {
         &self.credentials
+    }
+
+    /// The variables of the broker's environment that credentials take secrets from: nothing that an
+    /// agent's process should inherit.
+    #[must_use]
+    pub fn secret_variables(&self) -> BTreeSet<&str> {
+        self.credentials.iter().flat_map(Credential::variables).collect()
     }
 
     /// The secrets that the vault has to hold, with the credential that needs each.
@@ -435,11 +453,23 @@ fn approval_pending(route: &str) -> Denial {
     }
 }
 
+/// A service answers a TRACE with the request, the credential in it (RFC 9110 section 9.3.8: a client
+/// must send none).
+fn trace_refused(route: &str) -> Denial {
+    Denial {
+        code: Code::UnsupportedAction,
+        field: "method".to_owned(),
+        message: format!("Route {route:?} injects a credential, which a TRACE would bring back."),
+        rule: route.to_owned(),
+    }
+}
+
 /// A refusal because a condition of a route can't be judged.
 fn undecided(route: &str, Doubt { field, why }: Doubt) -> Denial {
     let code =
         if field == Doubt::PATH.field { Code::InvalidTarget } else { Code::TargetNotAllowed };
     let part = match field {
+        "method" => "method",
         "target.path" => "path",
         "request.body" => "content",
         "request.headers" => "header fields",

@@ -5,6 +5,8 @@ use crate::{Inject, Scheme, SshRequest};
 use journal::contract::{KeepResult, RemoteContract};
 use std::time::Duration;
 
+#[path = "snapshot/method_tests.rs"]
+mod methods;
 #[path = "snapshot/order_tests.rs"]
 mod order_of_rules;
 #[path = "snapshot/ssh_tests.rs"]

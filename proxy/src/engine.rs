@@ -349,11 +349,7 @@ impl Job<'_> {
 
     /// What policy and method say of repeating (contract S-4, K-1); the fingerprint follows later.
     fn operation(&self, grant: &HttpGrant) -> Operation {
-        let by_method = matches!(
-            self.head.method.as_str(),
-            "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
-        );
-        let idempotent = grant.idempotent.unwrap_or(by_method);
+        let idempotent = grant.is_idempotent(&self.head.method);
         let idempotency = grant.idempotency.as_ref().and_then(|rule| {
             let retention = u64::try_from(rule.retention.as_millis()).unwrap_or(u64::MAX);
             let ours = rule.generate && !idempotent && !request::is_upgrade(&self.head);

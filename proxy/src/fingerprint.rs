@@ -9,6 +9,7 @@ use crate::target::Target;
 use bytes::Bytes;
 use journal::contract::{Digest, Fingerprint};
 use sha2::{Digest as _, Sha256};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Fields that a client or its libraries change per try, or that belong to the hop.
@@ -89,14 +90,15 @@ pub(crate) fn fingerprint(
     part(target.scheme.as_str().as_bytes());
     part(target.authority.to_string().as_bytes());
     part(target.path_and_query.as_bytes());
-    let mut fields: Vec<(String, &[u8])> = head
+    let mut fields: Vec<(String, Cow<'_, [u8]>)> = head
         .fields
         .iter()
         .map(|(name, value)| (String::from_utf8_lossy(name).to_ascii_lowercase(), value))
-        .filter(|(name, value)| {
-            // A signature covers its own date.
-            let signed = name == "authorization" && value.starts_with(b"AWS4-HMAC-SHA256");
-            is_meaningful(name, replaced) && !signed
+        .filter(|(name, _)| is_meaningful(name, replaced))
+        .map(|(name, value)| {
+            let signer = if name == "authorization" { signer(value) } else { None };
+            let value = signer.map_or(Cow::Borrowed(value), Cow::Owned);
+            (name, value)
         })
         .collect();
     // Stable: duplicates keep their order.
@@ -124,6 +126,28 @@ pub(crate) fn fingerprint(
         }
     }
     Digest(digest.finalize().into())
+}
+
+/// Who signed, and for what, by an `Authorization` of AWS Signature Version 4: the access key's id, and
+/// the scope without its date. The signature covers the time of the try. A session that was renewed
+/// between two tries counts as another signer.
+fn signer(value: &[u8]) -> Option<Vec<u8>> {
+    let value = value.strip_prefix(b"AWS4-")?;
+    let name = b"Credential=";
+    let at = memchr::memmem::find(value, name)? + name.len();
+    let scope = value.get(at..)?.split(|byte| matches!(byte, b',' | b' ')).next()?;
+    let mut parts: Vec<&[u8]> = scope.split(|byte| *byte == b'/').collect();
+    // Anything else is no scope, and counts as it is.
+    if parts.len() < 4 {
+        return None;
+    }
+    parts.remove(1);
+    Some(parts.join(&b'/'))
+}
+
+/// Whether some of a field, named in lower case, has no part in the fingerprint although it is meaningful.
+pub(crate) fn is_covered_in_part(name: &str, value: &[u8]) -> bool {
+    name == "authorization" && signer(value).is_some()
 }
 
 /// Digests up to [`WHOLE_BYTES`], however they are cut into pieces.
@@ -249,6 +273,29 @@ mod tests {
             assert_ne!(of(other, "x"), base, "{other}");
         }
         assert_ne!(of("Content-Type: a\r\n", "y"), base);
+    }
+
+    /// V-6, K-11: of a signature that the client makes anew per try its date has no part in it; whose
+    /// key signed has.
+    #[test]
+    fn v_6_another_account_is_another_request() {
+        let signed = |key: &str, date: &str, service: &str, signature: &str| {
+            let scope = format!("{key}/{date}/eu-west-1/{service}/aws4_request");
+            let field = format!(
+                "Authorization: AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, \
+                 Signature={signature}\r\nX-Amz-Date: {date}T000000Z\r\n"
+            );
+            of(&field, "x")
+        };
+        let base = signed("AKIASTAGING", "20261130", "ec2", "aa");
+        assert_eq!(signed("AKIASTAGING", "20261201", "ec2", "bb"), base);
+        assert_ne!(signed("AKIAPRODUCTION", "20261130", "ec2", "aa"), base);
+        assert_ne!(signed("AKIASTAGING", "20261130", "s3", "aa"), base);
+        // What has no scope counts as it is.
+        let odd = |rest: &str| of(&format!("Authorization: AWS4-HMAC-SHA256 {rest}\r\n"), "x");
+        assert_ne!(odd("Credential=a, Signature=b"), odd("Credential=a, Signature=c"));
+        assert!(is_covered_in_part("authorization", b"AWS4-X Credential=a/b/c/d"));
+        assert!(!is_covered_in_part("authorization", b"Bearer x"));
     }
 
     /// K-11: content that is signed in chunks is signed anew per try; only its data means something.

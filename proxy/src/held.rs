@@ -8,7 +8,7 @@
 
 use crate::answer::Finished;
 use crate::engine::{Job, Prepared};
-use crate::fingerprint::is_meaningful;
+use crate::fingerprint::{is_covered_in_part, is_meaningful};
 use crate::respond::{Account, Refusal};
 use crate::stored::stored_head;
 use journal::contract::{Digest, InvocationId, Preflight};
@@ -200,8 +200,14 @@ impl Job<'_> {
         // Content that is no text is told by its digest alone.
         let all = all && more == 0;
         let replaced = credential.and_then(|credential| credential.inject.header_name());
-        let names = sent().map(|(name, _)| String::from_utf8_lossy(name).to_ascii_lowercase());
-        let uncovered: Vec<_> = names.filter(|name| !is_meaningful(name, &[replaced])).collect();
+        let named =
+            sent().map(|(name, value)| (String::from_utf8_lossy(name).to_ascii_lowercase(), value));
+        let uncovered: Vec<_> = named
+            .filter(|(name, value)| {
+                !is_meaningful(name, &[replaced]) || is_covered_in_part(name, value)
+            })
+            .map(|(name, _)| name)
+            .collect();
         let shown = json!({
             "method": self.head.method,
             "target": target,

@@ -233,7 +233,7 @@ pub(crate) fn trailers(trailers: &Fields, grant: &HttpGrant) -> Fields {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         // What was read ahead was looked through; trailers come behind that.
         let never = NEVER.iter().any(|known| is(known))
-            || injected.is_some_and(is)
+            || injected.is_some_and(|known| policy::is_same_field(name, known.as_bytes()))
             || dropped(name)
             || is_stray(value);
         !never && !stays(name, trailers)

@@ -1,13 +1,14 @@
 //! Takes echoed credentials out of what a remote sends (contract I-4).
 //!
-//! A replacement is as long as what it replaces, so that declared lengths stay true. Only the exact
-//! bytes are found, not encodings of them. Compressed content is unpacked for it in `packed`.
+//! A replacement is as long as what it replaces, so that declared lengths stay true. Found are the exact
+//! bytes and their escapes in JSON, URLs and HTML, not encodings of them such as base64. Compressed
+//! content is unpacked for it in `packed`.
 
 use crate::head::{Fields, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
-use policy::Secret;
+use policy::{Secret, spellings};
 use zeroize::Zeroizing;
 
 /// Shorter secrets occur by chance.
@@ -37,28 +38,30 @@ impl Redactor {
         let token = token.unwrap_or(text);
         let mut parts = secret.expose().splitn(2, |byte| *byte == b':');
         let password = parts.nth(1).filter(|_| basic).unwrap_or(token);
-        for pattern in [secret.expose(), token, text, password] {
-            let known = redactor.patterns.iter().any(|known| known.as_slice() == pattern);
-            if pattern.len() >= MIN && !known {
-                redactor.patterns.push(Zeroizing::new(pattern.to_vec()));
-            }
-        }
-        // The longest first: a shorter one inside of it would hide it.
-        redactor.patterns.sort_by_key(|pattern| std::cmp::Reverse(pattern.len()));
+        redactor.look_for([secret.expose(), token, password]);
+        // With its scheme in front of it the token is hidden as a whole, where nothing is escaped.
+        redactor.add(Zeroizing::new(text.to_vec()));
         redactor
     }
 
     /// Looks for all of these.
     pub(crate) fn of(shown: &[Secret]) -> Self {
         let mut redactor = Self::default();
-        for pattern in shown.iter().map(Secret::expose) {
-            let known = redactor.patterns.iter().any(|known| known.as_slice() == pattern);
-            if pattern.len() >= MIN && !known {
-                redactor.patterns.push(Zeroizing::new(pattern.to_vec()));
-            }
-        }
-        redactor.patterns.sort_by_key(|pattern| std::cmp::Reverse(pattern.len()));
+        redactor.look_for(shown.iter().map(Secret::expose));
         redactor
+    }
+
+    fn look_for<'a>(&mut self, values: impl IntoIterator<Item = &'a [u8]>) {
+        let long = values.into_iter().filter(|value| value.len() >= MIN);
+        long.flat_map(spellings).for_each(|pattern| self.add(pattern));
+    }
+
+    fn add(&mut self, pattern: Zeroizing<Vec<u8>>) {
+        if pattern.len() >= MIN && !self.patterns.contains(&pattern) {
+            // The longest first: a shorter one inside of it would hide it.
+            let place = self.patterns.partition_point(|known| known.len() >= pattern.len());
+            self.patterns.insert(place, pattern);
+        }
     }
 
     /// Looks for what was shown to an upstream proxy, as well, and for what that encodes.
@@ -246,6 +249,23 @@ mod tests {
             }
         }
         check(&["can", "ary-7f", "2 canary-7f"], "canary-7f2 canary-7f", false);
+    }
+
+    /// I-4: an echo in JSON is found as services escape it.
+    #[test]
+    fn i_4_escaped_echoes_are_found() {
+        let secret = Secret::from(r#"ab"c/d\e-CANARY9"#);
+        let mut redactor = Redactor::new(&secret, &Secret::from("Bearer x"));
+        let stars = |n| "*".repeat(n);
+        for (echo, expected) in [
+            (r#"{"a":"ab\"c/d\\e-CANARY9"}"#, format!(r#"{{"a":"{}"}}"#, stars(18))),
+            (r#"{"a":"ab\"c\/d\\e-CANARY9"}"#, format!(r#"{{"a":"{}"}}"#, stars(19))),
+            ("?a=ab%22c%2fd%5ce-CANARY9", format!("?a={}", stars(22))),
+            ("<b>ab&quot;c/d\\e-CANARY9</b>", format!("<b>{}</b>", stars(21))),
+        ] {
+            let found = redactor.text(echo.as_bytes()).unwrap_or_default();
+            assert_eq!(String::from_utf8_lossy(&found), expected, "{echo}");
+        }
     }
 
     #[test]

@@ -19,12 +19,15 @@ mod vault;
 
 use crate::cli::{Cli, Command};
 use crate::home::Home;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What every command is given.
 pub(crate) struct Context {
     pub(crate) home: Home,
     pub(crate) json: bool,
+    /// The filter of the log, if one was given.
+    pub(crate) log: Option<String>,
 }
 
 /// Runs the command. Exit codes: 0 done, 1 the thing asked for is so but negative, 2 wrong usage
@@ -33,7 +36,8 @@ pub(crate) async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     if matches!(cli.command, Command::Demo) {
         return demo::demo(cli.json).await;
     }
-    let context = Context { home: Home::resolve(cli.home)?, json: cli.json };
+    let context =
+        Context { home: Home::resolve(cli.home.map(PathBuf::from))?, json: cli.json, log: cli.log };
     match cli.command {
         Command::Init(arguments) => init::init(&context, &arguments),
         Command::Serve(listen) => serve::serve(&context, &listen).await,

@@ -1,14 +1,16 @@
 //! `affiant run -- CMD`: a command whose every call goes through the proxy.
 
+mod host;
+
 use super::Context;
-use crate::cli::{Listen, Run};
-use crate::control::client::Client;
-use crate::server::Server;
-use crate::{bundle, environment};
+use crate::cli::Run;
+use crate::{bundle, environment, output};
 use anyhow::{Context as _, bail};
-use policy::Policy;
+use host::Host;
+use policy::{Policy, Snapshot};
+use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 use tokio::process::Child;
@@ -19,44 +21,57 @@ pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<Exi
         bail!("name the command after `--`");
     };
     context.home.require()?;
+    let host = Host::join(context).await?;
     let policy = Policy::open(context.home.path()).context("open the policy store")?;
-    let (address, embedded) = address(context).await?;
     let ca = proxy::Ca::load(&context.home.ca()).context("read the CA")?;
     let bundle = bundle::write(&context.home, ca.certificate_pem())?;
     let session = policy
         .add_session(&arguments.agent)
         .with_context(|| format!("give agent {:?} a token for this run", arguments.agent))?;
-    let url = proxy_url(&arguments.agent, &session.token, address)?;
+    let url = proxy_url(&arguments.agent, &session.token, host.listening.http)?;
 
-    let signals = Signals::new()?;
-    let child = tokio::process::Command::new(program)
+    let mut signals = Signals::new()?;
+    let mut command = tokio::process::Command::new(program);
+    for name in &hidden_variables(&policy.snapshot(), &arguments.hide) {
+        output::note(&format!("affiant: the command does not get {name}"));
+        command.env_remove(name);
+    }
+    let began = time::OffsetDateTime::now_utc();
+    let child = command
         .args(rest)
         .envs(environment::all(&url, &arguments.no_proxy, &bundle))
         .env("AFFIANT_AGENT", &arguments.agent)
         // The home holds the vault's key; a command has no use for its path.
         .env_remove("AFFIANT_HOME")
-        .spawn()
-        .with_context(|| format!("start {}", program.display()));
-    let status = match child {
-        Ok(child) => signals.pass_on_until_exit(child).await,
-        Err(error) => Err(error),
+        .env_remove("CREDENTIALS_DIRECTORY")
+        .spawn();
+    let code = match child {
+        Ok(child) => exit_code(signals.pass_on_until_exit(child).await?),
+        Err(error) => {
+            output::note(&format!("affiant: start {}: {error}", program.display()));
+            not_started(&error)
+        }
     };
     policy.remove_session(&session).context("withdraw the token of this run")?;
-    if let Some(server) = embedded {
-        server.stop().await;
+    let refused = host.refused(&arguments.agent, began).await;
+    if refused > 0 {
+        let calls = if refused == 1 { "call was" } else { "calls were" };
+        output::note(&format!(
+            "affiant: {refused} {calls} refused: affiant inv list --agent {} --phase validation",
+            arguments.agent
+        ));
     }
-    Ok(exit_code(status?))
+    host.leave(&mut signals).await;
+    Ok(code)
 }
 
-/// The proxy of the running server, or one embedded in this process.
-async fn address(context: &Context) -> anyhow::Result<(SocketAddr, Option<Server>)> {
-    if let Some(listening) = Client::listening(&context.home).await? {
-        return Ok((listening.http, None));
-    }
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let listen = Listen::on(any);
-    let server = Server::start(&context.home, &listen).await?;
-    Ok((server.listening.http, Some(server)))
+/// What the command would inherit although the broker takes secrets from there (contract I-2): the
+/// server may be in this very process, with this environment.
+fn hidden_variables(snapshot: &Snapshot, more: &[String]) -> Vec<String> {
+    let from_policy = snapshot.secret_variables().into_iter();
+    let names: BTreeSet<&str> = from_policy.chain(more.iter().map(String::as_str)).collect();
+    let is_set = |name: &&&str| std::env::var_os(name).is_some();
+    names.iter().filter(is_set).map(|name| (*name).to_owned()).collect()
 }
 
 pub(super) fn proxy_url(
@@ -71,6 +86,11 @@ pub(super) fn proxy_url(
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+/// The status by which shells say that a command is not there, or can't be run.
+fn not_started(error: &std::io::Error) -> ExitCode {
+    ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
 /// The signals that are passed on to the command.
@@ -95,7 +115,17 @@ impl Signals {
         })
     }
 
-    async fn pass_on_until_exit(mut self, mut child: Child) -> anyhow::Result<ExitStatus> {
+    /// Waits for one that ends this process.
+    async fn ending(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.hangup.recv() => {}
+            _ = self.quit.recv() => {}
+        }
+    }
+
+    async fn pass_on_until_exit(&mut self, mut child: Child) -> anyhow::Result<ExitStatus> {
         use rustix::process::Signal;
         // A terminal sends these to its whole foreground group: the command has them already.
         let from_terminal = std::io::stdin().is_terminal();

@@ -3,7 +3,7 @@
 use super::Context;
 use crate::cli::Listen;
 use crate::output;
-use crate::server::Server;
+use crate::server::{IN_USE, Server, is_in_use};
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -11,7 +11,10 @@ pub(super) async fn serve(context: &Context, listen: &Listen) -> anyhow::Result<
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let server = Server::start(&context.home, listen).await?;
+    let server = match Server::start(&context.home, listen).await {
+        Err(error) if listen.for_runs && is_in_use(&error) => return Ok(ExitCode::from(IN_USE)),
+        started => started?,
+    };
     let listening = server.listening;
     if context.json {
         output::line(&serde_json::json!({ "ready": listening }).to_string());
@@ -33,6 +36,7 @@ pub(super) async fn serve(context: &Context, listen: &Listen) -> anyhow::Result<
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
+            () = server.state().users.deserted(), if listen.for_runs => break,
             // Every request reads the newest snapshot anyway; the signal says which one that is.
             _ = hangup.recv() => {
                 let version = server.state().policy.snapshot().version();
@@ -40,7 +44,9 @@ pub(super) async fn serve(context: &Context, listen: &Listen) -> anyhow::Result<
             }
         }
     }
-    tracing::info!("draining: a second signal ends the process at once");
+    if !listen.for_runs {
+        tracing::info!("draining: a second signal ends the process at once");
+    }
     tokio::select! {
         () = server.stop() => Ok(ExitCode::SUCCESS),
         _ = terminate.recv() => Ok(ExitCode::FAILURE),

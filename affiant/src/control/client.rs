@@ -21,6 +21,27 @@ pub(crate) enum Client {
     Local(axum::Router),
 }
 
+/// Being a user of a server, for as long as this is there.
+pub(crate) struct Attachment {
+    _sender: hyper::client::conn::http1::SendRequest<Full<Bytes>>,
+    _answer: hyper::body::Incoming,
+    driver: tokio::task::JoinHandle<hyper::Result<()>>,
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// What came of an attempt to use the home's server.
+pub(crate) enum Attached {
+    To(Attachment),
+    /// It is about to end.
+    Ending,
+    NoServer,
+}
+
 impl Client {
     /// Connects to the server of the home, or opens the home.
     pub(crate) async fn connect(home: &Home) -> anyhow::Result<Self> {
@@ -35,6 +56,29 @@ impl Client {
     /// The server of the home, if one runs.
     pub(crate) async fn running(home: &Home) -> Option<Self> {
         UnixStream::connect(home.socket()).await.ok().map(|_| Self::Socket(home.socket()))
+    }
+
+    /// Counts as a user of the home's server, if one runs and is not about to end.
+    pub(crate) async fn attach(home: &Home) -> anyhow::Result<Attached> {
+        let Ok(stream) = UnixStream::connect(home.socket()).await else {
+            return Ok(Attached::NoServer);
+        };
+        let request = Request::builder()
+            .uri("/v1/attach")
+            .header(http::header::HOST, "affiant.internal")
+            .body(Full::new(Bytes::new()))?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let driver = tokio::spawn(connection);
+        // A server that ends closes what it has not answered.
+        let response = sender.send_request(request).await.ok();
+        let attached = response.filter(|response| response.status().is_success());
+        Ok(match attached {
+            Some(response) => {
+                Attached::To(Attachment { _sender: sender, _answer: response.into_body(), driver })
+            }
+            None => Attached::Ending,
+        })
     }
 
     /// Where the gateways of the home's server listen; `None` when no server runs.

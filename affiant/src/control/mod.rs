@@ -10,10 +10,12 @@ mod engines;
 mod invocations;
 mod metrics;
 mod operator;
+mod users;
 
 pub(crate) use answer::{Problem, ProblemCode};
 pub(crate) use engine::{InDoubt, in_doubt};
 pub(crate) use engines::Engines;
+pub(crate) use users::Users;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -35,6 +37,8 @@ pub(crate) struct State {
     pub(crate) listening: OnceLock<Listening>,
     /// What can act on calls, once a server runs.
     pub(crate) engines: OnceLock<Engines>,
+    /// The runs that use the server.
+    pub(crate) users: Arc<Users>,
 }
 
 /// The addresses of a running server.
@@ -75,6 +79,7 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/approvals/{id}/request", get(approvals::request))
         .route("/v1/approvals/{id}/approve", post(approvals::approve))
         .route("/v1/approvals/{id}/deny", post(approvals::deny))
+        .route("/v1/attach", get(users::attach))
         .route("/v1/health", get(operator::health))
         .route("/v1/metrics", get(metrics::metrics))
         .route("/v1/stats", get(operator::stats))

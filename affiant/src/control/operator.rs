@@ -40,6 +40,7 @@ pub(super) async fn health(
         (caller, state.listening.get(), body.as_object_mut())
     {
         map.insert("listening".to_owned(), json!(listening));
+        map.insert("runs".to_owned(), json!(state.users.count()));
     }
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(body)).into_response()

@@ -104,7 +104,8 @@ fn read_placeholder(id: Option<&str>, fields: &Fields<'_, '_>) -> Option<Placeho
     }
     let mut places = Places { headers: false, path: false, query: false, content: false };
     let Some(list) = fields.texts("in") else {
-        places = Places { headers: true, path: true, query: true, content: true };
+        // A service keeps content, paths and queries, and may give them back on another route.
+        places.headers = true;
         return (!fields.has("in")).then_some(Placeholder { text, places });
     };
     for place in list {

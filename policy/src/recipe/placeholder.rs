@@ -45,7 +45,22 @@ enum Written {
 /// Whether a placeholder stands in a text: nothing that holds one is to leave.
 #[must_use]
 pub fn is_stray(text: &[u8]) -> bool {
-    memchr::memmem::find(text, PREFIX.as_bytes()).is_some()
+    let holds = |text: &[u8]| memchr::memmem::find(text, PREFIX.as_bytes()).is_some();
+    holds(text) || memchr::memmem::find(text, b"\\u00").is_some() && holds(&unescaped(text))
+}
+
+/// With the escapes of ASCII that JSON has for it (RFC 8259 section 7) undone.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = rest.strip_prefix(b"\\u00").and_then(|digits| digits.first_chunk::<2>());
+        let code = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = code.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        out.push(code.unwrap_or(byte));
+        rest = if code.is_some() { rest.get(6..).unwrap_or_default() } else { after };
+    }
+    out
 }
 
 /// Whether a byte can go on a placeholder, so that a shorter one is not found in a longer.

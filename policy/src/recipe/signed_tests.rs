@@ -117,7 +117,7 @@ proptest! {
         let headers: &[Field<'_>] =
             &[(b"content-type", kind.as_bytes()), (b"a", b"affiant_ph_c"), (b"b", pair.as_bytes())];
         let request = view("/affiant_ph_c?t=affiant_ph_c", headers, b"\"affiant_ph_c\"");
-        let edits = inject(PH).edits(&Secret::from(secret.as_str()), &request).unwrap();
+        let edits = inject(ANYWHERE).edits(&Secret::from(secret.as_str()), &request).unwrap();
         let mut forms: Vec<_> = edits.shown.iter().map(text).collect();
         forms.sort_by_key(|form| std::cmp::Reverse(form.len()));
         let redacted = |value: &Secret| {
@@ -136,7 +136,7 @@ proptest! {
         value in "(affiant_ph_|c|x| ){0,6}",
         content in "(affiant_ph_|c|x| ){0,6}",
     ) {
-        let recipe = inject(PH);
+        let recipe = inject(ANYWHERE);
         let headers: &[(&[u8], &[u8])] = &[(b"a", value.as_bytes())];
         if let Ok(edits) = recipe.edits(&Secret::from("s"), &view(&target, headers, content.as_bytes())) {
             let after = edits.target.as_ref().map_or(target.as_bytes(), Secret::expose);
@@ -157,7 +157,7 @@ proptest! {
         for keys in [
             "inject = \"query\"\nname = \"k\"",
             "inject = \"cookie\"\nname = \"k\"",
-            PH,
+            ANYWHERE,
             "inject = \"sigv4\"",
             "inject = \"hmac\"\nsign = \"{body}\"\nheaders = { a = \"{signature}{path}\" }",
             "inject = \"jwt\"\nalgorithm = \"ES256\"",

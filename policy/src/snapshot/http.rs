@@ -11,6 +11,7 @@ use super::order::{self, Bucket, Relation, admits, breadth, relate};
 use super::{Found, MOST_TIES, Tie, near, normal_host, not_allowed, shown};
 use crate::condition::{self, Doubt, Unmet};
 use crate::document::HttpRoute;
+use crate::field::is_same_field;
 use crate::host::{self, Pattern};
 use crate::json::Content;
 use crate::{Denial, Details, HttpAction, Scheme, path};
@@ -29,6 +30,8 @@ pub(super) struct Target<'a> {
     pub(super) path: String,
     /// What a server may take the path for instead.
     readings: Vec<String>,
+    /// What a server may take the method for instead.
+    methods: Vec<String>,
     pub(super) details: Details<'a>,
     content: Content,
 }
@@ -45,8 +48,45 @@ impl<'a> Target<'a> {
             rule: super::EGRESS.to_owned(),
         })?;
         let (content, readings) = (Content::default(), path::readings(action.path));
-        Ok(Self { agent, scheme, host, port, method, path, readings, details, content })
+        let methods = methods(method, &details);
+        Ok(Self { agent, scheme, host, port, method, path, readings, methods, details, content })
     }
+}
+
+impl Target<'_> {
+    /// What a server may take the method for instead.
+    pub(super) fn other_methods(&self) -> impl Iterator<Item = &str> {
+        self.methods.iter().map(String::as_str)
+    }
+
+    /// The method, and what a server may take it for instead.
+    fn every_method(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.method).chain(self.other_methods())
+    }
+}
+
+/// Fields in which a client of a narrow way names the method that it means. Services that know them
+/// (Google's and OData's, and those of Rails, Laravel, Symfony) go by them in a `POST`.
+const OVERRIDES: &[&[u8]] = &[b"x-http-method-override", b"x-http-method", b"x-method-override"];
+
+/// What a server may take a method for instead: many know no case (RFC 9110 section 9.1 does).
+fn methods(method: &str, details: &Details<'_>) -> Vec<String> {
+    let overrides = |name: &[u8]| OVERRIDES.iter().any(|known| is_same_field(name, known));
+    let fields =
+        details.headers.iter().filter(|(name, _)| overrides(name)).map(|(_, v)| v.to_vec());
+    let query = details.query.filter(|query| query.contains("method"));
+    let parameters = query.and_then(|query| condition::parameters(query, &['&', ';']));
+    let named = parameters.unwrap_or_default().into_iter().filter(|(name, _)| name == b"_method");
+    let mut methods: Vec<String> = fields
+        .chain(named.map(|(_, value)| value))
+        .map(|value| String::from_utf8_lossy(value.trim_ascii()).to_ascii_uppercase())
+        .filter(|other| !other.is_empty())
+        .collect();
+    if method.bytes().any(|c| c.is_ascii_lowercase()) {
+        methods.push(method.to_ascii_uppercase());
+    }
+    methods.retain(|other| other != method);
+    methods
 }
 
 /// All routes, found by host.
@@ -175,41 +215,58 @@ impl Index {
         self.sites(host).flat_map(|s| &s.all).filter_map(|&i| self.routes.get(i))
     }
 
-    /// The deciding route. Where the path can be read in another way, and a narrower route would decide
-    /// then, neither does: spelling opens nothing.
+    /// The deciding route. Where method or path can be read in another way, and another route would
+    /// decide then, neither does: spelling opens nothing.
     pub(super) fn find(&self, target: &Target<'_>) -> Found<'_> {
-        let found = self.decide(target, &target.path);
+        let found = self.decide(target);
         if let Found::Route(route) = found {
             let covers = |reading: &str| route.path.as_ref().is_none_or(|p| p.matches(reading));
-            let narrower = target.readings.iter().filter(|reading| covers(reading));
-            let mut narrower = narrower.filter_map(|reading| self.search(target, reading));
-            if let Some(other) = narrower.find(|other| other.name != route.name) {
-                return Found::Undecided(other, Doubt::PATH);
+            let is_other = |found: Option<&HttpRoute>| found.is_none_or(|r| r.name != route.name);
+            for method in &target.methods {
+                if is_other(self.search(target, method, &target.path)) {
+                    return Found::Undecided(route, Doubt::METHOD);
+                }
+            }
+            for reading in target.readings.iter().filter(|reading| covers(reading)) {
+                for method in target.every_method() {
+                    let found = self.search(target, method, reading);
+                    if let Some(other) = found.filter(|found| found.name != route.name) {
+                        return Found::Undecided(other, Doubt::PATH);
+                    }
+                }
             }
         }
         found
     }
 
-    /// The route that would decide on another reading of the path.
-    pub(super) fn reads_as(&self, target: &Target<'_>) -> Option<&HttpRoute> {
-        target.readings.iter().find_map(|reading| self.search(target, reading))
+    /// The route that would decide on another reading of the method or the path, and which.
+    pub(super) fn reads_as(&self, target: &Target<'_>) -> Option<(&HttpRoute, Doubt)> {
+        let by_method = target.other_methods().map(|method| (method, &target.path, Doubt::METHOD));
+        let by_path = target.readings.iter().flat_map(|reading| {
+            target.every_method().map(move |method| (method, reading, Doubt::PATH))
+        });
+        by_method.chain(by_path).find_map(|(method, path, doubt)| {
+            self.search(target, method, path).map(|route| (route, doubt))
+        })
     }
 
-    /// What a path comes to.
-    fn decide(&self, target: &Target<'_>, path: &str) -> Found<'_> {
-        let Some(route) = self.search(target, path) else { return Found::None };
+    /// What method and path as they are come to.
+    fn decide(&self, target: &Target<'_>) -> Found<'_> {
+        let Some(route) = self.search(target, target.method, &target.path) else {
+            return Found::None;
+        };
         match route.conditions.unmet(&target.details, &target.content) {
             Some(Unmet::Unjudged(doubt)) => Found::Undecided(route, doubt),
             Some(Unmet::Header(_) | Unmet::Query(_) | Unmet::Body(_)) | None => Found::Route(route),
         }
     }
 
-    /// The narrowest route that matches with this path, or that can't be judged.
-    fn search(&self, target: &Target<'_>, path: &str) -> Option<&HttpRoute> {
+    /// The narrowest route that matches with this method and path, or that can't be judged.
+    fn search(&self, target: &Target<'_>, method: &str, path: &str) -> Option<&HttpRoute> {
         // What the conditions of a route can't judge ends the search like a match.
         let accept = |i: usize| {
             self.routes.get(i).is_some_and(|route| {
-                admits(&route.methods, target.method)
+                admits(&route.methods, method)
                     && route.path.as_ref().is_none_or(|p| p.matches(path))
                     && (route.conditions.is_empty()
                         || match route.conditions.unmet(&target.details, &target.content) {

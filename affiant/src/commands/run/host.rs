@@ -1,0 +1,175 @@
+//! The server that runs share: whoever comes first starts it, and it ends with the last of them.
+//!
+//! It is a process of its own, so that it outlives the run that started it while others use it.
+
+use super::Signals;
+use crate::commands::Context;
+use crate::control::Listening;
+use crate::control::client::{Attached, Attachment, Client};
+use crate::output;
+use crate::server::IN_USE;
+use anyhow::{Context as _, bail};
+use http::Method;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep};
+
+/// How long a run waits for a server: one that ends takes its `--drain` first.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it looks.
+const PAUSE: Duration = Duration::from_millis(20);
+/// After how long it says what it waits for.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// The server of the home, as one run uses it.
+pub(super) struct Host {
+    pub(super) listening: Listening,
+    client: Client,
+    attachment: Attachment,
+    /// If this run started it.
+    process: Option<Process>,
+}
+
+impl Host {
+    /// Uses the server that serves the home, or starts one.
+    pub(super) async fn join(context: &Context) -> anyhow::Result<Self> {
+        let home = &context.home;
+        let until = Instant::now() + PATIENCE;
+        let mut process: Option<Process> = None;
+        while Instant::now() < until {
+            match Client::attach(home).await? {
+                Attached::To(attachment) => {
+                    let listening = Client::listening(home).await?;
+                    let listening = listening.context("the server ended again")?;
+                    let client = Client::Socket(home.socket());
+                    return Ok(Self { listening, client, attachment, process });
+                }
+                Attached::Ending => {}
+                Attached::NoServer if process.is_none() => process = Some(Process::start(context)?),
+                Attached::NoServer => {}
+            }
+            if let Some(started) = &mut process
+                && let Some(status) = started.child.try_wait()?
+            {
+                // Another run, or a command that reads the records, was there first.
+                if status.code() != Some(i32::from(IN_USE)) {
+                    bail!("no server could be started: {}", started.log.rest().trim());
+                }
+                process = None;
+            }
+            sleep(PAUSE).await;
+        }
+        bail!("no server of {} became ready within {PATIENCE:?}", home.path().display())
+    }
+
+    /// How many calls of the agent were refused since a time, at least.
+    pub(super) async fn refused(&self, agent: &str, since: time::OffsetDateTime) -> usize {
+        let format = &time::format_description::well_known::Rfc3339;
+        let Ok(since) = since.format(format) else { return 0 };
+        let path = format!(
+            "/v1/invocations?phase=validation&outcome=not_attempted&limit=500&agent={agent}&since={since}"
+        );
+        let listed = self.client.json(&path).await.ok();
+        let listed = listed.as_ref().and_then(|page| page.get("invocations")?.as_array());
+        listed.map_or(0, Vec::len)
+    }
+
+    /// Uses it no more. If this run started it and nobody else uses it, waits for its end: what comes
+    /// next finds the home free.
+    pub(super) async fn leave(self, signals: &mut Signals) {
+        let Self { client, attachment, process, .. } = self;
+        drop(attachment);
+        let Some(mut process) = process else { return };
+        let left = Instant::now();
+        let mut is_said = false;
+        loop {
+            tokio::select! {
+                _ = process.child.wait() => break,
+                () = signals.ending() => break,
+                () = sleep(PAUSE) => {}
+            }
+            if runs(&client).await.is_some_and(|others| others > 0) {
+                output::note("affiant: the server goes on for other runs");
+                break;
+            }
+            if left.elapsed() > SILENCE && !is_said {
+                output::note(
+                    "affiant: waiting for calls under way (Ctrl-C leaves them to the server)",
+                );
+                is_said = true;
+            }
+        }
+        process.log.pass_on();
+    }
+}
+
+async fn runs(client: &Client) -> Option<u64> {
+    let health = client.call(Method::GET, "/v1/health", bytes::Bytes::new()).await.ok()?;
+    let health: serde_json::Value = serde_json::from_slice(health.body()).ok()?;
+    health.get("runs")?.as_u64()
+}
+
+/// A server that this run started.
+struct Process {
+    child: Child,
+    log: Log,
+}
+
+impl Process {
+    fn start(context: &Context) -> anyhow::Result<Self> {
+        let log = Log::new(context.home.path())?;
+        let program = std::env::current_exe().context("find this program")?;
+        let mut command = Command::new(program);
+        command.arg("--home").arg(context.home.path());
+        if let Some(filter) = &context.log {
+            command.args(["--log", filter]);
+        }
+        let child = command
+            .args(["serve", "--for-runs", "--http", "127.0.0.1:0", "--ssh", "127.0.0.1:0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log.writer()?)
+            // What a terminal sends to the command ends no server.
+            .process_group(0)
+            .spawn()
+            .context("start a server")?;
+        Ok(Self { child, log })
+    }
+}
+
+/// What the server says: a file without a name, since a pipe would break when this run ends.
+struct Log {
+    file: File,
+    read: u64,
+}
+
+impl Log {
+    fn new(home: &Path) -> anyhow::Result<Self> {
+        let file = tempfile::tempfile_in(home).context("make a file for the server's log")?;
+        Ok(Self { file, read: 0 })
+    }
+
+    fn writer(&self) -> anyhow::Result<Stdio> {
+        Ok(self.file.try_clone().context("share the server's log")?.into())
+    }
+
+    /// What was not read yet.
+    fn rest(&mut self) -> String {
+        let mut bytes = Vec::new();
+        let mut piece = [0; 4096];
+        while let Ok(length @ 1..) = self.file.read_at(&mut piece, self.read) {
+            bytes.extend_from_slice(piece.get(..length).unwrap_or_default());
+            self.read += length as u64;
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Shows it.
+    fn pass_on(&mut self) {
+        self.rest().lines().for_each(output::note);
+    }
+}
