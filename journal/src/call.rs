@@ -444,9 +444,10 @@ impl Call {
         counted.end(used, self.core.clock.now_ms());
     }
 
-    /// Appends `RESULT_DELIVERED`; does not wait. Nothing happens when it is on record already.
-    pub fn delivered(&mut self, confirmation: Confirmation) {
-        self.append_delivery(Body::ResultDelivered(Delivered { confirmation }));
+    /// Appends `RESULT_DELIVERED`; does not wait. Says whether it did: nothing happens when it is on
+    /// record already.
+    pub fn delivered(&mut self, confirmation: Confirmation) -> bool {
+        self.append_delivery(Body::ResultDelivered(Delivered { confirmation }))
     }
 
     /// Appends `DELIVERY_FAILED`; does not wait. Nothing happens when the delivery is confirmed.
@@ -454,17 +455,19 @@ impl Call {
         self.append_delivery(Body::DeliveryFailed(DeliveryFailed { length_bytes }));
     }
 
-    fn append_delivery(&self, body: Body) {
+    fn append_delivery(&self, body: Body) -> bool {
         {
             let state = self.entry.state.lock();
             let committed = matches!(state.live.state(), State::Committed(_));
             if !committed || matches!(state.live.delivery(), Delivery::Delivered(_)) {
-                return;
+                return false;
             }
         }
-        if let Err(error) = self.append(Source::TransportObserved, body) {
+        let appended = self.append(Source::TransportObserved, body);
+        if let Err(error) = &appended {
             tracing::warn!(%error, id = %self.entry.id, "a delivery could not be recorded");
         }
+        appended.is_ok()
     }
 
     /// Appends `NOTED`; does not wait.

@@ -1,6 +1,7 @@
 //! An invocation in memory: from admission until its last event is in the index.
 
 use crate::contract::{Body, Event, InvocationId, Sequence};
+use crate::guard;
 use crate::log::{Kind, Position};
 use crate::projection::Invocation;
 use parking_lot::Mutex;
@@ -80,7 +81,7 @@ impl Entry {
         let live = Arc::new(invocation);
         Self {
             id: live.id(),
-            request_hash: None,
+            request_hash: guard::request_hash(live.accepted()),
             key_hash: None,
             settled: Notify::new(),
             is_listed: AtomicBool::new(false),

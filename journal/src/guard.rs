@@ -161,6 +161,19 @@ impl Drop for Outstanding {
 }
 
 impl Recent {
+    /// Adds an entry that guards from now on.
+    pub(crate) fn add_request(&mut self, entry: &Arc<Entry>) {
+        let Some(hash) = entry.request_hash else { return };
+        let idempotent = entry.state.lock().live.preflight().is_some_and(|bound| bound.idempotent);
+        if idempotent {
+            return;
+        }
+        let entries = self.requests.entry(hash).or_default();
+        if !entries.iter().any(|known| Arc::ptr_eq(known, entry)) {
+            entries.push(Arc::clone(entry));
+        }
+    }
+
     /// Forgets an entry.
     pub(crate) fn remove(&mut self, entry: &Arc<Entry>) {
         let remove = |map: &mut HashMap<[u8; 16], Vec<Arc<Entry>>>, hash: Option<[u8; 16]>| {

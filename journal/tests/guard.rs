@@ -12,8 +12,8 @@ mod common;
 
 use common::*;
 use journal::contract::{
-    Accepted, Code, Confirmation, Digest, Ended, Idempotency, InvocationId, Operation, Preflight,
-    RemoteContract, Retry, Source, Verdict,
+    Accepted, Body, Code, Confirmation, DeliveryFailed, Digest, Ended, Idempotency, InvocationId,
+    Operation, Preflight, RemoteContract, Retry, Source, Verdict,
 };
 use journal::{Admission, Call, Choice, Guard, Journal, Key};
 use std::time::Duration;
@@ -119,6 +119,30 @@ async fn k_11_a_delivered_2xx_and_4xx_do_not_guard() {
         })
         .await;
     }
+}
+
+/// a delivery that is taken back guards at once, also where only the index knew the call.
+#[tokio::test]
+async fn k_11_a_delivery_that_is_taken_back_guards() {
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(home.path());
+    let mut call = new(submit(&journal, "coder", "a"));
+    let id = call.id();
+    advance(&mut call).await;
+    drop(respond(&mut call, 200, b"yes").await);
+    assert!(call.delivered(Confirmation::Transport));
+    assert!(!call.delivered(Confirmation::Protocol), "it is on record");
+    drop(call);
+    journal.close().await;
+    let (journal, _) = open(home.path());
+    drop(new(submit(&journal, "coder", "a")));
+    let failed = Body::DeliveryFailed(DeliveryFailed { length_bytes: 3 });
+    drop(journal.record(id, Source::TransportObserved, failed).unwrap());
+    assert_eq!(name(&submit(&journal, "coder", "a")), "settled");
+    journal.close().await;
+    let (journal, _) = open(home.path());
+    assert_eq!(name(&submit(&journal, "coder", "a")), "settled", "after a restart");
+    journal.close().await;
 }
 
 /// A call that was interrupted by a restart is unknown, and guards.

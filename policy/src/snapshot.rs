@@ -234,7 +234,10 @@ impl Snapshot {
     pub fn ssh(&self, action: &SshAction<'_>) -> Result<SshGrant, Denial> {
         let host = normal_host(action.host)?;
         match self.ssh.find(action, &host) {
-            Some(route) => Ok(route.grant.clone()),
+            Some(route) => match self.ssh.held_back(route, action, &host) {
+                Some(other) => Err(undecided(&other.name, Doubt::COMMAND)),
+                None => Ok(route.grant.clone()),
+            },
             None => Err(self.ssh.refuse(action, &host)),
         }
     }
@@ -473,6 +476,7 @@ fn undecided(route: &str, Doubt { field, why }: Doubt) -> Denial {
         "target.path" => "path",
         "request.body" => "content",
         "request.headers" => "header fields",
+        "command" => "command",
         _ => "query",
     };
     Denial {

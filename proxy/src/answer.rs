@@ -3,17 +3,17 @@
 
 use crate::deliver::{self, Delivery, Ours};
 use crate::engine::{BACKOFF_MS, Job, Prepared};
+use crate::handover::{Pending, record};
 use crate::head::{self, Response};
 use crate::record::restore_head;
 use crate::render::Status;
 use crate::request;
 use crate::respond::{Account, Broken, Refusal};
 use journal::contract::{
-    Body, Confirmation, Delivered, DeliveryFailed, Digest, Ended, Envelope, Evidence, InvocationId,
-    Observation, Outcome, Problem, RepeatAnswered, Retry, Source, Verdict,
+    Body, Digest, Ended, Envelope, Evidence, InvocationId, Observation, Outcome, Problem,
+    RepeatAnswered, Retry, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation, Journal, State, result};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -24,79 +24,6 @@ const DRAIN_TIME: Duration = Duration::from_secs(2);
 const STORED_PIECE: usize = 256 * 1024;
 /// How long a repeat by id waits for the call that is under way.
 const WAIT_IN_FLIGHT: Duration = Duration::from_secs(10);
-
-/// A delivery that is not confirmed yet (contract R-5).
-pub(crate) struct Pending {
-    record: Record,
-    sent: u64,
-}
-
-enum Record {
-    Call(Box<Call>),
-    /// The invocation that the caller knows, and the attempt that holds its result.
-    Earlier([InvocationId; 2], Journal),
-    /// The same, of an attempt that the broker made for this caller.
-    Retried([InvocationId; 2], Journal),
-    /// The embedder wants to know.
-    Told(OnDelivered),
-}
-
-/// What is called once the caller's host acknowledged a whole answer of the control API, and not
-/// otherwise; in the extensions of its `http::Response`.
-#[derive(Clone)]
-pub struct OnDelivered(pub Arc<dyn Fn() + Send + Sync>);
-
-impl std::fmt::Debug for OnDelivered {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OnDelivered(..)")
-    }
-}
-
-impl Pending {
-    pub(crate) fn new(call: Call, sent: u64) -> Self {
-        Self { record: Record::Call(Box::new(call)), sent }
-    }
-
-    /// A delivery that the embedder wants to know of.
-    pub(crate) const fn told(told: OnDelivered, sent: u64) -> Self {
-        Self { record: Record::Told(told), sent }
-    }
-
-    /// The caller has it.
-    pub(crate) fn confirm(self, confirmation: Confirmation) {
-        match self.record {
-            Record::Call(mut call) => call.delivered(confirmation),
-            Record::Earlier([asked, held], journal) | Record::Retried([asked, held], journal) => {
-                let body = Body::ResultDelivered(Delivered { confirmation });
-                record(&journal, held, body.clone());
-                if asked != held {
-                    record(&journal, asked, body);
-                }
-            }
-            Record::Told(OnDelivered(tell)) => tell(),
-        }
-    }
-
-    /// The caller does not have it.
-    pub(crate) fn fail(self) {
-        match self.record {
-            Record::Call(mut call) => call.delivery_failed(self.sent),
-            // The first delivery stands as it is; the repeat can be repeated.
-            Record::Earlier(..) | Record::Told(_) => {}
-            Record::Retried([_, held], journal) => {
-                let body = Body::DeliveryFailed(DeliveryFailed { length_bytes: self.sent });
-                record(&journal, held, body);
-            }
-        }
-    }
-}
-
-fn record(journal: &Journal, id: InvocationId, body: Body) {
-    match journal.record(id, Source::TransportObserved, body) {
-        Ok(ticket) => drop(ticket),
-        Err(error) => tracing::debug!(%error, %id, "a late fact was not recorded"),
-    }
-}
 
 /// The stated time of an instruction to try again later.
 pub(crate) fn not_before(verdict: Verdict, now_ms: u64) -> Option<u64> {
@@ -514,9 +441,7 @@ impl Job<'_> {
             sent = self.out.send(piece).await.is_ok();
         }
         let journal = self.shared.journal.clone();
-        let record =
-            if replayed { Record::Earlier(ids, journal) } else { Record::Retried(ids, journal) };
-        let pending = Pending { record, sent: self.out.sent };
+        let pending = Pending::of_record(ids, replayed, journal, self.out.sent);
         if !sent {
             pending.fail();
             return Finished { keep: false, pending: None };

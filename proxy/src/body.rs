@@ -6,6 +6,8 @@ use journal::contract::Completion;
 
 /// A chunk-size line, extensions included, at most.
 const MAX_SIZE_LINE: usize = 1024;
+/// Digits of a chunk size that count: whatever is longer is none that anybody sends.
+const MAX_SIZE_DIGITS: usize = 15;
 
 /// What is wrong with content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -136,7 +138,8 @@ fn take(buffer: &mut BytesMut, left: u64) -> (Step, u64) {
     (Step::Data(buffer.split_to(length).freeze()), left - length as u64)
 }
 
-/// `chunk-size [ chunk-ext ] CRLF`, extensions dropped.
+/// `chunk-size [ chunk-ext ] CRLF`, extensions dropped. The size may have leading zeros, as many as the
+/// line has room for (RFC 9112 section 7.1).
 fn size_line(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
     let Some(end) = buffer.iter().take(MAX_SIZE_LINE).position(|byte| *byte == b'\n') else {
         return if buffer.len() >= MAX_SIZE_LINE { Err(Fault::Chunk) } else { Ok(None) };
@@ -149,11 +152,15 @@ fn size_line(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (size, extension) = line.split_at_checked(digits).ok_or(Fault::Chunk)?;
     let extension = extension.trim_ascii_start();
-    if !(1..=15).contains(&digits) || !(extension.is_empty() || extension.starts_with(b";")) {
+    if digits == 0 || !(extension.is_empty() || extension.starts_with(b";")) {
         return Err(Fault::Chunk);
     }
     let text = std::str::from_utf8(size).map_err(|_| Fault::Chunk)?;
-    u64::from_str_radix(text, 16).map(Some).map_err(|_| Fault::Chunk)
+    match text.trim_start_matches('0') {
+        "" => Ok(Some(0)),
+        counted if counted.len() > MAX_SIZE_DIGITS => Err(Fault::Chunk),
+        counted => u64::from_str_radix(counted, 16).map(Some).map_err(|_| Fault::Chunk),
+    }
 }
 
 fn trailer_section(buffer: &mut BytesMut) -> Result<Option<Fields>, Fault> {
@@ -213,6 +220,10 @@ mod tests {
         chunked("0\r\n\r\n", Ok(("", Completion::Chunked, 0)));
         chunked("3\r\nabc\r\n00\r\n\r\n", Ok(("abc", Completion::Chunked, 0)));
         chunked(
+            "0000000000000002;a=b\r\nab\r\n00000000000000000000\r\n\r\n",
+            Ok(("ab", Completion::Chunked, 0)),
+        );
+        chunked(
             "A;x=\"y\"\r\n0123456789\r\n0\r\nT: 1\r\n\r\n",
             Ok(("0123456789", Completion::Chunked, 1)),
         );
@@ -223,6 +234,8 @@ mod tests {
     fn s_2_malformed_chunks_are_faults() {
         for text in [
             "\r\n",
+            "1000000000000000\r\n",
+            "00001000000000000000\r\n",
             "g\r\n",
             "-1\r\n",
             "0x1\r\n",

@@ -1,9 +1,10 @@
 //! `http://affiant.internal/`: the control API, reached through the proxy. Nothing of it is an
 //! invocation, so nothing of it is recorded.
 
-use crate::answer::{Finished, OnDelivered, Pending};
+use crate::answer::Finished;
 use crate::deliver;
 use crate::engine::Job;
+use crate::handover::{OnDelivered, Pending};
 use crate::head::Request;
 use crate::request::{Identity, Tunnel};
 use crate::respond::Refusal;

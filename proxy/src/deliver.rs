@@ -1,9 +1,10 @@
 //! The writing half of the caller's connection, and the heads of responses.
 
 use crate::carrier::Carrier;
-use crate::head::{Fields, Response, Version, is_ours};
+use crate::handover::HandedOver;
+use crate::head::{Fields, Response, Version};
 use crate::http2::stream::Stream;
-use crate::outgoing::stays;
+use crate::outgoing::{is_header_only, stays};
 use crate::render::{self, Status};
 use crate::respond::forbids_retry;
 use crate::stream::{Shared, Wire};
@@ -135,6 +136,30 @@ impl Outbound {
             Sink::Wire(wire) => wire.lock().is_acknowledged(),
             Sink::Stream(stream) => stream.is_acknowledged(),
             Sink::Nobody | Sink::Kept(..) => Ok(false),
+        }
+    }
+
+    /// Whether the caller's connection is one of TCP, whose reset says something of what was read.
+    pub(crate) fn is_tcp(&self) -> bool {
+        match &self.sink {
+            Sink::Wire(wire) => wire.lock().is_tcp(),
+            Sink::Stream(_) | Sink::Nobody | Sink::Kept(..) => false,
+        }
+    }
+
+    /// Whether an orderly end is a message of its own: the close_notify of TLS.
+    pub(crate) fn ends_with_a_word(&self) -> bool {
+        match &self.sink {
+            Sink::Wire(wire) => wire.lock().is_tls(),
+            Sink::Stream(_) => true,
+            Sink::Nobody | Sink::Kept(..) => false,
+        }
+    }
+
+    /// Keeps a delivery that a reset of the connection takes back.
+    pub(crate) fn hand_over(&self, handed_over: HandedOver) {
+        if let Sink::Stream(stream) = &self.sink {
+            stream.hand_over(handed_over);
         }
     }
 
@@ -359,13 +384,12 @@ pub(crate) fn interim(response: &Response) -> Vec<u8> {
     out
 }
 
-/// The last chunk, with the origin's trailers and, where the head could not say them, the final
-/// values of our fields.
+/// The last chunk, with those of the origin's trailers that may be some and, where the head could not
+/// say them, the final values of our fields.
 pub(crate) fn last_chunk(trailers: &Fields, ours: Option<&Ours<'_>>) -> Vec<u8> {
     let mut out = b"0\r\n".to_vec();
-    for (name, value) in trailers.iter().filter(|(name, _)| !is_ours(name)) {
-        let framing = ["content-length", "transfer-encoding", "host", "connection", "trailer"];
-        if !framing.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())) {
+    for (name, value) in trailers.iter() {
+        if !stays(name, trailers) && !is_header_only(name) {
             line(&mut out, name, value);
         }
     }

@@ -7,10 +7,11 @@
 //! ```
 
 use crate::again::{Again, may_retry};
-use crate::answer::{Finished, Pending};
+use crate::answer::Finished;
 use crate::deliver::Outbound;
 use crate::fingerprint::{Content, fingerprint};
 use crate::grpc;
+use crate::handover::Pending;
 use crate::head;
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
@@ -242,7 +243,7 @@ impl Job<'_> {
 
     /// The end of a call with a result on record.
     fn concluded(&self, call: Call, delivered: bool, keep: bool) -> Finished {
-        let pending = Pending::new(call, self.out.sent);
+        let pending = Pending::new(call, self.shared.journal.clone(), self.out.sent);
         if !delivered {
             pending.fail();
             return Finished { keep: false, pending: None };

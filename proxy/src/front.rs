@@ -1,10 +1,11 @@
 //! One connection of a caller: request after request, and the tunnel that it may turn into.
 
-use crate::answer::{Finished, Pending};
+use crate::answer::Finished;
 use crate::carrier::{Below, Carrier};
 use crate::control;
 use crate::deliver::{self, Outbound};
 use crate::engine::{self, Job, Known};
+use crate::handover::{HandedOver, Pending};
 use crate::head::{self, Fields, Framing, Request, Version};
 use crate::http2;
 use crate::incoming::{CONTENT_PAUSE, Incoming};
@@ -13,7 +14,6 @@ use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
 use crate::stream::{self, Inbound, Link, Wire};
 use crate::target::{Authority, Error as TargetError, Host, Scheme};
-use journal::contract::Confirmation;
 use policy::{HttpGrant, Snapshot};
 use std::io;
 use std::pin::Pin;
@@ -40,6 +40,8 @@ struct Connection {
     tunnel: Option<Tunnel>,
     /// Deliveries that are not confirmed yet; more than one only when the caller pipelines.
     pending: Vec<Pending>,
+    /// Deliveries that a reset takes back, until the caller asks for more.
+    handed_over: Vec<HandedOver>,
     shutdown: watch::Receiver<bool>,
 }
 
@@ -91,7 +93,14 @@ pub(crate) async fn serve(
     let wire = stream::Shared::new(Wire::Plain(link));
     let inbound = Inbound::new(wire.clone());
     let out = Outbound::new(wire);
-    let mut connection = Connection { shared, out, tunnel: None, pending: Vec::new(), shutdown };
+    let mut connection = Connection {
+        shared,
+        out,
+        tunnel: None,
+        pending: Vec::new(),
+        handed_over: Vec::new(),
+        shutdown,
+    };
     let Some((inbound, authority, identity)) = connection.requests(inbound).await else { return };
     if let Some((mut connection, inbound)) = connection.enter(inbound, authority, identity).await {
         // Inside a tunnel there is no second one.
@@ -115,7 +124,14 @@ pub(crate) fn inside(
     Box::pin(async move {
         let wire = stream::Shared::new(Wire::Plain(Link::Plain(carrier)));
         let (inbound, out) = (Inbound::new(wire.clone()), Outbound::new(wire));
-        let connection = Connection { shared, out, tunnel: None, pending: Vec::new(), shutdown };
+        let connection = Connection {
+            shared,
+            out,
+            tunnel: None,
+            pending: Vec::new(),
+            handed_over: Vec::new(),
+            shutdown,
+        };
         if let Some((mut connection, inbound)) =
             connection.enter(inbound, authority, identity).await
         {
@@ -202,14 +218,16 @@ impl Connection {
             tokio::select! {
                 read = inbound.fill() => match read {
                     Ok(0) => return Next::Closed(true),
-                    // TLS without close_notify, but not a reset.
                     Err(error) => {
+                        self.broke(&error);
+                        // TLS without close_notify, but not a reset.
                         return Next::Closed(error.kind() == io::ErrorKind::UnexpectedEof);
                     }
                     Ok(_) => {
                         // A request that came after the acknowledgement shows that the caller has
                         // the response; one that was on its way before shows nothing.
                         self.confirm(acknowledged);
+                        self.handed_over.clear();
                     }
                 },
                 () = sleep_until(look.min(deadline)) => {
@@ -231,10 +249,18 @@ impl Connection {
     fn is_acknowledged(&mut self) -> bool {
         match self.out.is_acknowledged() {
             Ok(acknowledged) => acknowledged,
-            Err(_) => {
+            Err(error) => {
                 self.pending.drain(..).for_each(Pending::fail);
+                self.broke(&error);
                 false
             }
+        }
+    }
+
+    /// Takes back what a reset says that nobody read (contract R-5).
+    fn broke(&mut self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::ConnectionReset && self.out.is_tcp() {
+            self.handed_over.drain(..).for_each(HandedOver::take_back);
         }
     }
 
@@ -242,8 +268,11 @@ impl Connection {
     /// one after that.
     fn confirm(&mut self, asked: bool) {
         if !self.pending.is_empty() && self.is_acknowledged() {
-            let how = if asked { Confirmation::Protocol } else { Confirmation::Transport };
-            self.pending.drain(..).for_each(|pending| pending.confirm(how));
+            let pending = self.pending.drain(..);
+            match asked {
+                true => pending.for_each(Pending::confirm),
+                false => self.handed_over.extend(pending.filter_map(Pending::arrived)),
+            }
         }
     }
 
@@ -264,6 +293,11 @@ impl Connection {
         // A caller that has closed already answers anything more with a reset, after which nobody
         // can tell any more what it read. The end itself may be what it waits for, so not for long.
         self.conclude(BEFORE_END).await;
+        self.is_acknowledged();
+        if self.out.ends_with_a_word() {
+            // What a reset throws away from here on may be that word alone.
+            self.handed_over.clear();
+        }
         if self.out.finish().await.is_ok()
             && let Some(mut rest) = rest
         {
@@ -280,6 +314,7 @@ impl Connection {
                 && error.kind() == io::ErrorKind::ConnectionReset
             {
                 self.pending.drain(..).for_each(Pending::fail);
+                self.broke(&error);
             }
         }
         self.conclude(LINGER).await;
@@ -452,7 +487,7 @@ impl Connection {
         let inbound = Inbound::new(wire.clone());
         let tunnel = Some(tunnel);
         let out = Outbound::new(wire);
-        Some((Self { out, tunnel, pending: Vec::new(), ..self }, inbound))
+        Some((Self { out, tunnel, pending: Vec::new(), handed_over: Vec::new(), ..self }, inbound))
     }
 }
 

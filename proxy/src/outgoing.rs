@@ -222,17 +222,46 @@ impl Judge<'_> {
     }
 }
 
-/// The caller's trailer section as it goes to the origin: what frames, routes or authenticates a
-/// message has no place there (RFC 9110 section 6.5.1), nor have the field that injection sets and
-/// those that the route refuses or strips.
+/// Whether a field means nothing, or harm, behind the content: it frames, routes, modifies or
+/// authenticates a message, controls a response or describes content (RFC 9110 section 6.5.1).
+pub(crate) fn is_header_only(name: &[u8]) -> bool {
+    const FIELDS: &[&str] = &[
+        "age",
+        "authorization",
+        "cache-control",
+        "content-encoding",
+        "content-length",
+        "content-range",
+        "content-type",
+        "cookie",
+        "expect",
+        "expires",
+        "host",
+        "location",
+        "max-forwards",
+        "pragma",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "range",
+        "retry-after",
+        "set-cookie",
+        "trailer",
+        "vary",
+        "www-authenticate",
+    ];
+    // Every precondition begins so.
+    let conditional = name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case(b"if-"));
+    conditional || FIELDS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+}
+
+/// The caller's trailer section as it goes to the origin, without what has no place there, the field
+/// that injection sets, and those that the route refuses or strips.
 pub(crate) fn trailers(trailers: &Fields, grant: &HttpGrant) -> Fields {
-    const NEVER: &[&str] = &["authorization", "content-length", "expect", "host", "trailer"];
     let injected = grant.credential.as_ref().and_then(|c| c.inject.header_name());
     let dropped = |name: &[u8]| std::str::from_utf8(name).is_ok_and(|n| grant.drops_trailer(n));
     let passes = |(name, value): &(&[u8], &[u8])| {
-        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         // What was read ahead was looked through; trailers come behind that.
-        let never = NEVER.iter().any(|known| is(known))
+        let never = is_header_only(name)
             || injected.is_some_and(|known| policy::is_same_field(name, known.as_bytes()))
             || dropped(name)
             || is_stray(value);

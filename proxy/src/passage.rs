@@ -9,6 +9,7 @@ use crate::engine::Job;
 use crate::engine::{Prepared, dispatch_record};
 use crate::fingerprint::{Content, fingerprint};
 use crate::head::{Fields, Response};
+use crate::hello::{Fault, Hello, OTHER_NAME, UNREADABLE};
 use crate::proxy::Shared;
 use crate::pump::{BROKER_STOPPED, CALLER_BROKE, Passed, pump};
 use crate::redact::Redactor;
@@ -55,7 +56,7 @@ impl Job<'_> {
                 let asked = Asked::Opening { head: &self.head, target: &prepared.target };
                 let access = Access { policy: &self.shared.policy, identity, asked };
                 let stop = stopped(self.shared, &access);
-                pump(caller, self.out, origin, &mut redactor, idle, stop).await
+                pump(caller, self.out, origin, None, &mut redactor, idle, stop).await
             }
             (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: CALLER_BROKE },
         };
@@ -121,16 +122,27 @@ impl Job<'_> {
         let identity = self.identity();
         let bytes = deliver::established(&self.opening(&call, &operation, &next_hop, None));
         let sent = self.out.open(&bytes).await;
-        let passed = match (sent, self.incoming.take_rest().zip(origin)) {
+        let mut hello = Hello::to(&authority.host);
+        let mut passed = match (sent, self.incoming.take_rest().zip(origin)) {
             (Ok(()), Some((caller, origin))) => {
                 let (mut redactor, idle) = (Redactor::default(), grant.limits.response_timeout);
                 let asked = Asked::Tunnel(authority);
                 let access = Access { policy: &self.shared.policy, identity, asked };
                 let stop = stopped(self.shared, &access);
-                pump(caller, self.out, origin, &mut redactor, idle, stop).await
+                let begin = Some(&mut hello);
+                pump(caller, self.out, origin, begin, &mut redactor, idle, stop).await
             }
             (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: CALLER_BROKE },
         };
+        if let Some(fault) = hello.fault() {
+            if let Fault::OtherName(name) = fault {
+                call.note("other_name", name);
+            }
+            // The end says it, too, to a client that is gone.
+            if self.out.send(&fault.alert()).await.is_ok() {
+                passed.to_caller += fault.alert().len() as u64;
+            }
+        }
         let message = "The tunnel was not intercepted; what passed inside is not judged.";
         close(call, &operation, passed, message).await
     }
@@ -226,6 +238,10 @@ async fn close(mut call: Call, operation: &Operation, passed: Passed, message: &
         ACCESS_OVER => {
             "The access of the agent, or policy's word for it, ended, and the connection with it."
         }
+        OTHER_NAME => {
+            "The TLS inside the tunnel asked for another host than the tunnel's; nothing was sent to it."
+        }
+        UNREADABLE => "What the tunnel began with can't be read as TLS; nothing of it was sent.",
         _ => message,
     };
     let ended = Ended {

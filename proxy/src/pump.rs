@@ -3,6 +3,7 @@
 //! silence in both is bounded.
 
 use crate::deliver::Outbound;
+use crate::hello::Hello;
 use crate::redact::Redactor;
 use crate::upstream::exchange::Opened;
 use bytes::{Bytes, BytesMut};
@@ -28,11 +29,12 @@ pub(crate) struct Passed {
 }
 
 /// Passes bytes until both directions ended, one of them broke, nothing passed for `idle`, or something
-/// says `stop`, and why.
+/// says `stop`, and why. What the caller sends goes on once its `hello` may.
 pub(crate) async fn pump(
     mut caller: Box<dyn AsyncRead + Send + Unpin>,
     out: &mut Outbound,
     origin: Opened,
+    hello: Option<&mut Hello<'_>>,
     redactor: &mut Redactor,
     idle: Duration,
     stop: impl Future<Output = &'static str>,
@@ -41,10 +43,18 @@ pub(crate) async fn pump(
     let Opened { reader, mut writer, early } = origin;
     let up = async {
         let mut buffer = BytesMut::new();
+        let mut unseen = hello;
         loop {
             buffer.reserve(8 * 1024);
+            let looked_at = buffer.len();
             if caller.read_buf(&mut buffer).await.map_err(|_| CALLER_BROKE)? == 0 {
                 return writer.shutdown().await.map_err(|_| ORIGIN_BROKE);
+            }
+            if let Some(hello) = &mut unseen {
+                if !hello.see(buffer.get(looked_at..).unwrap_or_default())? {
+                    continue;
+                }
+                unseen = None;
             }
             let piece = buffer.split();
             writer.write_all(&piece).await.map_err(|_| ORIGIN_BROKE)?;

@@ -202,6 +202,25 @@ impl Wire {
         }
     }
 
+    /// Whether it is a TCP connection of its own, and no stream of another one.
+    pub(crate) fn is_tcp(&self) -> bool {
+        match self.link() {
+            Link::Plain(Carrier::Tcp(_)) | Link::Tls(_) => true,
+            Link::Plain(Carrier::Stream(_)) => false,
+        }
+    }
+
+    /// Whether TLS ends on this host.
+    pub(crate) fn is_tls(&self) -> bool {
+        match self {
+            Self::Tls(_) => true,
+            Self::Plain(link) => match link {
+                Link::Tls(_) => true,
+                Link::Plain(_) => false,
+            },
+        }
+    }
+
     /// The clear-text stream with what was read too early, to put TLS on it.
     pub(crate) fn rewind(self, prefix: BytesMut) -> Option<Rewound> {
         match self {

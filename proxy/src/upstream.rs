@@ -4,6 +4,7 @@
 pub(crate) mod dial;
 pub(crate) mod exchange;
 mod extended;
+mod facts;
 mod http1;
 pub(crate) mod http2;
 pub(crate) mod parent;

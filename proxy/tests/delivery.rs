@@ -4,7 +4,7 @@
 
 mod support;
 
-use journal::contract::{Body, Confirmation, Event};
+use journal::contract::{Body, Confirmation, Event, InvocationId};
 use rustix::net::sockopt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -81,6 +81,119 @@ async fn r_5_k_11_equal_posts_of_curl_are_new_actions() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(world.secure.effects("/ok"), n);
     }
+}
+
+/// Waits until the host of the caller has so many bytes that nobody read.
+async fn lies_unread(tcp: &TcpStream, least: usize) {
+    let mut bytes = vec![0; least];
+    let until = tokio::time::Instant::now() + Duration::from_secs(20);
+    while tcp.peek(&mut bytes).await.expect("peek") < least {
+        assert!(tokio::time::Instant::now() < until, "the answer never came");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// R-5, K-11, X-6: an answer that its caller never read from its own host was not handed over. The reset
+/// of the close takes the confirmation back, and the repeat is answered from the record: one effect,
+/// however often that happens.
+#[tokio::test(flavor = "multi_thread")]
+async fn k_11_an_answer_that_lies_unread_was_not_handed_over() {
+    let world = World::new().await;
+    let id = world.journal.new_id();
+    for n in 0..3 {
+        let mut tcp = TcpStream::connect(world.address).await.expect("connect");
+        let fields = if n == 0 { format!("Affiant-Invocation: {id}\r\n") } else { String::new() };
+        let request = world.plain_request("POST", "/ok", &fields, "same");
+        tcp.write_all(request.as_bytes()).await.expect("write");
+        lies_unread(&tcp, 200).await;
+        let events = recorded(&world, id, "RESULT_DELIVERED", n + 1).await;
+        assert_eq!(confirmations(&events).last(), Some(&Confirmation::Transport), "{n}");
+        drop(tcp);
+        recorded(&world, id, "DELIVERY_FAILED", n + 1).await;
+    }
+    let verdict = world.invocation(id).await.verdict();
+    assert_eq!(
+        (verdict.code().as_str(), verdict.outcome().as_str(), verdict.retry().as_str()),
+        ("DELIVERY_FAILED", "committed", "fetch_result")
+    );
+    // Who reads it has it: an equal request after that is a new action.
+    let mut client = Client::connect(world.address).await;
+    client.send(&world.plain_request("POST", "/ok", "", "same")).await;
+    let answer = client.response("POST").await;
+    assert!(answer.outcome().contains("replayed") && answer.outcome().contains(&id.to_string()));
+    client.close().await;
+    assert_eq!(world.origin.effects("/ok"), 1);
+    world.events(id, "RESULT_DELIVERED").await;
+    assert_eq!(world.plain("POST", "/ok", "", "same").await.status, 200);
+    assert_eq!(world.origin.effects("/ok"), 2);
+}
+
+/// Waits until such an event is on record so often.
+async fn recorded(world: &World, id: InvocationId, name: &str, times: usize) -> Vec<Event> {
+    let until = tokio::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let events: Vec<Event> = world.events(id, name).await;
+        if events.iter().filter(|event| event.body.name() == name).count() >= times {
+            return events;
+        }
+        assert!(tokio::time::Instant::now() < until, "{name} is not there {times} times");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// a caller of HTTP/2 that leaves its answer unread.
+#[tokio::test(flavor = "multi_thread")]
+async fn k_11_a_stream_that_lies_unread_was_not_handed_over() {
+    let world = World::new().await;
+    let id = world.journal.new_id();
+    let mut client = Client::connect(world.address).await;
+    let port = world.secure.address.port();
+    let credentials = world.credentials();
+    let connect = format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+    client.send(&connect).await;
+    assert_eq!(client.response("CONNECT").await.status, 200);
+    let mut tls = client.into_h2(world.ca.certificate_pem(), "localhost").await;
+    let text = |start: &[u8], name: &str, value: &str| {
+        let part =
+            |text: &str| [&[u8::try_from(text.len()).expect("short")], text.as_bytes()].concat();
+        let name = if name.is_empty() { Vec::new() } else { part(name) };
+        [start, &name, &part(value)].concat()
+    };
+    // POST and https of the static table (RFC 7541 appendix A), and literals.
+    let fields = [
+        vec![0x83, 0x87],
+        text(&[0x04], "", "/ok"),
+        text(&[0x01], "", &format!("localhost:{port}")),
+        text(&[0x00], "affiant-invocation", &id.to_string()),
+    ]
+    .concat();
+    let length = u32::try_from(fields.len()).expect("short").to_be_bytes();
+    let preface = &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"[..];
+    let headers = [&length[1..], &[1, 5, 0, 0, 0, 1], &fields].concat();
+    tls.write_all(&[preface, &headers].concat()).await.expect("sent");
+    tls.flush().await.expect("flush");
+    recorded(&world, id, "RESULT_DELIVERED", 1).await;
+    drop(tls);
+    recorded(&world, id, "DELIVERY_FAILED", 1).await;
+    assert_eq!(world.invocation(id).await.verdict().code().as_str(), "DELIVERY_FAILED");
+}
+
+/// the same inside TLS.
+#[tokio::test(flavor = "multi_thread")]
+async fn k_11_an_answer_that_lies_unread_inside_tls_was_not_handed_over() {
+    let world = World::new().await;
+    let id = world.journal.new_id();
+    let mut client = world.tunnel().await;
+    let fields = format!("Affiant-Invocation: {id}\r\n");
+    client.send(&world.secure_request("POST", "/ok", &fields, "same")).await;
+    world.events(id, "RESULT_DELIVERED").await;
+    // Closes without a word and without having read.
+    drop(client);
+    recorded(&world, id, "DELIVERY_FAILED", 1).await;
+    let mut client = world.tunnel().await;
+    client.send(&world.secure_request("POST", "/ok", "", "same")).await;
+    assert!(client.response("POST").await.outcome().contains("replayed"));
+    assert_eq!(world.secure.effects("/ok"), 1);
 }
 
 /// a second request that was sent before the first response was acknowledged proves nothing.

@@ -6,8 +6,8 @@ mod support;
 
 use support::{Client, World};
 
-/// Trailers of a request reach the origin with what announces them; what frames, routes or
-/// authenticates stays.
+/// Trailers of a request reach the origin with what announces them; what frames, routes, modifies or
+/// authenticates a message stays (RFC 9110 section 6.5.1).
 #[tokio::test]
 async fn request_trailers_are_forwarded() {
     let world = World::new().await;
@@ -19,7 +19,9 @@ async fn request_trailers_are_forwarded() {
                 "{method} http://{address}/status/200 HTTP/1.1\r\nHost: {address}\r\n{}\
                  TE: trailers, deflate\r\nTrailer: X-Sum, Host\r\nTransfer-Encoding: chunked\r\n\r\n\
                  3;ext=\"a\"\r\nabc\r\n0\r\nX-sum: 1\r\nHost: evil\r\nAuthorization: x\r\n\
-                 Affiant-Outcome: lie\r\nContent-Length: 3\r\nX-Sum: 2\r\n\r\n",
+                 Affiant-Outcome: lie\r\nContent-Length: 3\r\nCookie: a=b\r\nContent-Encoding: gzip\r\n\
+                 RANGE: bytes=0-1\r\nIf-Match: \"e\"\r\nif-range: \"e\"\r\nMax-Forwards: 1\r\n\
+                 Cache-Control: no-store\r\nX-Sum: 2\r\n\r\n",
                 world.credentials()
             ))
             .await;
@@ -79,6 +81,17 @@ async fn s_5_interim_responses_are_relayed() {
     let response = world.plain("GET", "/many-interim", "", "").await;
     assert_eq!((response.interim.len(), response.status), (32, 502));
     assert_eq!(response.facts()[..3], ["REMOTE_PROTOCOL_ERROR", "remote_execution", "unknown"]);
+}
+
+/// Trailers of a response are those that may be some (RFC 9110 section 6.5.1), and leading zeros of a
+/// chunk size are no fault (RFC 9112 section 7.1).
+#[tokio::test]
+async fn response_trailers_control_nothing() {
+    let world = World::new().await;
+    let response = world.plain("GET", "/odd-trailers", "", "").await;
+    assert_eq!((response.status, response.text().as_str()), (200, "hello"));
+    assert!(response.outcome().starts_with("committed;"), "{response:?}");
+    assert_eq!(response.trailers, "X-T: 1\nETag: \"e\"\n");
 }
 
 /// The origin's framing is kept where the content is not changed.

@@ -6,6 +6,7 @@ mod support;
 
 use journal::contract::{Body, InvocationId};
 use support::{Client, SECRET, World};
+use tokio::io::AsyncReadExt as _;
 
 const ASK: &str = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
@@ -207,6 +208,64 @@ async fn half_closed_passages_end() {
     assert_eq!(cause(&world, opened.id()).await.as_deref(), Some("IDLE"));
 }
 
+/// V-1: TLS that asks for another host than the tunnel's, or that can't be read, gets an alert, and not a
+/// byte of it goes to the origin; what is no TLS passes.
+#[tokio::test]
+async fn v_1_the_tls_of_a_tunnel_asks_for_its_host() {
+    let origin = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let port = origin.local_addr().expect("address").port();
+    let world = World::with(|_, _| left_alone(port, 1), proxy::Options::default()).await;
+    let credentials = world.credentials();
+    let connect = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+    let opened = async || {
+        let mut client = Client::connect(world.address).await;
+        client.send(&connect).await;
+        let opened = client.response("CONNECT").await;
+        assert_eq!(opened.status, 200);
+        let (origin, _) = origin.accept().await.expect("accept");
+        (client, opened.id(), origin)
+    };
+    for (hello, alert, expected) in [
+        (hello("evil.test"), 112, "OTHER_NAME"),
+        (vec![22, 3, 1, 0, 4, 9, 9, 9, 9], 50, "UNREADABLE_HELLO"),
+    ] {
+        let (mut client, id, mut origin) = opened().await;
+        client.send_bytes(&hello).await;
+        assert_eq!(client.take(7).await, [21, 3, 1, 0, 2, 2, alert]);
+        assert!(client.ends().await);
+        let mut came = Vec::new();
+        origin.read_to_end(&mut came).await.expect("an end");
+        assert!(came.is_empty(), "{came:?}");
+        assert_eq!(cause(&world, id).await.as_deref(), Some(expected));
+        let mut notes = notes(&world, id).await;
+        assert_eq!(notes.pop(), Some(passed(0, 7)));
+        if expected == "OTHER_NAME" {
+            assert_eq!(notes.pop(), Some(("other_name".to_owned(), "evil.test".to_owned())));
+        }
+        assert_eq!(world.invocation(id).await.verdict().outcome().as_str(), "unknown");
+    }
+    let (mut client, _, mut origin) = opened().await;
+    client.send("no TLS").await;
+    let mut came = [0; 6];
+    origin.read_exact(&mut came).await.expect("bytes");
+    assert_eq!(&came, b"no TLS");
+}
+
+/// A ClientHello for the name.
+fn hello(name: &'static str) -> Vec<u8> {
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let name = name.try_into().expect("name");
+    let mut client = rustls::ClientConnection::new(config.into(), name).expect("client");
+    let mut bytes = Vec::new();
+    client.write_tls(&mut bytes).expect("written");
+    bytes
+}
+
 /// A tunnel that policy leaves alone: the origin's own certificate reaches the client; opening, bytes
 /// and end are on record, the outcome is unknown by nature.
 #[tokio::test]
@@ -233,7 +292,7 @@ async fn d_1_tunnels_that_are_left_alone() {
         let hop = format!("affiant;next-hop=\"127.0.0.1:{port}\"");
         assert_eq!(opened.field("proxy-status"), hop);
         let ca = std::fs::read_to_string(world.secure.ca_file.as_ref().expect("ca")).expect("file");
-        let mut client = client.into_tls(&ca, "localhost").await;
+        let mut client = client.into_tls(&ca, "127.0.0.1").await;
         client.send("GET /ok HTTP/1.1\r\nHost: any\r\n\r\n").await;
         let response = client.response("GET").await;
         assert_eq!((response.status, response.text().as_str()), (200, "ok"));

@@ -5,6 +5,8 @@
 mod support;
 
 use journal::contract::{Completion, Outcome, SetupStage};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use support::http2::{Http2Client, Http2Origin, identity};
 use support::{Client, Response, World};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -193,16 +195,16 @@ async fn each_version_goes_on_where_the_origin_speaks_it() {
     assert_eq!(origin.effects("/x"), 1);
 }
 
-/// C-6, D-7: an origin that answers HTTP_1_1_REQUIRED did not process the request, which is not sent
-/// again; the next one goes over HTTP/1.1.
+/// C-6, D-7: that an origin wants HTTP/1.1 does not say that it did nothing with the request, which is not
+/// sent again; the next one goes over HTTP/1.1.
 #[tokio::test(flavor = "multi_thread")]
 async fn c_6_http11_is_required() {
     let (world, origin, _directory) = world(&[b"h2", b"http/1.1"]).await;
     let client = Http2Client::open(&world, origin.address.port()).await;
     let answer = client.call("POST", "/http11", b"x").await;
-    assert_eq!(answer.status, 503);
+    assert_eq!(answer.status, 502);
     let said = answer.field("affiant-outcome");
-    assert!(said.starts_with("rejected;phase=remote_execution;retry=backoff;"), "{said}");
+    assert!(said.starts_with("unknown;phase=remote_execution;retry=reconcile;"), "{said}");
     assert_eq!(origin.effects("/http11"), 1);
     assert_eq!(origin.http11.lock().expect("lock").connections, 0);
     let answer = client.call("POST", "/echo", b"x").await;
@@ -229,12 +231,18 @@ fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &id.to_be_bytes(), payload].concat()
 }
 
-/// An origin that reads one request per connection and ends it with a GOAWAY of this last stream.
-async fn going_away(directory: &std::path::Path, last: u32) -> (u16, std::path::PathBuf) {
+/// An origin that reads one request head per connection, answers it with these bytes in one flight and
+/// closes; and how many it read.
+async fn saying(
+    directory: &std::path::Path,
+    answer: Vec<u8>,
+) -> (u16, std::path::PathBuf, Arc<AtomicUsize>) {
     let (config, ca_file) = identity(directory, &[b"h2"]);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
     let port = listener.local_addr().expect("address").port();
     let acceptor = tokio_rustls::TlsAcceptor::from(config);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
     tokio::spawn(async move {
         loop {
             let (tcp, _) = listener.accept().await.expect("accept");
@@ -250,37 +258,81 @@ async fn going_away(directory: &std::path::Path, last: u32) -> (u16, std::path::
                 let mut payload = vec![0; length as usize];
                 tls.read_exact(&mut payload).await.expect("payload");
                 if header[3] == 1 {
-                    let goaway = [last.to_be_bytes(), [0; 4]].concat();
-                    tls.write_all(&frame(7, 0, 0, &goaway)).await.expect("goaway");
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    tls.write_all(&answer).await.expect("answer");
                     tls.shutdown().await.expect("shutdown");
                     break;
                 }
             }
         }
     });
-    (port, ca_file)
+    (port, ca_file, asked)
+}
+
+fn goaway(last: u32) -> Vec<u8> {
+    frame(7, 0, 0, &[last.to_be_bytes(), [0; 4]].concat())
+}
+
+fn reset(code: u32) -> Vec<u8> {
+    frame(3, 0, 1, &code.to_be_bytes())
+}
+
+/// Plays a POST to an origin that answers so, on a route that sends a refused one again by itself:
+/// status, outcome, code, and how often the origin was asked.
+async fn played(answer: Vec<u8>) -> (u16, String, String, usize) {
+    let directory = tempfile::tempdir().expect("directory");
+    let (port, ca_file, asked) = saying(directory.path(), answer).await;
+    let extra = format!(
+        "[[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{}\"\n[[route]]\nname = \"h2\"\n\
+         match = {{ host = \"127.0.0.1\", port = {port} }}\nprivate_addresses = \"allow\"\n\
+         retry = {{ max_attempts = 2, automatic = true }}\n",
+        ca_file.display()
+    );
+    let world = World::with(|_, _| extra, proxy::Options::default()).await;
+    let client = Http2Client::open(&world, port).await;
+    let answer = client.call("POST", "/x", b"y").await;
+    let verdict = world.invocation(answer.id()).await.verdict();
+    let told = (verdict.outcome().as_str().to_owned(), verdict.code().as_str().to_owned());
+    (answer.status, told.0, told.1, asked.load(Ordering::Relaxed))
 }
 
 /// C-6: a stream above the last one of a GOAWAY was not processed; of one at or below it nothing is
 /// known.
 #[tokio::test(flavor = "multi_thread")]
 async fn c_6_the_last_stream_of_a_goaway_decides() {
-    for (last, status, outcome, code) in [
-        (0, 503, "rejected", "REMOTE_NOT_PROCESSED"),
-        (1, 502, "unknown", "REMOTE_OUTCOME_UNKNOWN"),
+    for (last, status, outcome, code, times) in [
+        (0, 503, "rejected", "REMOTE_NOT_PROCESSED", 2),
+        (1, 502, "unknown", "REMOTE_OUTCOME_UNKNOWN", 1),
     ] {
-        let directory = tempfile::tempdir().expect("directory");
-        let (port, ca_file) = going_away(directory.path(), last).await;
-        let extra = format!(
-            "[[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{}\"\n[[route]]\nname = \"h2\"\n\
-             match = {{ host = \"127.0.0.1\", port = {port} }}\nprivate_addresses = \"allow\"\n",
-            ca_file.display()
-        );
-        let world = World::with(|_, _| extra, proxy::Options::default()).await;
-        let client = Http2Client::open(&world, port).await;
-        let answer = client.call("POST", "/x", b"y").await;
-        assert_eq!(answer.status, status, "{last}");
-        let verdict = world.invocation(answer.id()).await.verdict();
-        assert_eq!((verdict.outcome().as_str(), verdict.code().as_str()), (outcome, code));
+        let told = played(goaway(last)).await;
+        assert_eq!(told, (status, outcome.to_owned(), code.to_owned(), times), "{last}");
+    }
+}
+
+/// C-6, S-5, T-1: whatever came of an answer voids the protocol's word that nothing was processed, and
+/// a request that an origin wants over HTTP/1.1 may have been processed: one effect each, though the
+/// route sends again by itself what was refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_6_an_answer_voids_the_word_that_nothing_was_processed() {
+    const REFUSED: u32 = 7;
+    const HTTP11: u32 = 13;
+    let hints = || frame(1, 4, 1, b"\x08\x03103");
+    let head = || frame(1, 4, 1, b"\x88");
+    let whole = || frame(1, 5, 1, b"\x88");
+    for (case, answer, code) in [
+        ("hints, refused", [hints(), reset(REFUSED)].concat(), "REMOTE_OUTCOME_UNKNOWN"),
+        ("hints, goaway", [hints(), goaway(0)].concat(), "REMOTE_OUTCOME_UNKNOWN"),
+        ("goaway, hints", [goaway(0), hints()].concat(), "REMOTE_OUTCOME_UNKNOWN"),
+        ("goaway, whole", [goaway(0), whole()].concat(), "REMOTE_OUTCOME_UNKNOWN"),
+        ("head, refused", [head(), reset(REFUSED)].concat(), "REMOTE_RESULT_INCOMPLETE"),
+        (
+            "part of a head, goaway",
+            [frame(1, 0, 1, b"\x88"), goaway(0)].concat(),
+            "REMOTE_OUTCOME_UNKNOWN",
+        ),
+        ("HTTP/1.1", reset(HTTP11), "REMOTE_OUTCOME_UNKNOWN"),
+    ] {
+        let told = played(answer).await;
+        assert_eq!(told, (502, "unknown".to_owned(), code.to_owned(), 1), "{case}");
     }
 }

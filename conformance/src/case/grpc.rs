@@ -111,6 +111,10 @@ fn unsettled(t: &mut Table) {
     t.frames("reset_unanswered", "C-3 D-1", |_| applied([Step::ResetStream(2)]), lost);
     let refused = |_: &Shape| vec![Step::ResetStream(7)];
     t.frames("refused_stream", "C-6; RFC 9113 section 8.7", refused, |_| Truth::Refused);
+    let worked = |_: &Shape| {
+        applied([Step::Head { status: 103, fields: Vec::new(), end: false }, Step::ResetStream(7)])
+    };
+    t.frames("refused_stream_after_an_interim", "C-6 S-5", worked, lost);
     // A gateway in front of the service: its word of HTTP settles.
     for code in [403, 502, 503] {
         let steps = move |_: &Shape| {

@@ -183,13 +183,24 @@ fn not_processed(t: &mut Table) {
         },
         refused,
     );
-    // The code asks for another protocol; whether it proves anything is not said in section 8.7.
+    // The code asks for another protocol; it is none of the proofs of section 8.7.
     t.frames(
         "stream_reset_by_http_1_1_required",
         "C-6; RFC 9113 section 7",
         |_| vec![Step::ResetStream(HTTP_1_1_REQUIRED)],
-        |_| Truth::Either(vec![Truth::Refused, open(LOST, false)]),
+        |_| open(LOST, false),
     );
+    // An interim response is the origin at work.
+    for (name, word) in [
+        ("refused_stream", Step::ResetStream(REFUSED_STREAM)),
+        ("goaway_before", Step::GoAway(Last::Before, NO_ERROR)),
+    ] {
+        let steps = move |_: &Shape| {
+            let hints = Step::Head { status: 103, fields: Vec::new(), end: false };
+            applied([hints, word.clone(), Step::Close])
+        };
+        t.frames(&format!("{name}_after_an_interim"), "C-6 S-5", steps, |_| open(LOST, false));
+    }
     // A refusal after an answer began contradicts it.
     t.frames(
         "refused_stream_inside_an_answer",

@@ -2,7 +2,8 @@
 
 use super::{Delivery, IllegalEvent, Invocation, State};
 use crate::contract::{
-    Body, Code, DispatchWithdrawn, LeaseReleased, LeaseRenewed, Outcome, ResultCommitted, Source,
+    Body, Code, Confirmation, DispatchWithdrawn, LeaseReleased, LeaseRenewed, Outcome,
+    ResultCommitted, Source,
 };
 
 impl Invocation {
@@ -48,8 +49,17 @@ impl Invocation {
             Body::InvocationEnded(ended) => self.check_ending(body, ended.verdict.outcome()),
             Body::ResultDelivered(_) | Body::DeliveryFailed(_) => {
                 require(matches!(self.state, State::Committed(_)), "no result is on record")?;
-                let delivered = matches!(self.delivery, Delivery::Delivered(_));
-                require(!delivered, "the delivery is confirmed already")
+                let confirmed = match self.delivery {
+                    Delivery::Pending | Delivery::Failed => false,
+                    // The caller's host had it. That nobody there read it is known later.
+                    Delivery::Delivered(Confirmation::Transport) => {
+                        !matches!(body, Body::DeliveryFailed(_))
+                    }
+                    Delivery::Delivered(
+                        Confirmation::Protocol | Confirmation::Acknowledged | Confirmation::Fetched,
+                    ) => true,
+                };
+                require(!confirmed, "the delivery is confirmed already")
             }
             Body::ResultExpired(_) => {
                 require(self.kept().is_some(), "no result is kept")?;

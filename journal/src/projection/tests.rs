@@ -320,6 +320,36 @@ fn r_2_a_failed_delivery_keeps_the_outcome() {
     assert_eq!(run(bodies).verdict(), OK);
 }
 
+/// a reset takes back what the caller's host acknowledged, and nothing that the caller itself
+/// confirmed.
+#[test]
+fn r_5_only_the_hosts_word_is_taken_back() {
+    let settled = [validated(), Body::CredentialAuthorized(None), dispatch(), started()];
+    let settled = [&settled[..], &[complete(), committed(OK)]].concat();
+    for (confirmation, taken_back) in [
+        (Confirmation::Transport, true),
+        (Confirmation::Protocol, false),
+        (Confirmation::Acknowledged, false),
+        (Confirmation::Fetched, false),
+    ] {
+        let delivered = Body::ResultDelivered(Delivered { confirmation });
+        let mut invocation = run([settled.clone(), vec![delivered.clone()]].concat());
+        let again = invocation.check(&delivered, Source::TransportObserved);
+        assert!(again.is_err(), "{confirmation:?}");
+        let failed = invocation.check(&failed(), Source::TransportObserved);
+        assert_eq!(failed.is_ok(), taken_back, "{confirmation:?}");
+        if taken_back {
+            let next = Sequence(invocation.last_sequence().0 + 1);
+            invocation
+                .apply(next, &event(Source::TransportObserved, self::failed()))
+                .expect("legal");
+            assert_eq!(invocation.delivery(), Delivery::Failed);
+            assert_eq!(invocation.verdict().code(), Code::DeliveryFailed);
+            assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
+        }
+    }
+}
+
 /// E-1, K-11: a refused repeat names the invocation to follow; another refusal names none.
 #[test]
 fn e_1_the_envelope_of_a_repeat_names_the_earlier_invocation() {

@@ -3,12 +3,12 @@
 use super::progress::{Progress, Watched};
 use super::stream::Stream;
 use super::{READ_BYTES, from_map};
-use crate::answer::Pending;
 use crate::carrier::Below;
 use crate::control;
 use crate::deliver::Outbound;
 use crate::engine::{Job, Known};
 use crate::front::{self, BEFORE_END, LINGER};
+use crate::handover::Pending;
 use crate::head::{self, Fields, Framing, Request, Version};
 use crate::incoming::Incoming;
 use crate::proxy::Shared;
@@ -22,7 +22,6 @@ use h2::ext::Protocol;
 use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream};
 use http::request::Parts;
-use journal::contract::Confirmation;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
@@ -77,7 +76,17 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         });
         tokio::select! {
             accepted = accept => {
-                let Some(Ok((request, respond))) = accepted else { break };
+                let (request, respond) = match accepted {
+                    Some(Ok(accepted)) => accepted,
+                    Some(Err(error)) => {
+                        if let Some(error) = error.get_io() {
+                            progress.broke(error);
+                        }
+                        break;
+                    }
+                    None => break,
+                };
+                progress.asked_for_more();
                 let (shared, tunnel) = (Arc::clone(&shared), tunnel.clone());
                 let progress = Arc::clone(&progress);
                 calls.spawn(call(shared, tunnel, request, respond, progress, shutdown.clone()));
@@ -110,6 +119,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         }
     }
     drop(connection);
+    progress.settle();
     linger(tls, &progress).await;
     // Calls that are under way go on without their caller (contract D-4).
     while calls.join_next().await.is_some() {}
@@ -221,7 +231,12 @@ async fn confirm(out: &Outbound, pending: Pending) {
     let mut pause = Duration::from_millis(1);
     loop {
         match out.is_acknowledged() {
-            Ok(true) => return pending.confirm(Confirmation::Transport),
+            Ok(true) => {
+                if let Some(handed_over) = pending.arrived() {
+                    out.hand_over(handed_over);
+                }
+                return;
+            }
             Ok(false) if Instant::now() < until => {}
             Ok(false) | Err(_) => return pending.fail(),
         }

@@ -1,5 +1,5 @@
-//! Looks at frames in a stream of bytes (RFC 9113 section 4.1) without taking part: where a stream
-//! ended, what a GOAWAY said, and which field blocks are longer than a head may be.
+//! Looks at frames in a stream of bytes (RFC 9113 section 4.1) without taking part: where a message
+//! began and ended, what a GOAWAY said, and which field blocks are longer than a head may be.
 
 use crate::head;
 use dashmap::DashSet;
@@ -8,6 +8,8 @@ use std::sync::Arc;
 /// What was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
+    /// A frame of a message on this stream began: HEADERS, CONTINUATION or DATA.
+    Begun(u32),
     /// HEADERS that do not end the stream passed in full.
     Headers(u32),
     /// A frame with END_STREAM passed in full.
@@ -87,8 +89,11 @@ impl Frames {
                 self.put(*byte);
                 bytes = rest;
                 if self.have == 9 {
-                    let [a, b, c, ..] = self.start;
+                    let [a, b, c, kind, _, d, e, f, g, ..] = self.start;
                     self.left = u32::from_be_bytes([0, a, b, c]) as usize;
+                    if matches!(kind, DATA | HEADERS | CONTINUATION) {
+                        tell(Seen::Begun(u32::from_be_bytes([d, e, f, g]) & 0x7fff_ffff));
+                    }
                 }
             } else {
                 let taken = self.left.min(bytes.len());
@@ -165,20 +170,31 @@ mod tests {
             frame(HEADERS, 4, 1, b"abc"),
             frame(DATA, 0, 1, &[7; 300]),
             frame(DATA, END_STREAM, 1, b""),
+            frame(CONTINUATION, 0, 7, b"c"),
             frame(GOAWAY, 0, 0, &[0, 0, 0, 5, 0, 0, 0, 0, b'd']),
             frame(GOAWAY, 0, 1, &[0; 8]),
             frame(HEADERS, 5, 3, b"x"),
         ]
         .concat();
+        // One that is cut has begun.
+        let cut = frame(HEADERS, 4, 9, b"abc");
+        let mut begun = Vec::new();
+        Frames::default().see(cut.get(..9).expect("a header"), |one| begun.push(one));
+        assert_eq!(begun, [Seen::Begun(9)]);
         for pace in [1, 2, 7, 9, 13, 100, bytes.len()] {
             let (mut frames, mut seen) = (Frames::default(), Vec::new());
             bytes.chunks(pace).for_each(|piece| frames.see(piece, |one| seen.push(one)));
             let expected = [
                 Seen::Idle,
+                Seen::Begun(1),
                 Seen::Headers(1),
+                Seen::Begun(1),
                 Seen::Data(1, 300),
+                Seen::Begun(1),
                 Seen::EndStream(1),
+                Seen::Begun(7),
                 Seen::GoAway(5),
+                Seen::Begun(3),
                 Seen::EndStream(3),
             ];
             assert_eq!(seen, expected, "{pace}");

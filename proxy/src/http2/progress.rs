@@ -2,6 +2,7 @@
 //! through TLS to the acknowledgement of the caller's host (contract R-5).
 
 use crate::carrier::Below;
+use crate::handover::HandedOver;
 use crate::http2::frames::{Frames, LongBlocks, Seen};
 use std::collections::HashMap;
 use std::io;
@@ -35,6 +36,10 @@ pub(crate) struct Progress {
     streams: Mutex<HashMap<u32, Sent>>,
     /// Streams that carry connections of the caller.
     carriers: Mutex<HashMap<u32, Carried>>,
+    /// Deliveries that a reset takes back, and where the connection stood at the end of each.
+    handed_over: Mutex<Vec<(u64, HandedOver)>>,
+    /// Whether the caller's host reset the connection; whoever hears of it first hears of it alone.
+    was_reset: AtomicBool,
     /// Whether the connection is over: nothing leaves any more.
     closed: AtomicBool,
     /// Told when a head left, and when nothing leaves any more.
@@ -104,7 +109,64 @@ impl Progress {
     }
 
     fn arrived(&self) -> io::Result<u64> {
-        self.below().arrived(self.written.load(Ordering::Acquire))
+        let arrived = self.below().arrived(self.written.load(Ordering::Acquire));
+        arrived.inspect_err(|error| self.broke(error))
+    }
+
+    /// Remembers a reset.
+    pub(crate) fn broke(&self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::ConnectionReset {
+            self.was_reset.store(true, Ordering::Release);
+        }
+    }
+
+    fn handed_over(&self) -> MutexGuard<'_, Vec<(u64, HandedOver)>> {
+        self.handed_over.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a delivery that a reset takes back, while nothing else is sent.
+    pub(crate) fn hand_over(&self, id: u32, handed_over: HandedOver) {
+        let sent = self.lock().get(&id).copied();
+        let written = self.written.load(Ordering::Acquire);
+        let mut kept = self.handed_over();
+        kept.retain(|(position, _)| *position == written);
+        match sent {
+            Some(Sent::Flushed(position)) if position == written => {
+                if self.takes_back() {
+                    handed_over.take_back();
+                } else {
+                    kept.push((position, handed_over));
+                }
+            }
+            Some(Sent::Open | Sent::Begun | Sent::Written | Sent::Flushed(_)) | None => {}
+        }
+    }
+
+    /// The caller asked for more.
+    pub(crate) fn asked_for_more(&self) {
+        self.handed_over().clear();
+    }
+
+    /// After the end: a reset takes back what was sent last, because that is what was thrown away
+    /// (contract R-5). Of what came before it that is not known.
+    pub(crate) fn settle(&self) {
+        let written = self.written.load(Ordering::Acquire);
+        let takes_back = self.takes_back();
+        for (position, handed_over) in self.handed_over().drain(..) {
+            if takes_back && position == written {
+                handed_over.take_back();
+            }
+        }
+    }
+
+    /// Whether the connection was reset, and that says something of what was read: a stream that
+    /// carries it may be reset by a caller that read everything.
+    fn takes_back(&self) -> bool {
+        let is_tcp = match *self.below() {
+            Below::Tcp { .. } => true,
+            Below::Stream { .. } | Below::Gone { .. } => false,
+        };
+        is_tcp && self.was_reset.load(Ordering::Acquire)
     }
 
     fn below(&self) -> MutexGuard<'_, Below> {
@@ -211,6 +273,8 @@ impl<S> Watched<S> {
             below: Mutex::new(below),
             streams: Mutex::default(),
             carriers: Mutex::default(),
+            handed_over: Mutex::default(),
+            was_reset: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             began: Notify::new(),
             flooded: Notify::new(),
@@ -245,7 +309,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         this.heard.see(buf.filled().get(before..).unwrap_or_default(), |seen| match seen {
             Seen::Idle => idle += 1,
             Seen::LongBlock(id) => this.progress.long_blocks.add(id),
-            Seen::Headers(_) | Seen::EndStream(_) | Seen::Data(..) | Seen::GoAway(_) => {}
+            Seen::Begun(_)
+            | Seen::Headers(_)
+            | Seen::EndStream(_)
+            | Seen::Data(..)
+            | Seen::GoAway(_) => {}
         });
         let now = Instant::now();
         if (0..idle).any(|_| !this.allowance.take(now)) {
@@ -277,7 +345,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
                     }
                     return;
                 }
-                Seen::GoAway(_) | Seen::Idle | Seen::LongBlock(_) => return,
+                Seen::Begun(_) | Seen::GoAway(_) | Seen::Idle | Seen::LongBlock(_) => return,
             };
             if let Some(sent) = progress.lock().get_mut(&id) {
                 *sent = to;

@@ -6,6 +6,7 @@ use super::to_map;
 use crate::body::{Decoder, Step};
 use crate::carrier::{self, Carrier};
 use crate::deliver::WRITE_TIMEOUT;
+use crate::handover::HandedOver;
 use crate::head::{self, Fields, Framing, Response};
 use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
@@ -186,6 +187,11 @@ impl Stream {
             return Ok(false);
         }
         self.progress.is_acknowledged(self.id)
+    }
+
+    /// Keeps the delivery of the response: a reset of the connection takes it back.
+    pub(crate) fn hand_over(&self, handed_over: HandedOver) {
+        self.progress.hand_over(self.id, handed_over);
     }
 
     /// Waits until the head of the response left: a reset would overtake it, because the library drops

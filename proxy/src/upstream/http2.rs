@@ -1,18 +1,19 @@
 //! HTTP/2 towards origins: many exchanges on one connection, each released by a proof of its own.
 //!
 //! The library below resends nothing. What it can't tell, the last stream of a GOAWAY, is read off
-//! the wire beside it.
+//! the wire beside it, and so is that an answer began, which voids every word that nothing was
+//! processed.
 
 use super::exchange::{Error, Peer, Piece, Received, Wire};
+use super::facts::{Facts, Listened};
 use crate::body;
 use crate::head::{self, Fields, Framing, Version};
-use crate::http2::frames::{Frames, LongBlocks, Seen};
+use crate::http2::frames::{Frames, Seen};
 use crate::http2::raw::{Reading, Writing, failed};
 use crate::http2::{READ_BYTES, from_map, to_map};
 use crate::request::is_upgrade;
 use crate::websocket::{self, Opening};
 use bytes::Bytes;
-use dashmap::DashSet;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::ext::Protocol;
 use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
@@ -21,51 +22,15 @@ use std::future::{Future as _, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{Mutex, Notify, oneshot};
+use tokio::sync::{Mutex, oneshot};
 use zeroize::Zeroizing;
 
 /// Bytes a stream, and a connection, may have on the way to us.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
-
-/// What is known of the connection beside the library.
-#[derive(Debug, Default)]
-struct Facts {
-    closed: AtomicBool,
-    /// The origin wants HTTP/1.1 (RFC 9113 section 7).
-    http11_required: AtomicBool,
-    going_away: AtomicBool,
-    last_stream: AtomicU32,
-    /// Streams whose END_STREAM left and whose sender has not heard of it.
-    ended: DashSet<u32>,
-    long_blocks: LongBlocks,
-    /// Something of this changed.
-    changed: Notify,
-}
-
-impl Facts {
-    /// Waits until the END_STREAM of our side was handed to the transport: the library takes what there is
-    /// no room for yet.
-    async fn ended(&self, id: u32) -> io::Result<()> {
-        loop {
-            let changed = self.changed.notified();
-            if self.ended.remove(&id).is_some() {
-                return Ok(());
-            }
-            if self.closed.load(Ordering::Acquire) {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-            changed.await;
-        }
-    }
-
-    fn is_processed(&self, id: u32) -> bool {
-        !self.going_away.load(Ordering::Acquire) || id <= self.last_stream.load(Ordering::Acquire)
-    }
-}
 
 /// A connection that carries many exchanges. It has no method that writes; a stream does.
 #[derive(Clone)]
@@ -147,7 +112,7 @@ impl Connection {
             response: None,
             body: None,
             bodiless: false,
-            id: 0,
+            listened: None,
             facts: self.facts,
         };
         (sender, receiver)
@@ -178,6 +143,7 @@ impl AsyncRead for Watched {
                 facts.last_stream.store(last, Ordering::Release);
                 facts.going_away.store(true, Ordering::Release);
             }
+            Seen::Begun(id) => facts.answer_begun(id),
             Seen::LongBlock(id) => facts.long_blocks.add(id),
             Seen::Headers(_) | Seen::EndStream(_) | Seen::Data(..) | Seen::Idle => {}
         });
@@ -219,7 +185,7 @@ pub(crate) struct Sender {
     id: u32,
     /// Whether the stream stays open behind the request: it asks for a WebSocket.
     opening: bool,
-    tell: Option<oneshot::Sender<ResponseFuture>>,
+    tell: Option<oneshot::Sender<(ResponseFuture, Listened)>>,
     facts: Arc<Facts>,
 }
 
@@ -280,17 +246,32 @@ impl Sender {
         let mut send = self.send.take().ok_or(io::ErrorKind::NotConnected)?;
         let tell = self.tell.take();
         // On a failure no stream was opened, and dropping `tell` says so.
-        let (response, stream) = send.send_request(request, ended).map_err(failed)?;
-        self.id = response.stream_id().as_u32();
+        let (response, stream, listened) = self.open(&mut send, request, ended)?;
         self.stream = (!ended).then_some(stream);
         if let Some(tell) = tell {
             // Nobody waits any more when the exchange was given up.
-            drop(tell.send(response));
+            drop(tell.send((response, listened)));
         }
         for piece in content {
             self.content(piece).await?;
         }
         Ok(())
+    }
+
+    /// Opens the stream. It is listened on before its request can leave.
+    fn open(
+        &mut self,
+        send: &mut SendRequest<Bytes>,
+        request: http::Request<()>,
+        ended: bool,
+    ) -> io::Result<(ResponseFuture, SendStream<Bytes>, Listened)> {
+        let ((response, stream), listened) = self.facts.listened(|| {
+            let (response, stream) = send.send_request(request, ended).map_err(failed)?;
+            let id = response.stream_id().as_u32();
+            self.id = id;
+            Ok::<_, io::Error>(((response, stream), id))
+        })?;
+        Ok((response, stream, listened))
     }
 
     pub(super) async fn content(&mut self, piece: &[u8]) -> io::Result<()> {
@@ -344,31 +325,33 @@ pub(super) fn into_rest(sender: Sender, receiver: Receiver) -> Option<(Reading, 
 
 /// Receives the one response of an exchange.
 pub(crate) struct Receiver {
-    told: Option<oneshot::Receiver<ResponseFuture>>,
+    told: Option<oneshot::Receiver<(ResponseFuture, Listened)>>,
     response: Option<ResponseFuture>,
     body: Option<RecvStream>,
     /// Whether the response has no content by its method or status.
     bodiless: bool,
-    id: u32,
+    listened: Option<Listened>,
     facts: Arc<Facts>,
 }
 
 impl Receiver {
-    /// What the protocol proves by the error (RFC 9113 section 8.7, contract C-6).
+    /// What the protocol proves by the error (RFC 9113 section 8.7, contract C-6). That the origin
+    /// wants HTTP/1.1 says nothing of what it did.
     fn error(&self, error: &h2::Error) -> Error {
         let said = error.reason().filter(|_| error.is_remote());
         if said == Some(Reason::HTTP_1_1_REQUIRED) {
             self.facts.http11_required.store(true, Ordering::Release);
         }
-        let refused = [Reason::REFUSED_STREAM, Reason::HTTP_1_1_REQUIRED].map(Some).contains(&said);
-        // A response that began contradicts whoever says that nothing was processed.
-        let answered = self.body.is_some();
-        let not_processed = (refused && error.is_reset()) || !self.facts.is_processed(self.id);
-        if not_processed && !answered {
+        let refused = said == Some(Reason::REFUSED_STREAM) && error.is_reset();
+        let listened = self.listened.as_ref();
+        let above = listened.is_some_and(Listened::is_above_last);
+        // Any part of an answer contradicts whoever says that nothing was processed.
+        let answered = listened.is_some_and(Listened::is_answered);
+        if (refused || above) && !answered {
             return Error::NotProcessed;
         }
-        if self.facts.long_blocks.has(self.id) {
-            return match answered {
+        if listened.is_some_and(Listened::has_long_block) {
+            return match self.body.is_some() {
                 true => Error::Content(body::Fault::TrailerTooLong),
                 false => Error::Head(head::Fault::TooLong),
             };
@@ -398,9 +381,9 @@ impl Receiver {
                 true => Error::NotProcessed,
                 false => Error::Closed,
             };
-            let response = told.await.map_err(unopened)?;
+            let (response, listened) = told.await.map_err(unopened)?;
             self.told = None;
-            self.id = response.stream_id().as_u32();
+            self.listened = Some(listened);
             self.response = Some(response);
         }
         let Some(response) = &mut self.response else { return Err(Error::Closed) };
@@ -462,7 +445,7 @@ impl Receiver {
             None => match body.trailers().await {
                 Ok(trailers) => {
                     let trailers = trailers.as_ref().map(from_map).unwrap_or_default();
-                    if self.facts.long_blocks.has(self.id) {
+                    if self.listened.as_ref().is_some_and(Listened::has_long_block) {
                         return Err(Error::Content(body::Fault::TrailerTooLong));
                     }
                     if let Some(fault) = trailers.fault_in_frames(0) {

@@ -35,6 +35,16 @@ const FIXED: &[(&str, bool, &str)] = &[
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n\
          5\r\nhello\r\n0\r\nX-T: 1\r\n\r\n",
     ),
+    (
+        "/odd-trailers",
+        KEEPS,
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0000000000000005\r\nhello\r\n\
+         00000000000000000\r\nX-T: 1\r\nSet-Cookie: a=b\r\ncontent-encoding: gzip\r\n\
+         Content-Type: text/html\r\nContent-Range: bytes 0-1/2\r\nLOCATION: /x\r\n\
+         WWW-Authenticate: Basic\r\nProxy-Authenticate: Basic\r\nContent-Length: 9\r\n\
+         Transfer-Encoding: gzip\r\nCache-Control: no-store\r\nAge: 1\r\nVary: *\r\n\
+         Retry-After: 9\r\nKeep-Alive: timeout=9\r\nETag: \"e\"\r\n\r\n",
+    ),
     ("/no-length", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
     ("/abrupt", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
     (

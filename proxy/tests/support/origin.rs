@@ -49,7 +49,7 @@ impl Origin {
         std::fs::write(&file, ca.pem()).expect("file");
         let issuer = rcgen::Issuer::new(params, ca_key);
         let key = rcgen::KeyPair::generate().expect("key");
-        let names = vec!["localhost".to_owned()];
+        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
         let leaf = rcgen::CertificateParams::new(names).expect("names");
         let leaf = leaf.signed_by(&key, &issuer).expect("leaf");
         let der = rustls_pki_types::PrivatePkcs8KeyDer::from(key.serialize_der());

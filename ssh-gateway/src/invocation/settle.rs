@@ -222,7 +222,9 @@ fn not_stored(call: &Call, error: &journal::append::Error) -> Envelope {
 async fn deliver(deliveries: &Deliveries, mut call: Call, mut downstream: Downstream, end: &End) {
     let delivery = deliveries.begin(call.id());
     match downstream.end(end).await {
-        Some(confirmation) => call.delivered(confirmation),
+        Some(confirmation) => {
+            call.delivered(confirmation);
+        }
         None => call.delivery_failed(downstream.sent_bytes()),
     }
     drop(delivery);
