@@ -95,7 +95,7 @@ impl Doubt {
     pub(crate) const PATH: Self = Self {
         field: "target.path",
         why: "servers differ in how they read it (an escaped slash, a backslash, a semicolon, a \
-              slash at the end, dot segments or empty ones)",
+              slash at the end, dot segments or empty ones, letters in another case)",
     };
 
     /// Of content.
