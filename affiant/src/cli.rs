@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use units::{age, size};
+use units::{age, size, span};
 
 /// A forward proxy and SSH jump gateway for agents: it injects credentials that the agent never
 /// sees, and reports what its records prove about every call.
@@ -342,7 +342,7 @@ pub(crate) enum Agent {
         /// Its name
         name: String,
         /// End its access after this time, for example 30d [default: never]
-        #[arg(long, value_name = "TIME", value_parser = age)]
+        #[arg(long, value_name = "TIME", value_parser = span)]
         lasts: Option<Duration>,
     },
     /// List the agents
@@ -352,10 +352,10 @@ pub(crate) enum Agent {
         /// Its name
         name: String,
         /// Let the old token work for so long, for example 1h
-        #[arg(long, value_name = "TIME", value_parser = age)]
+        #[arg(long, value_name = "TIME", value_parser = span)]
         overlap: Option<Duration>,
         /// End its access after this time [default: as the old token was to last]
-        #[arg(long, value_name = "TIME", value_parser = age)]
+        #[arg(long, value_name = "TIME", value_parser = span)]
         lasts: Option<Duration>,
     },
     /// Remove an agent

@@ -17,7 +17,7 @@ mod canary;
 mod ssh;
 mod support;
 
-use canary::{key_lines, logged, nowhere};
+use canary::{key_lines, logged, logged_behind, nowhere};
 use conformance::nginx::Nginx;
 use conformance::service::{Call, Github, Reply, Service};
 use std::os::unix::process::ExitStatusExt as _;
@@ -85,6 +85,52 @@ fn i_2_signed_and_minted_tokens_leave_nothing() {
     let signature = tokens[0].rsplit('.').next().unwrap();
     let keys = [key_lines(&ec), key_lines(&rsa)].concat();
     nowhere(&home, server, &log, &[&tokens[..], &[signature], &keys].concat());
+}
+
+/// I-2, I-4: values of variables, files and programs: the origin gets each, its echo is redacted, what a
+/// person is shown has none that is at hand, and nothing else holds any.
+#[test]
+fn i_2_values_of_other_sources_leave_nothing() {
+    let home = Home::new();
+    let (service, seen) = echo();
+    let outside = tempfile::tempdir().unwrap();
+    let file = outside.path().join("token");
+    std::fs::write(&file, "canary-of-a-file-93ab\n").unwrap();
+    let program = outside.path().join("program");
+    std::fs::write(&program, "canary-of-a-program-5fe1\n").unwrap();
+    let port = service.address().port();
+    let route = |id: &str, secret: &str, more: &str| {
+        format!(
+            "[[credential]]\nid = \"{id}\"\nsecret = \"{secret}\"\ninject = \"bearer\"\n\
+             [[route]]\nname = \"{id}\"\ncredential = \"{id}\"\nprivate_addresses = \"allow\"\n\
+             match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {port}, path = \"/{id}\" }}\n{more}"
+        )
+    };
+    home.policy(
+        &(route("variable", "env:AFFIANT_TEST_CANARY", "")
+            + &route("file", &format!("file:{}", file.display()), "")
+            + &route("program", &format!("exec:cat {}", program.display()), "")
+            + &route("held", &format!("file:{}", file.display()), "approval = \"required\"\n")),
+    );
+    let lines = "export AFFIANT_TEST_CANARY=canary-of-a-variable-c07d";
+    let (server, log) = logged_behind(&home, lines);
+    let canaries =
+        ["canary-of-a-variable-c07d", "canary-of-a-file-93ab", "canary-of-a-program-5fe1"];
+    let url = |id: &str| format!("http://127.0.0.1:{port}/{id}");
+    for (id, canary) in ["variable", "file", "program"].into_iter().zip(canaries) {
+        let response = server.curl(&["-d", "x", &url(id)]);
+        assert_eq!((response.status, response.outcome()), (200, "committed"), "{response:?}");
+        assert_eq!(seen.lock().unwrap().last().unwrap(), &format!("Bearer {canary}"));
+        assert!(!text(&response.body).contains(canary), "{id}: {response:?}");
+    }
+    // What the agent itself puts in is hidden from who is asked.
+    let note = format!("note={}&other={}", canaries[0], canaries[1]);
+    let held = server.curl(&["-H", "Affiant-Wait: 0", "-d", &note, &url("held")]);
+    assert_eq!(held.json()["error"]["code"], "APPROVAL_PENDING", "{held:?}");
+    let shown = home.ok(&["approval", "show", &held.invocation()]);
+    assert!(shown.contains("note=(hidden: 25 bytes"), "{shown}");
+    assert!(shown.contains("other=(hidden: 21 bytes"), "{shown}");
+    nowhere(&home, server, &log, &canaries);
 }
 
 /// I-2: a client certificate is shown in the handshake with a real nginx, and its key nowhere.

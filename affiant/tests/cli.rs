@@ -171,8 +171,28 @@ fn a_policy_is_compared_with_the_home() {
         }
         assert!(!told.contains("\"coder\""), "{told}");
     }
+    let explain = ["policy", "explain", "--agent", "coder", "PSOT", "https://a.example/"];
+    let unset = "credential \"pay\" has no secret yet: `affiant secret set pay-token`";
+    assert!(text(&home.run(&explain).stderr).contains(unset));
+    assert!(home.ok(&["doctor"]).contains("for want of: `affiant secret set pay-token`"));
     home.secret("pay-token", SECRET);
     assert!(!text(&home.run(&["policy", "check", path]).stderr).contains("no secret"));
+    assert!(!text(&home.run(&explain).stderr).contains("no secret"));
+    assert!(home.ok(&["doctor"]).contains("what the policy names is there"));
+    std::fs::write(&file, policy.replace("pay-token", "exec:nosuchprogram-7f1")).unwrap();
+    for command in ["check", "apply"] {
+        let told = text(&home.run(&["policy", command, path]).stderr);
+        let expected = "credential \"pay\": there is no program \"nosuchprogram-7f1\"";
+        assert!(told.contains(expected), "{command}: {told}");
+    }
+    assert!(home.ok(&["doctor"]).contains("there is no program"));
+    // A file that was edited is noticed.
+    let own = home.path().join("policy.toml");
+    std::fs::copy(&file, &own).unwrap();
+    assert!(home.ok(&["doctor"]).contains("is what is in force"));
+    std::fs::write(&own, "# edited\n").unwrap();
+    let told = home.ok(&["doctor"]);
+    assert!(told.contains("policy.toml differs from version 3, which is in force"), "{told}");
     let explained =
         home.run(&["policy", "explain", "--agent", "codre", "GET", "https://a.example/"]);
     assert!(text(&explained.stderr).contains("--agent is \"codre\", which does not exist"));

@@ -224,7 +224,7 @@ async fn a_leaders_failure_poisons_and_service_resumes_without_a_restart() {
     fail_at_every_call().await;
 }
 
-/// D-1, X-3: a call that is admitted while the log comes back was not interrupted: nothing ends it, and
+/// D-1, J-7: a call that is admitted while the log comes back was not interrupted: nothing ends it, and
 /// nothing says that its dispatch did not happen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d_1_a_call_that_comes_as_the_log_comes_back_goes_on() {

@@ -1,5 +1,6 @@
 //! A call written in one line, as people name it: `POST https://host/path`, `ssh user@host command`.
 
+use crate::document::value;
 use crate::{Body, Details, Explanation, HttpAction, Scheme, Snapshot, SshAction, SshRequest};
 
 /// Why a line names no call.
@@ -11,8 +12,13 @@ pub enum Error {
          subsystem NAME USER@HOST[:PORT], forward USER@HOST[:PORT] TO:PORT"
     )]
     Form,
+    /// The method is none that a request has.
+    #[error(
+        "the method is one word of a request, as GET; CONNECT is judged by what goes through it"
+    )]
+    Method,
     /// The URL is not whole.
-    #[error("name the whole URL, with http:// or https:// and a host")]
+    #[error("name the whole URL, with http:// or https:// and a host, without user or password")]
     Url,
     /// The port is not one.
     #[error("the port is to be a number from 1 to 65535")]
@@ -113,6 +119,9 @@ impl Call {
     }
 
     fn http(method: &str, url: &str) -> Result<Self, Error> {
+        if !value::is_token(method) || method == "CONNECT" {
+            return Err(Error::Method);
+        }
         let (scheme, rest) = match url.split_once("://") {
             Some(("https", rest)) => (Scheme::Https, rest),
             Some(("http", rest)) => (Scheme::Http, rest),
@@ -125,8 +134,11 @@ impl Call {
             Some((path, query)) => (path, Some(query.to_owned())),
             None => (target, None),
         };
+        if authority.contains('@') {
+            return Err(Error::Url);
+        }
         let (host, port) = host_and_port(authority, scheme.default_port())?;
-        if host.is_empty() || host.contains('@') {
+        if host.is_empty() {
             return Err(Error::Url);
         }
         let path = if path.is_empty() { "/" } else { path }.to_owned();
@@ -232,6 +244,9 @@ mod tests {
             ("GET ftp://h.test/", Error::Url),
             ("GET https:///x", Error::Url),
             ("GET https://u@h/", Error::Url),
+            ("GET https://user:pw@h/", Error::Url),
+            ("G\u{e9}T https://h/", Error::Method),
+            ("CONNECT https://h/", Error::Method),
             ("GET https://h:0/", Error::Port),
             ("ssh h", Error::Target),
             ("ssh @h", Error::Target),

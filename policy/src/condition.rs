@@ -85,11 +85,17 @@ impl Doubt {
         why: "a server may take it for another one (small letters, X-HTTP-Method-Override, _method)",
     };
 
+    /// Of a command.
+    pub(crate) const COMMAND: Self = Self {
+        field: "command",
+        why: "it may be one that a person has to approve, spelt otherwise or beside others",
+    };
+
     /// Of a path.
     pub(crate) const PATH: Self = Self {
         field: "target.path",
         why: "servers differ in how they read it (an escaped slash, a backslash, a semicolon, a \
-              slash at the end, dot segments or empty ones)",
+              slash at the end, dot segments or empty ones, letters in another case)",
     };
 
     /// Of content.

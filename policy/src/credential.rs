@@ -39,6 +39,9 @@ pub enum Error {
     /// A source outside of the vault refuses us.
     #[error("the source of this credential refuses: {0}")]
     SourceDenied(&'static str),
+    /// What is needed to ask a source outside of the vault is not there.
+    #[error("the source of this credential is not set up: {0}")]
+    SourceUnset(&'static str),
     /// The mode of injection, or the kind of source, is known but not supported.
     #[error("this build does not support {0}")]
     Unsupported(&'static str),
@@ -54,6 +57,7 @@ impl Error {
             Self::Unreadable(_) => Code::SecretUnreadable,
             Self::SourceFailed(_) => Code::SecretSourceFailed,
             Self::SourceDenied(_) => Code::SecretSourceDenied,
+            Self::SourceUnset(_) => Code::SecretSourceUnset,
             Self::Unsupported(_) => Code::InjectionUnsupported,
         }
     }
@@ -67,6 +71,7 @@ impl Error {
             | Self::Stray
             | Self::Unreadable(_)
             | Self::SourceDenied(_)
+            | Self::SourceUnset(_)
             | Self::Unsupported(_) => Retry::AfterCorrection,
             Self::SourceFailed(_) => Retry::Backoff,
         };
@@ -141,6 +146,21 @@ impl Policy {
             SecretRef::Exec(arguments) => program::run(arguments, program::TIME),
             SecretRef::Hashicorp(wanted) => self.leased_secret(wanted),
         }
+    }
+
+    /// What policy takes from variables and files. No program is run, and no server asked, for what
+    /// may not be needed.
+    pub(crate) fn secrets_at_hand(&self) -> Vec<Secret> {
+        let snapshot = self.snapshot();
+        let sources = snapshot.credentials().iter().map(|credential| &credential.secret);
+        let at_hand = sources.filter(|source| match source {
+            SecretRef::Env(_) | SecretRef::File(_) => true,
+            SecretRef::Vault(_)
+            | SecretRef::Agent(_)
+            | SecretRef::Exec(_)
+            | SecretRef::Hashicorp(_) => false,
+        });
+        at_hand.filter_map(|source| self.source(source, 0).ok()).collect()
     }
 
     /// What took the place of a version of a secret, if something did.

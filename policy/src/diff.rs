@@ -259,7 +259,7 @@ fn defaults(defaults: &Defaults) -> Keys {
     keys.extend(parent.as_ref().map(|rule| ("parent", rule.parent.name.clone())));
     keys.extend(keep_total_bytes.map(|bytes| ("result.max_bytes_total", bytes.to_string())));
     keys.extend(output_bytes.map(|bytes| ("limits.output_bytes", bytes.to_string())));
-    keys.extend(private_addresses.map(|allowed| ("private_addresses", word(allowed))));
+    keys.insert("private_addresses", word(private_addresses.unwrap_or_default()));
     keys
 }
 

@@ -10,6 +10,7 @@ mod conditions;
 mod credential;
 mod http;
 mod parent;
+mod pasted;
 pub(crate) mod reader;
 mod recipe;
 mod repeat;
@@ -191,10 +192,19 @@ pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
     if !errors.is_empty() {
         return Document::default();
     }
+    pasted::find(reader, root.get_ref());
     let span = root.span();
     let root = Fields::new(reader, root.get_ref(), span, "the policy", ROOT);
     let fields = root.table("defaults", DEFAULTS);
     let mut defaults = fields.as_ref().map(read_defaults).unwrap_or_default();
+    if let Some(fields) = &fields
+        && defaults.egress == Egress::Allow
+        && defaults.terms.private_addresses == Some(true)
+    {
+        let message = "with egress = \"allow\" every agent reaches each port of this machine and of its \
+                       network, with the metadata service of a cloud";
+        fields.doubtful("private_addresses", message, None);
+    }
     let credential::Read { credentials, presets, places } = credential::read(reader, &root);
     let terms = defaults.terms.clone();
     let approvals = approvals::read(&root);
@@ -296,6 +306,10 @@ fn unique(
     if !value::is_name(text, 64, b"") {
         let hint = "1 to 64 letters, digits, '.', '_' and '-', a letter or digit first".to_owned();
         fields.wrong(key, "is not a name", Some(hint));
+        return None;
+    }
+    if text == "none" {
+        fields.wrong(key, "\"none\" says that there is none", Some("take another".to_owned()));
         return None;
     }
     if let Some(first) = seen.get(text) {

@@ -98,7 +98,7 @@ fn segments(path: &str) -> Vec<String> {
     rest.split('/').map(|s| if is_identifier(s) { "*".to_owned() } else { s.to_owned() }).collect()
 }
 
-/// Whether a segment names one thing of many: a number, a UUID, a digest, a random text.
+/// Whether a segment names one thing of many: a number, a UUID, a digest, a random text, a token.
 fn is_identifier(segment: &str) -> bool {
     let digits = segment.bytes().filter(u8::is_ascii_digit).count();
     let letters = segment.bytes().filter(u8::is_ascii_alphabetic).count();
@@ -107,7 +107,7 @@ fn is_identifier(segment: &str) -> bool {
     // Versions of an API (`v1`, `2010-04-01`, `v1beta1`) are short, or have no letters and dashes.
     let hexadecimal = hex && segment.len() >= 12 && digits >= 2;
     let random = segment.len() >= 16 && digits >= 4 && letters >= 4 && !segment.contains('.');
-    numeric || hexadecimal || random
+    numeric || hexadecimal || random || crate::screen::has_form_of_credential(segment.as_bytes())
 }
 
 /// What was called below one place of a path.

@@ -91,7 +91,13 @@ fn versions_of_an_api_stay() {
     {
         assert!(!is_identifier(segment), "{segment}");
     }
-    for segment in ["1", "20348", "deadbeefcafe1234", "pi_3MtwBwLkdIwHu7ix28a3tqPa"] {
+    for segment in [
+        "1",
+        "20348",
+        "deadbeefcafe1234",
+        "pi_3MtwBwLkdIwHu7ix28a3tqPa",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.abcdefghijk",
+    ] {
         assert!(is_identifier(segment), "{segment}");
     }
 }

@@ -6,6 +6,7 @@
 //! evidence and knows no connection but to sources of secrets: the gateways act on the grants it hands
 //! out.
 
+mod absent;
 mod action;
 pub mod agent;
 pub mod batch;
@@ -46,6 +47,7 @@ pub mod store;
 mod token;
 pub mod vault;
 
+pub use absent::Absent;
 pub use action::{Body, Details, HttpAction, Scheme, SshAction, SshRequest};
 pub use binding::Obstacle;
 pub use certificate::ClientCertificate;

@@ -67,7 +67,7 @@ pub(crate) fn normalize(raw: &str) -> Result<String, Error> {
 /// The other paths that a server may take a raw path for, beside its normal form: escaped slashes and
 /// backslashes as slashes, parameters behind semicolons dropped, a slash at the end dropped, dot
 /// segments and empty segments kept. None for a path that all servers read alike, which most are.
-/// Letters keep their case.
+/// Letters keep their case: that is what rules are asked for.
 pub(crate) fn readings(raw: &str) -> Vec<String> {
     let escaped = ["%2f", "%2F", "%5c", "%5C", "\\"].iter().any(|odd| raw.contains(odd));
     let parameters = raw.contains(';');

@@ -12,6 +12,8 @@ use ring::signature::{self, KeyPair as _, UnparsedPublicKey};
 mod signed;
 #[path = "recipe/sigv4_tests.rs"]
 mod sigv4_requests;
+#[path = "recipe/sigv4_suite_tests.rs"]
+mod sigv4_suite;
 
 /// 30 August 2015, 12:36:00 UTC.
 const NOW_MS: u64 = 1_440_938_160_000;

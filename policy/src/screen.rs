@@ -41,13 +41,16 @@ pub struct Screened {
 }
 
 impl Policy {
-    /// What hides the secrets of the vault, in every version that is kept, beside what looks like a
-    /// credential. While the vault is locked only the latter is hidden, without digests.
+    /// What hides the secrets of the vault, in every version that is kept, and those that policy takes
+    /// from variables and files, beside what looks like a credential. While the vault is locked its
+    /// own are not known, and there are no digests.
     #[must_use]
     pub fn screen(&self) -> Screen {
         let key = self.vault().derive(PURPOSE).ok();
         let key = key.map(|key| ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &*key));
-        Screen::of(key, &self.known_secrets())
+        let mut known = self.known_secrets();
+        known.extend(self.secrets_at_hand());
+        Screen::of(key, &known)
     }
 }
 
@@ -131,6 +134,11 @@ impl Screen {
         let digest: String = start.map(|byte| format!("{byte:02x}")).collect();
         format!("(hidden: {length} bytes, hmac {digest})")
     }
+}
+
+/// Whether a text holds something that has the form of a credential.
+pub(crate) fn has_form_of_credential(text: &[u8]) -> bool {
+    !spans::forms(text).is_empty()
 }
 
 /// A value as it may be written in a request, also inside of base64.

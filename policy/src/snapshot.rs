@@ -1,10 +1,12 @@
 //! The compiled policy of one version: pure decisions over an immutable index.
 
+mod case;
 mod explain;
 mod http;
 mod near;
 mod order;
 mod ssh;
+mod starred;
 
 use crate::condition::Doubt;
 use crate::document::approvals::Approvals;
@@ -165,7 +167,7 @@ impl Snapshot {
     #[must_use]
     pub fn looks_at_body(&self, action: &HttpAction<'_>, details: &Details<'_>) -> bool {
         let details = Details { body: Body::Unreadable(UNREAD), ..*details };
-        let target = http::Target::of(action, details);
+        let target = self.http.target(action, details);
         target.is_ok_and(|target| match self.http.find(&target) {
             Found::Undecided(_, doubt) => doubt.field == Doubt::body(UNREAD).field,
             Found::Route(_) | Found::None => false,
@@ -181,7 +183,7 @@ impl Snapshot {
         action: &HttpAction<'_>,
         details: &Details<'_>,
     ) -> Result<HttpGrant, Denial> {
-        let target = http::Target::of(action, *details)?;
+        let target = self.http.target(action, *details)?;
         match self.http.find(&target) {
             Found::Route(route) => {
                 let parent = route.parent.as_ref().and_then(|rule| rule.for_host(&target.host));
@@ -234,7 +236,10 @@ impl Snapshot {
     pub fn ssh(&self, action: &SshAction<'_>) -> Result<SshGrant, Denial> {
         let host = normal_host(action.host)?;
         match self.ssh.find(action, &host) {
-            Some(route) => Ok(route.grant.clone()),
+            Some(route) => match self.ssh.held_back(route, action, &host) {
+                Some(other) => Err(undecided(&other.name, Doubt::COMMAND)),
+                None => Ok(route.grant.clone()),
+            },
             None => Err(self.ssh.refuse(action, &host)),
         }
     }
@@ -473,6 +478,7 @@ fn undecided(route: &str, Doubt { field, why }: Doubt) -> Denial {
         "target.path" => "path",
         "request.body" => "content",
         "request.headers" => "header fields",
+        "command" => "command",
         _ => "query",
     };
     Denial {

@@ -382,6 +382,10 @@ fn i_1_hashicorp_values_are_read_by_path_and_field() {
     std::fs::write(&file, "wrong").unwrap();
     server.set_sealed(false);
     check_refused(read("secret/data/new#x"), Code::SecretSourceDenied, Retry::AfterCorrection);
+    // Who we are there is not said at all: another fault than a secret that is not there.
+    std::fs::remove_file(&file).unwrap();
+    check_refused(read("secret/data/later#x"), Code::SecretSourceUnset, Retry::AfterCorrection);
+    std::fs::write(&file, Hashicorp::TOKEN).unwrap();
     // Without the CA of its own the server is not trusted.
     let untrusted: String =
         table.lines().filter(|l| !l.starts_with("ca_file")).collect::<Vec<_>>().join("\n");

@@ -13,6 +13,12 @@ pub(super) fn age(text: &str) -> Result<Duration, String> {
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
 }
 
+/// A time that is not over at once.
+pub(super) fn span(text: &str) -> Result<Duration, String> {
+    let time = age(text)?;
+    if time.is_zero() { Err("no time at all; write 1s at least".to_owned()) } else { Ok(time) }
+}
+
 /// Bytes, also with a unit: `20GiB`, `500MB`.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let wrong = || "a number and KB, MB, GB, KiB, MiB or GiB, for example 20GiB".to_owned();

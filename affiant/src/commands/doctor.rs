@@ -27,7 +27,14 @@ struct Check {
 pub(super) async fn doctor(context: &Context) -> anyhow::Result<ExitCode> {
     let mut checks = vec![home(context)];
     if checks.iter().all(|check| check.state == State::Ok) {
-        checks.extend([private_files(context), store(context), ca(context), socket(context).await]);
+        checks.extend([
+            private_files(context),
+            store(context),
+            policy_file(context),
+            sources(context),
+            ca(context),
+            socket(context).await,
+        ]);
         checks.push(Check {
             check: "journal",
             state: State::Note,
@@ -94,6 +101,41 @@ fn store(context: &Context) -> Check {
             format!("version {}, {agents} agents, {secrets} secrets", store.snapshot().version())
         });
     check("policy", result)
+}
+
+/// A file that was edited does nothing until it is applied.
+fn policy_file(context: &Context) -> Check {
+    let differs = Policy::open(context.home.path())
+        .ok()
+        .and_then(|policy| super::serve::unapplied(&context.home, &policy));
+    match differs {
+        Some(says) => Check { check: "policy file", state: State::Note, says },
+        None => check("policy file", Ok("is what is in force, or is not there".to_owned())),
+    }
+}
+
+/// What the policy in force names has to be there.
+fn sources(context: &Context) -> Check {
+    let lacking =
+        Policy::open(context.home.path()).map_err(|error| error.to_string()).and_then(|store| {
+            let kept = store.list_secrets().map_err(|error| error.to_string())?;
+            let snapshot = store.snapshot();
+            let unset = snapshot.vault_secrets().into_iter();
+            let unset = unset.filter(|(_, name)| kept.iter().all(|secret| secret.name != *name));
+            let unset = unset.map(|(_, name)| format!("`affiant secret set {name}`"));
+            let absent = snapshot.absent().into_iter().map(|absent| absent.what);
+            Ok(unset.chain(absent).collect::<Vec<_>>())
+        });
+    match lacking {
+        Err(says) => check("secrets", Err(says)),
+        Ok(lacking) if lacking.is_empty() => {
+            check("secrets", Ok("what the policy names is there".to_owned()))
+        }
+        Ok(lacking) => {
+            let says = format!("calls will be refused for want of: {}", lacking.join("; "));
+            Check { check: "secrets", state: State::Note, says }
+        }
+    }
 }
 
 fn ca(context: &Context) -> Check {

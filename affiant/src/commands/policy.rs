@@ -110,6 +110,10 @@ fn warn(snapshot: &Snapshot, store: Option<&Policy>) -> anyhow::Result<()> {
     for warning in snapshot.warnings() {
         output::note(&format!("warning: {warning}"));
     }
+    for absent in snapshot.absent() {
+        let whose = absent.credential.map(|id| format!("credential {id:?}: ")).unwrap_or_default();
+        output::note(&format!("warning: {whose}{}", absent.what));
+    }
     let Some(store) = store else { return Ok(()) };
     let known = store.list_agents()?;
     for name in snapshot.agents() {
@@ -120,12 +124,31 @@ fn warn(snapshot: &Snapshot, store: Option<&Policy>) -> anyhow::Result<()> {
     let kept = store.list_secrets()?;
     for (credential, name) in snapshot.vault_secrets() {
         if kept.iter().all(|secret| secret.name != name) {
-            output::note(&format!(
-                "warning: credential {credential:?} has no secret yet: `affiant secret set {name}`"
-            ));
+            output::note(&format!("warning: {}", no_secret(credential, name)));
         }
     }
     Ok(())
+}
+
+/// Says what a credential lacks that a call is to get.
+fn note_missing(snapshot: &Snapshot, store: &Policy, credential: &str) -> anyhow::Result<()> {
+    let kept = store.list_secrets()?;
+    let unset = snapshot
+        .vault_secrets()
+        .into_iter()
+        .filter(|(id, name)| *id == credential && kept.iter().all(|secret| secret.name != *name));
+    for (id, name) in unset {
+        output::note(&format!("warning: {}", no_secret(id, name)));
+    }
+    let absent = snapshot.absent().into_iter();
+    for absent in absent.filter(|absent| absent.credential.as_deref() == Some(credential)) {
+        output::note(&format!("warning: credential {credential:?}: {}", absent.what));
+    }
+    Ok(())
+}
+
+fn no_secret(credential: &str, name: &str) -> String {
+    format!("credential {credential:?} has no secret yet: `affiant secret set {name}`")
 }
 
 fn unknown_agent(name: &str) -> String {
@@ -284,7 +307,11 @@ fn explain(
     if store.list_agents()?.iter().all(|known| known.name != agent) {
         output::note(&format!("warning: --agent is {}", unknown_agent(agent)));
     }
-    let explanation = call.explain(&store.snapshot(), agent, &rest);
+    let snapshot = store.snapshot();
+    let explanation = call.explain(&snapshot, agent, &rest);
+    if let Some(credential) = &explanation.credential {
+        note_missing(&snapshot, &store, credential)?;
+    }
     if context.json {
         output::json(&explanation)?;
     } else {

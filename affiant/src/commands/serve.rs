@@ -2,10 +2,27 @@
 
 use super::Context;
 use crate::cli::Listen;
+use crate::home::Home;
 use crate::output;
 use crate::server::{IN_USE, Server, is_in_use};
+use policy::Policy;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
+
+/// Says that the home's policy file is not what is in force, if it is not: a file has to be applied.
+pub(super) fn unapplied(home: &Home, policy: &Policy) -> Option<String> {
+    let file = std::fs::read(home.policy_file()).ok()?;
+    let version = policy.snapshot().version();
+    let applied = policy.source_text(version).ok()?.unwrap_or_default();
+    (file != applied.as_bytes()).then(|| {
+        let file = home.policy_file();
+        format!(
+            "{} differs from version {version}, which is in force: `affiant policy diff` says how, \
+             `affiant policy apply` applies it",
+            file.display()
+        )
+    })
+}
 
 pub(super) async fn serve(context: &Context, listen: &Listen) -> anyhow::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
@@ -41,6 +58,9 @@ pub(super) async fn serve(context: &Context, listen: &Listen) -> anyhow::Result<
             _ = hangup.recv() => {
                 let version = server.state().policy.snapshot().version();
                 tracing::info!("policy version {version} is in force");
+                if let Some(differs) = unapplied(&context.home, &server.state().policy) {
+                    tracing::warn!("{differs}");
+                }
             }
         }
     }

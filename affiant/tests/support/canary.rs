@@ -9,8 +9,13 @@ const FILTER: &str = "trace,ureq::unversioned=trace,ureq_proto::client=trace,rus
 
 /// A server whose log at trace level lies in the home, and that log.
 pub(crate) fn logged(home: &Home) -> (Server, PathBuf) {
+    logged_behind(home, "")
+}
+
+/// The same behind some lines of shell.
+pub(crate) fn logged_behind(home: &Home, lines: &str) -> (Server, PathBuf) {
     let log = home.path().join("server.log");
-    let script = format!("exec \"$@\" --log {FILTER} 2>{}", log.display());
+    let script = format!("{lines}\nexec \"$@\" --log {FILTER} 2>{}", log.display());
     (Server::start_by(home, &["sh", "-c", &script, "sh"]), log)
 }
 

@@ -70,6 +70,9 @@ wire_enum! {
         /// A source outside of the vault refused (a token endpoint, a secret store). Next: sign in anew, or
         /// correct what the source knows of the broker.
         SecretSourceDenied = "SECRET_SOURCE_DENIED",
+        /// What the broker needs to ask a source outside of the vault is not there: the token or the
+        /// address of a secret store, a program. Next: set it up.
+        SecretSourceUnset = "SECRET_SOURCE_UNSET",
         /// The route asks for a mode of injection that this gateway lacks. Next: correct the policy.
         InjectionUnsupported = "INJECTION_UNSUPPORTED",
         /// A person refused the call. Next: none.

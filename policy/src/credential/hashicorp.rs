@@ -214,9 +214,9 @@ fn environment(name: &str) -> Option<String> {
 impl<'a> Conversation<'a> {
     fn with(policy: &'a Policy, server: &'a Server, session: &'a Session) -> Result<Self, Error> {
         let address = server.address.clone().or_else(|| environment("VAULT_ADDR"));
-        let address = address.ok_or(Error::SourceFailed("the address of its store is not set"))?;
+        let address = address.ok_or(Error::SourceUnset("the address of its store is not set"))?;
         if !super::may_carry_secrets(&address) {
-            return Err(Error::SourceFailed("the address of its store is not https"));
+            return Err(Error::SourceUnset("the address of its store is not https"));
         }
         let ca_file =
             server.ca_file.clone().or_else(|| environment("VAULT_CACERT").map(Into::into));
@@ -371,7 +371,7 @@ impl<'a> Conversation<'a> {
 }
 
 /// What shows the store who we are is not there: another fault than a secret that the store lacks.
-const NO_TOKEN: Error = Error::SourceDenied("the token or secret id for its store is not set");
+const NO_TOKEN: Error = Error::SourceUnset("the token or secret id for its store is not set");
 
 fn login_secret(secret: Result<Secret, Error>) -> Result<Secret, Error> {
     secret.map_err(|error| if error == Error::Missing { NO_TOKEN } else { error })

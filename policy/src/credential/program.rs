@@ -3,7 +3,7 @@
 use super::Error;
 use crate::Secret;
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -40,7 +40,13 @@ pub(crate) fn output(
         // A group of its own, so that what it starts can be ended with it.
         .process_group(0)
         .spawn()
-        .map_err(|_| Error::SourceFailed("its program can't be started"))?;
+        .map_err(|error| {
+            if [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied].contains(&error.kind()) {
+                Error::SourceUnset("its program is not there, or may not be started")
+            } else {
+                Error::SourceFailed("its program can't be started")
+            }
+        })?;
     if let Some(mut stdin) = child.stdin.take()
         && stdin.write_all(input).is_err()
     {
@@ -120,7 +126,9 @@ mod tests {
         check(&["cat"], TIME, Err(Error::Missing));
         check(&["true"], TIME, Err(Error::Missing));
         check(&["sh", "-c", "printf tok; exit 3"], TIME, failed("its program failed"));
-        check(&["/nowhere/at/all"], TIME, failed("its program can't be started"));
+        let unset = || Err(Error::SourceUnset("its program is not there, or may not be started"));
+        check(&["/nowhere/at/all"], TIME, unset());
+        check(&["/etc/passwd"], TIME, unset());
         check(
             &["head", "-c", "65537", "/dev/zero"],
             TIME,

@@ -101,7 +101,7 @@ pub(super) fn ask(ask: Ask<'_>) -> Result<Answer, Error> {
 fn tls(trust: &[PathBuf]) -> Result<TlsConfig, Error> {
     let mut roots = SYSTEM.clone();
     for file in trust {
-        let unread = |_| Error::SourceFailed("the certificates trusted for it can't be read");
+        let unread = |_| Error::SourceUnset("the certificates trusted for it can't be read");
         for certificate in CertificateDer::pem_file_iter(file).map_err(unread)? {
             roots.push(Certificate::from_der(&certificate.map_err(unread)?).to_owned());
         }

@@ -26,7 +26,7 @@ pub(super) fn http(
     let title = format!("{} {place}{} as agent {}", action.method, action.path, action.agent);
     let decision = snapshot.http_with(action, details);
     let mut explanation = begin(snapshot, title, decision.as_ref().err());
-    let target = http::Target::of(action, *details);
+    let target = snapshot.http.target(action, *details);
     let found = target.as_ref().ok().and_then(|t| match snapshot.http.find(t) {
         Found::Route(route) | Found::Undecided(route, _) => Some(route),
         Found::None => None,

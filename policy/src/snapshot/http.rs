@@ -7,7 +7,9 @@
 //!
 //! Each step is from narrow to wide; a level that has no match gives way to the next wider one.
 
+use super::case::Spellings;
 use super::order::{self, Bucket, Relation, admits, breadth, relate};
+use super::starred::Starred;
 use super::{Found, MOST_TIES, Tie, near, normal_host, not_allowed, shown};
 use crate::condition::{self, Doubt, Unmet};
 use crate::document::HttpRoute;
@@ -96,6 +98,7 @@ pub(super) struct Index {
     routes: Vec<HttpRoute>,
     exact: HashMap<String, Site>,
     under: HashMap<String, Site>,
+    spellings: Spellings,
 }
 
 /// The routes of one host or suffix.
@@ -109,12 +112,17 @@ impl Site {
     fn add(&mut self, index: usize, route: &HttpRoute) {
         self.all.push(index);
         let paths = self.ports.entry((route.scheme, route.port)).or_default();
-        let bucket = match &route.path {
-            None => &mut paths.any,
-            Some(p) if p.is_literal() => paths.literal.entry(p.as_str().to_owned()).or_default(),
-            Some(p) => paths.starred.entry(p.prefix()).or_default(),
-        };
-        bucket.push(index, &route.agents);
+        match &route.path {
+            None => paths.any.push(index, &route.agents),
+            Some(p) if p.is_literal() => {
+                let bucket = paths.literal.entry(p.as_str().to_owned()).or_default();
+                bucket.push(index, &route.agents);
+            }
+            Some(p) => {
+                let starred = paths.starred.entry(p.prefix()).or_default();
+                starred.push(index, p, &route.agents);
+            }
+        }
     }
 }
 
@@ -124,12 +132,25 @@ struct Paths {
     /// Paths without a star.
     literal: HashMap<String, Bucket>,
     /// Patterns by their literal prefix.
-    starred: HashMap<String, Bucket>,
+    starred: HashMap<String, Starred>,
     /// Routes without a condition on the path.
     any: Bucket,
 }
 
 impl Index {
+    /// Normalises an action, with what a server may take its path for instead.
+    pub(super) fn target<'a>(
+        &self,
+        action: &HttpAction<'a>,
+        details: Details<'a>,
+    ) -> Result<Target<'a>, Denial> {
+        let mut target = Target::of(action, details)?;
+        let all = std::iter::once(&target.path).chain(&target.readings);
+        let respelt: Vec<_> = all.flat_map(|path| self.spellings.readings(path)).collect();
+        target.readings.extend(respelt);
+        Ok(target)
+    }
+
     /// Builds the index, and finds the ties.
     pub(super) fn build(mut routes: Vec<HttpRoute>) -> (Self, Vec<Tie>) {
         routes.sort_by_cached_key(|r| {
@@ -144,6 +165,9 @@ impl Index {
         });
         let mut index = Self::default();
         for (i, route) in routes.iter().enumerate() {
+            if let Some(path) = &route.path {
+                index.spellings.add(path);
+            }
             for host in &route.hosts {
                 let site = match host {
                     Pattern::Exact(name) => index.exact.entry(name.clone()).or_default(),
@@ -161,9 +185,10 @@ impl Index {
         let mut tied: BTreeSet<(usize, usize)> = BTreeSet::new();
         let sites = self.exact.values().chain(self.under.values());
         for paths in sites.flat_map(|s| s.ports.values()) {
-            let starred = paths.starred.values();
-            for bucket in paths.literal.values().chain(starred).chain([&paths.any]) {
-                if self.ties_of(bucket, &mut tied).is_break() {
+            let starred = paths.starred.values().map(Starred::rules);
+            let others = paths.literal.values().chain([&paths.any]).map(Bucket::rules);
+            for rules in starred.chain(others) {
+                if self.ties_of(rules, &mut tied).is_break() {
                     break;
                 }
             }
@@ -175,11 +200,15 @@ impl Index {
             .collect()
     }
 
-    /// The ties of one bucket, until there are enough.
-    fn ties_of(&self, bucket: &Bucket, tied: &mut BTreeSet<(usize, usize)>) -> ControlFlow<()> {
+    /// The ties among rules of one bucket, until there are enough.
+    fn ties_of(
+        &self,
+        rules: BTreeSet<usize>,
+        tied: &mut BTreeSet<(usize, usize)>,
+    ) -> ControlFlow<()> {
         // Only patterns that are as narrow as each other, with the same texts at the same places, tie.
         let mut alike: HashMap<(path::Rank, Vec<&str>), Vec<near::Rule<'_>>> = HashMap::new();
-        for index in bucket.rules() {
+        for index in rules {
             let Some(route) = self.routes.get(index) else { continue };
             let key = route.path.as_ref().map(|path| (path.rank(), path.fixed()));
             alike.entry(key.unwrap_or_default()).or_default().push(marked(index, route));
@@ -279,12 +308,11 @@ impl Index {
             .filter_map(|site| site.ports.get(&(target.scheme, target.port)))
             .find_map(|paths| {
                 let literal = paths.literal.get(path);
-                let starred = prefixes(path).filter_map(|p| paths.starred.get(p));
+                let mut starred = prefixes(path).filter_map(|p| paths.starred.get(p));
                 literal
-                    .into_iter()
-                    .chain(starred)
-                    .chain([&paths.any])
-                    .find_map(|bucket| bucket.first(target.agent, accept))
+                    .and_then(|bucket| bucket.first(target.agent, accept))
+                    .or_else(|| starred.find_map(|rules| rules.first(target.agent, path, accept)))
+                    .or_else(|| paths.any.first(target.agent, accept))
             })
             .and_then(|i| self.routes.get(i))
     }

@@ -3,13 +3,13 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Host, path, methods, agents, and patterns for a header field and a parameter.
+/// Host, path, methods, agents, and what a header field, a parameter and a member of content are to be.
 type Conditions = (
     String,
     Option<String>,
     Option<Vec<&'static str>>,
     Option<Vec<&'static str>>,
-    [Option<&'static str>; 2],
+    [Option<&'static str>; 3],
 );
 
 fn conditions() -> impl Strategy<Value = Conditions> {
@@ -18,7 +18,10 @@ fn conditions() -> impl Strategy<Value = Conditions> {
     let methods = proptest::option::of(proptest::sample::subsequence(vec!["GET", "POST"], 1..=2));
     let agents = proptest::option::of(proptest::sample::subsequence(vec!["x", "y"], 1..=2));
     let pattern = || proptest::option::of(proptest::sample::select(vec!["1", "1*", "*2", "2"]));
-    (host, path, methods, agents, [pattern(), pattern()])
+    let member =
+        proptest::option::of(proptest::sample::select(vec!["\"1\"", "\"1*\"", "1", "[1, 2]"]));
+    let rest = (pattern(), pattern(), member).prop_map(|(field, query, body)| [field, query, body]);
+    (host, path, methods, agents, rest)
 }
 
 proptest! {
@@ -30,23 +33,27 @@ proptest! {
         rules in proptest::collection::vec(conditions(), 1..6),
         host in "(b\\.)?(a\\.)?test", path in "(/[ab]{1,2}){1,4}",
         method in "GET|POST", agent in "x|y", field in "1|2|12", parameter in "1|2|12",
+        member in "1|2|\"1\"|\"12\"",
     ) {
         let list = |l: &[&str]| l.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(",");
-        let mut texts: Vec<String> = rules.iter().enumerate().map(|(i, (host, path, methods, agents, [header, query]))| {
+        let mut texts: Vec<String> = rules.iter().enumerate().map(|(i, (host, path, methods, agents, [header, query, body]))| {
             let mut conditions = format!("host = {host:?}");
             if let Some(path) = path { conditions += &format!(", path = {path:?}"); }
             if let Some(methods) = methods { conditions += &format!(", methods = [{}]", list(methods)); }
             if let Some(header) = header { conditions += &format!(", headers = {{ X-A = {header:?} }}"); }
             if let Some(query) = query { conditions += &format!(", query = {{ a = {query:?} }}"); }
+            if let Some(body) = body { conditions += &format!(", body = {{ \"/k\" = {body} }}"); }
             let mut rest = format!("credential = \"c{i}\"\n");
             if let Some(agents) = agents { rest += &format!("agents = [{}]\n", list(agents)); }
             format!("[[credential]]\nid = \"c{i}\"\nsecret = \"s\"\ninject = \"bearer\"\n")
                 + &route(&format!("c{i}"), &conditions, &rest)
         }).collect();
         let action = HttpAction { agent: &agent, ..action(&method, &host, &path) };
-        let headers = [(&b"x-a"[..], field.as_bytes())];
+        let json = (&b"content-type"[..], &b"application/json"[..]);
+        let headers = [(&b"x-a"[..], field.as_bytes()), json];
+        let content = format!("{{\"k\":{member}}}");
         let query = format!("a={parameter}");
-        let details = Details { query: Some(&query), headers: &headers, body: Body::Absent };
+        let details = Details { query: Some(&query), headers: &headers, body: Body::Whole(content.as_bytes()) };
         let forward = Snapshot::compile(&texts.concat(), "p", 0);
         texts.reverse();
         let backward = Snapshot::compile(&texts.concat(), "p", 0);

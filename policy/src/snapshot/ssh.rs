@@ -116,6 +116,31 @@ impl Index {
         })
     }
 
+    /// The route that a person would have to approve by, if a command that `route` lets through may be
+    /// one of its commands, spelt otherwise or as a part of a longer one.
+    pub(super) fn held_back<'s>(
+        &'s self,
+        route: &SshRoute,
+        action: &SshAction<'_>,
+        host: &'s str,
+    ) -> Option<&'s SshRoute> {
+        let SshRequest::Exec(command) = action.request else { return None };
+        if route.grant.approval.is_some() {
+            return None;
+        }
+        let readings = readings(command);
+        self.of_host(host).find(|other| {
+            let shell = SshAction { request: SshRequest::Exec(b""), ..*action };
+            let concerns = mismatch(other, &shell).is_none_or(|m| m == Mismatch::Command);
+            let patterns = other.commands.iter().flatten();
+            other.grant.approval.is_some()
+                && concerns
+                && patterns.into_iter().any(|pattern| {
+                    readings.iter().any(|text| glob::matches(pattern.as_bytes(), text, |_| true))
+                })
+        })
+    }
+
     /// Says why the target is out of reach.
     pub(super) fn refuse_target(&self, agent: &str, host: &str, port: u16) -> Denial {
         let known = self.of_host(host).any(|r| admits(&r.agents, agent));
@@ -215,6 +240,26 @@ fn is_plain(byte: u8) -> bool {
         byte,
         b';' | b'&' | b'|' | b'\n' | b'\r' | b'`' | b'$' | b'(' | b')' | b'<' | b'>' | b'\0'
     )
+}
+
+/// What a shell may run of a command, one simple command each: without blanks around it, and by the
+/// name of its program without the path. What quotes, variables and interpreters make of a text is not
+/// found out.
+fn readings(command: &[u8]) -> Vec<Vec<u8>> {
+    let whole = std::iter::once(command);
+    let parts = whole.chain(command.split(|byte| !is_plain(*byte)));
+    let mut readings = Vec::new();
+    for part in parts.map(<[u8]>::trim_ascii).filter(|part| !part.is_empty()) {
+        let words = part.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let spaced = words.collect::<Vec<_>>().join(&b' ');
+        let end = spaced.iter().position(|byte| *byte == b' ').unwrap_or(spaced.len());
+        let slash = spaced.iter().take(end).rposition(|byte| *byte == b'/');
+        let named = slash.and_then(|slash| spaced.get(slash + 1..)).map(<[u8]>::to_vec);
+        readings.push(part.to_vec());
+        readings.push(spaced);
+        readings.extend(named);
+    }
+    readings
 }
 
 /// The kind of request in one word.

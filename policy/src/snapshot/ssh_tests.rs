@@ -94,3 +94,40 @@ fn the_narrowest_ssh_route_wins() {
         assert!(snapshot.ssh(&ssh("deploy", SshRequest::Subsystem("sftp"))).is_err());
     }
 }
+
+/// V-1: a command that a person has to approve is not let through by a wider route in another spelling, or
+/// as a part of a longer one.
+#[test]
+fn v_1_no_spelling_of_a_command_passes_an_approval() {
+    let route = |name: &str, more: &str, terms: &str| {
+        format!(
+            "[[ssh]]\nname = \"{name}\"\nmatch = {{ host = \"prod-1\", users = [\"deploy\"]{more} }}\n\
+             {terms}\n"
+        )
+    };
+    let text = route("wide", "", "")
+        + &route("rm", ", commands = [\"rm *\"]", "approval = \"required\"")
+        + &route("pull", ", commands = [\"git pull *\"]", "idempotent = true");
+    let snapshot = compile(&text);
+    let run = |command: &str| {
+        let decided = snapshot.ssh(&ssh("deploy", SshRequest::Exec(command.as_bytes())));
+        decided.map(|grant| grant.route).map_err(|denial| (denial.field, denial.rule))
+    };
+    assert_eq!(run("rm -rf /x"), Ok("rm".to_owned()));
+    let refused = Err(("command".to_owned(), "rm".to_owned()));
+    for command in [
+        " rm -rf /x",
+        "rm\t-rf /x",
+        "/bin/rm -rf /x",
+        "rm -rf /x; true",
+        "true && rm -rf /x",
+        "echo $(rm -rf /x)",
+        "cd /\nrm -rf x",
+    ] {
+        assert_eq!(run(command), refused, "{command:?}");
+    }
+    for command in ["ls -l", "echo rm", "rmdir /x", "cd repo && git pull origin"] {
+        assert_eq!(run(command), Ok("wide".to_owned()), "{command:?}");
+    }
+    assert_eq!(run("git pull origin"), Ok("pull".to_owned()));
+}

@@ -170,6 +170,7 @@ pub(crate) const fn status(code: Code) -> (u16, &'static str) {
         Code::SecretMissing
         | Code::SecretUnreadable
         | Code::SecretSourceDenied
+        | Code::SecretSourceUnset
         | Code::InjectionUnsupported => (500, "proxy_configuration_error"),
         Code::DnsError => (502, "dns_error"),
         Code::DnsTimeout => (504, "dns_timeout"),
