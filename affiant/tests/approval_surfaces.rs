@@ -296,6 +296,14 @@ fn the_console_acts_for_its_token_only() {
     check(&[], 401, "TOKEN_REQUIRED");
     check(&["-H", "Authorization: Bearer wrong"], 401, "TOKEN_REQUIRED");
     check(&["-H", "Origin: https://evil.example"], 401, "TOKEN_REQUIRED");
+    check(&["-H", "Authorization: Bearer "], 401, "TOKEN_REQUIRED");
+    // The name of the scheme has no case, and what takes GET takes HEAD.
+    let lower = bearer.replace("Bearer", "bearer");
+    for arguments in [&["-H", &*lower][..], &["--head", "-H", &*bearer]] {
+        let listed = bench.at_console("/v1/approvals", arguments);
+        assert_eq!(listed.status, 200, "{arguments:?}");
+        assert_eq!(listed.body.is_empty(), arguments.contains(&"--head"));
+    }
     // A name that leads here by DNS, even with the token; the page neither.
     check(&["-H", "Host: evil.example", "-H", &bearer], 421, "WRONG_HOST");
     assert_eq!(bench.at_console("/", &["-H", "Host: evil.example"]).status, 421);

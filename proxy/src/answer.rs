@@ -14,7 +14,7 @@ use journal::contract::{
     RepeatAnswered, Retry, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation, Journal, State, result};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 /// Content that is read for the sake of the connection after a refusal, at most.
@@ -172,6 +172,10 @@ impl Job<'_> {
 
     /// A record for a call that is refused before it was admitted.
     fn take_on_record(&self, link: Option<InvocationId>) -> Option<Call> {
+        let left_out = match self.known.agent {
+            Some(_) => 0,
+            None => self.shared.strangers.take(Instant::now())?,
+        };
         let journal = &self.shared.journal;
         let fresh = || (journal.new_id(), false);
         let first = match self.known.caller_id {
@@ -181,7 +185,12 @@ impl Job<'_> {
         };
         for (id, caller_id) in [first, fresh()] {
             match journal.admit(id, self.accepted(caller_id, link), Guard::default()) {
-                Ok(Admission::New(call)) => return Some(call),
+                Ok(Admission::New(mut call)) => {
+                    if left_out > 0 {
+                        call.note("refused_without_a_record", &left_out.to_string());
+                    }
+                    return Some(call);
+                }
                 Ok(_) => {}
                 Err(error) => {
                     tracing::warn!(%error, "a refusal was not recorded");

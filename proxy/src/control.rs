@@ -8,7 +8,7 @@ use crate::handover::{OnDelivered, Pending};
 use crate::head::Request;
 use crate::request::{Identity, Tunnel};
 use crate::respond::Refusal;
-use crate::target::{Host, Scheme, Target};
+use crate::target::{Authority, Host, Scheme, Target};
 use bytes::{Bytes, BytesMut};
 
 /// The host that is the broker itself.
@@ -18,10 +18,21 @@ const MAX_CONTENT: u64 = 1 << 20;
 /// Whether the request is for the control API.
 pub(crate) fn is_meant(head: &Request, tunnel: Option<&Tunnel>) -> bool {
     tunnel.is_none()
-        && Target::absolute(&head.target).is_ok_and(|target| {
-            target.scheme == Scheme::Http
-                && matches!(&target.authority.host, Host::Name(name) if name.as_ref() == HOST)
-        })
+        && Target::absolute(&head.target)
+            .is_ok_and(|target| target.scheme == Scheme::Http && is_own(&target.authority.host))
+}
+
+/// Refuses another way to the control API than [`is_meant`]: no such name is to be asked for elsewhere.
+pub(crate) fn refuse(authority: &Authority) -> Result<(), Refusal> {
+    if !is_own(&authority.host) {
+        return Ok(());
+    }
+    let what = "The control API inside TLS or a tunnel (it is at http://affiant.internal/)";
+    Err(Refusal::Unsupported { what, field: "request.target" })
+}
+
+fn is_own(host: &Host) -> bool {
+    matches!(host, Host::Name(name) if name.as_ref() == HOST)
 }
 
 /// Answers a request for the control API.

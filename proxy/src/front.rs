@@ -514,6 +514,7 @@ fn tunnel(job: &mut Job<'_>) -> Result<Granted, Refusal> {
         Refusal::Target(error)
     })?;
     job.known.target = Some(format!("https://{authority}"));
+    control::refuse(&authority)?;
     job.known.caller_id = request::invocation_id(&job.head)?;
     let host = authority.host.to_string();
     let snapshot = shared.policy.snapshot();

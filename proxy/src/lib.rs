@@ -67,6 +67,7 @@ mod request;
 mod respond;
 mod retry;
 mod stored;
+mod strangers;
 mod stream;
 mod target;
 mod upstream;

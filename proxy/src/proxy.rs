@@ -2,6 +2,7 @@
 
 use crate::listener::ListenerIdentity;
 use crate::redirect::Redirects;
+use crate::strangers::Strangers;
 use crate::upstream::dial::Dialer;
 use crate::upstream::pool::Pool;
 use crate::upstream::versions::Versions;
@@ -89,6 +90,7 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) redirects: Redirects,
     pub(crate) versions: Versions,
+    pub(crate) strangers: Strangers,
     /// This proxy's name in `Via`, unlike any other's, so that loops are seen.
     pub(crate) pseudonym: String,
     /// Whether the proxy goes down: who waits for a person waits no longer.
@@ -147,6 +149,7 @@ impl Proxy {
             pool: Pool::default(),
             redirects: Redirects::default(),
             versions: Versions::default(),
+            strangers: Strangers::default(),
             pseudonym: format!("{}-{tag}", crate::render::PROXY_NAME),
             stopping: watch::Sender::new(false),
             cut: watch::Sender::new(false),

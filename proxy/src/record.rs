@@ -17,7 +17,7 @@ pub(crate) fn is_event_stream(head: &Response) -> bool {
 }
 
 /// The response head as it is stored. Each byte of a value is one character, so that every value
-/// can be written again as it was.
+/// can be written again as it was. The reason is there where it is not the status's own.
 pub(crate) fn stored_head(head: &Response) -> serde_json::Result<Vec<u8>> {
     let mut out = Vec::with_capacity(512);
     let mut text = String::new();
@@ -35,7 +35,12 @@ pub(crate) fn stored_head(head: &Response) -> serde_json::Result<Vec<u8>> {
         quoted(&mut out, value)?;
         out.push(b']');
     }
-    out.extend_from_slice(format!("],\"status\":{}}}", head.status).as_bytes());
+    out.push(b']');
+    if head.reason != reason(head.status).as_bytes() {
+        out.extend_from_slice(b",\"reason\":");
+        quoted(&mut out, &head.reason)?;
+    }
+    out.extend_from_slice(format!(",\"status\":{}}}", head.status).as_bytes());
     Ok(out)
 }
 
@@ -49,7 +54,11 @@ pub(crate) fn remote_request_id(fields: &Fields) -> Option<String> {
 
 /// A usable `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date.
 pub(crate) fn retry_after(fields: &Fields, at_ms: u64) -> RetryAfter {
-    let value = fields.first("retry-after")?;
+    let mut values = fields.all("retry-after");
+    let value = std::str::from_utf8(values.next()?).ok()?;
+    if values.any(|other| other != value.as_bytes()) {
+        return None;
+    }
     let seconds = if value.bytes().all(|c| c.is_ascii_digit()) {
         value.parse().ok()?
     } else {
@@ -66,9 +75,15 @@ pub(crate) fn retry_after(fields: &Fields, at_ms: u64) -> RetryAfter {
 pub(crate) fn restore_head(text: &[u8]) -> Option<Response> {
     let value: serde_json::Value = serde_json::from_slice(text).ok()?;
     let status = u16::try_from(value.get("status")?.as_u64()?).ok()?;
-    let mut lines = format!("HTTP/1.1 {status} {}\r\n", reason(status)).into_bytes();
     let bytes =
         |text: &str| text.chars().map(|c| u8::try_from(c).ok()).collect::<Option<Vec<u8>>>();
+    let own = match value.get("reason") {
+        Some(own) => bytes(own.as_str()?)?,
+        None => reason(status).as_bytes().to_vec(),
+    };
+    let mut lines = format!("HTTP/1.1 {status} ").into_bytes();
+    lines.extend_from_slice(&own);
+    lines.extend_from_slice(b"\r\n");
     for field in value.get("headers")?.as_array()? {
         lines.extend_from_slice(&bytes(field.get(0)?.as_str()?)?);
         lines.extend_from_slice(b": ");
@@ -99,6 +114,8 @@ mod tests {
             ("Retry-After: 86401\r\n", None),
             ("Retry-After: -1\r\n", None),
             ("Retry-After: soon\r\n", None),
+            ("Retry-After: 5\r\nRetry-After: 5\r\n", Some(at_ms + 5000)),
+            ("Retry-After: 5\r\nRetry-After: 2000\r\n", None),
             ("Retry-After: \r\n", None),
             ("", None),
         ] {
@@ -113,10 +130,12 @@ mod tests {
             b"HTTP/1.1 203 Any\r\nX-b: 1\r\nConnection: x-c\r\nX-C: 2\r\nx-B: \xe9\xff\r\n\r\n";
         let head = head::response(&Bytes::from_static(text)).expect("head");
         let stored = stored_head(&head).expect("stored");
-        let expected = r#"{"headers":[["X-b","1"],["x-B","éÿ"]],"status":203}"#;
+        let expected = r#"{"headers":[["X-b","1"],["x-B","éÿ"]],"reason":"Any","status":203}"#;
         assert_eq!(stored, expected.as_bytes());
         let restored = restore_head(&stored).expect("restored");
-        assert_eq!(restored.status, 203);
+        assert_eq!((restored.status, restored.reason.as_slice()), (203, &b"Any"[..]));
+        let former = restore_head(br#"{"headers":[],"status":404}"#).expect("without a reason");
+        assert_eq!(former.reason, b"Not Found");
         let fields: Vec<_> = restored.fields.iter().collect();
         let expected: [(&[u8], &[u8]); 2] = [(b"X-b", b"1"), (b"x-B", b"\xe9\xff")];
         assert_eq!(fields, expected);

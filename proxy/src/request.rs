@@ -1,5 +1,6 @@
 //! What a request asks for, before policy is asked: identity, target, the caller's own id.
 
+use crate::control;
 use crate::head::{self, Request, Version};
 use crate::respond::Refusal;
 use crate::target::{self, Authority, Scheme, Target};
@@ -65,7 +66,9 @@ pub(crate) fn target(head: &Request, tunnel: Option<&Tunnel>) -> Result<Target, 
     };
     let Some(tunnel) = tunnel else {
         // The target wins over Host; Host only has to be well-formed.
-        return absolute(head);
+        let target = absolute(head)?;
+        control::refuse(&target.authority)?;
+        return Ok(target);
     };
     if tunnel.other_name {
         return Err(Refusal::AuthorityMismatch { field: "tls.server_name" });
@@ -139,6 +142,20 @@ pub(crate) fn check(head: &Request) -> Result<(), Refusal> {
     if head.fields.has_member("upgrade", "websocket") && !is_upgrade(head) {
         let field = "request.headers.upgrade";
         return Err(Refusal::Unsupported { what: "This form of upgrade to WebSocket", field });
+    }
+    // Whoever asks for one of these goes on without it; what asks for another needs it.
+    let goes_without = |protocol: &[u8]| {
+        let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
+        ["websocket", "h2c", "h2", "http", "tls"]
+            .iter()
+            .any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+    };
+    if head.fields.has_member("connection", "upgrade")
+        && head.fields.members("upgrade").any(|protocol| !goes_without(protocol))
+    {
+        let field = "request.headers.upgrade";
+        let what = "An upgrade to another protocol than WebSocket";
+        return Err(Refusal::Unsupported { what, field });
     }
     if hops_left(head) == Some(0) {
         // As its final recipient, which has nothing to say to it.

@@ -172,6 +172,7 @@ impl Refusal {
     pub(crate) fn account(&self) -> Account {
         match self {
             Self::Dial(failure) => Account::of_setup(failure),
+            Self::Expectation => Account::of_expectation(),
             Self::Head(_)
             | Self::Content(_)
             | Self::Target(_)
@@ -179,7 +180,6 @@ impl Refusal {
             | Self::Unauthenticated
             | Self::AuthorityMismatch { .. }
             | Self::Unsupported { .. }
-            | Self::Expectation
             | Self::Loop
             | Self::Denied(_)
             | Self::PayloadLimit { .. }

@@ -5,7 +5,8 @@
 
 mod support;
 
-use journal::contract::Outcome;
+use journal::Filter;
+use journal::contract::{InvocationId, Outcome};
 use std::time::Duration;
 use support::http2::Http2Origin;
 use support::wire::Transport;
@@ -165,6 +166,43 @@ async fn check(name: &str, piece: impl Fn(&str, u32) -> Vec<u8>) {
 
 /// Requests that are taken back at once (rapid reset). What was dispatched runs to its end (D-4), and
 /// no more of it at a time than a connection may have.
+/// V-1: callers that nobody knows are answered, however many they are, and the journal does not grow with
+/// them; a caller with a token is recorded as ever.
+#[tokio::test]
+async fn v_1_strangers_do_not_fill_the_journal() {
+    let world = World::new().await;
+    let mut client = Client::connect(world.address).await;
+    let request = "GET http://example.test/ HTTP/1.1\r\nHost: example.test\r\n\r\n";
+    for _ in 0..1500 {
+        client.send(request).await;
+        let response = client.response("GET").await;
+        assert_eq!((response.status, response.facts()[0].as_str()), (407, "AGENT_UNAUTHENTICATED"));
+    }
+    let filter = Filter { limit: 500, ..Filter::default() };
+    let mut recorded = 0;
+    let mut cursor = None;
+    loop {
+        let page = world.journal.list(&Filter { cursor, ..filter.clone() }).expect("a page");
+        recorded += page.invocations.len();
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert!((1000..1490).contains(&recorded), "{recorded}");
+    let refused = client_refused(&world).await;
+    assert_eq!(world.invocation(refused).await.verdict().code().as_str(), "TARGET_NOT_ALLOWED");
+}
+
+async fn client_refused(world: &World) -> InvocationId {
+    let mut client = Client::connect(world.address).await;
+    let credentials = world.credentials();
+    client
+        .send(&format!("GET http://no.test/ HTTP/1.1\r\nHost: no.test\r\n{credentials}\r\n"))
+        .await;
+    client.response("GET").await.id()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn v_1_rapid_resets_end_the_connection() {
     check("rapid reset", |authority, n| {

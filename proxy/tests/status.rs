@@ -193,7 +193,7 @@ async fn e_4_error_types_arise() {
     let url = format!("https://127.0.0.1:{babbling}/");
     expect(&call(&world, &url, "GET", "", b"").await, "tls_protocol_error", &hop_of(babbling));
     let answer = call(&world, &world.plain_url("/ok"), "GET", "Expect: x\r\n", b"").await;
-    expect(&answer, "http_request_error", ";status-code=400;status-phrase=\"Bad Request\"");
+    expect(&answer, "http_request_error", ";status-code=417;status-phrase=\"Expectation Failed\"");
     let answer = call(&world, "http://elsewhere.example/", "GET", "", b"").await;
     expect(&answer, "http_request_denied", "");
     let answer = call(&world, "http://affiant.internal/v1/x", "GET", "", b"").await;

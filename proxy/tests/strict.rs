@@ -142,8 +142,20 @@ async fn v_1_refusals_have_their_codes() {
         "POST {url} HTTP/1.1\r\nHost: x\r\n{credentials}Connection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     );
     check(&world, upgrade.as_bytes(), 501, "UNSUPPORTED_ACTION", "request.headers.upgrade").await;
+    for other in ["SPDY/3.1", "tcp", "h2c, tcp"] {
+        let upgrade = get(&url, &format!("Connection: upgrade\r\nUpgrade: {other}\r\n"));
+        check(&world, upgrade.as_bytes(), 501, "UNSUPPORTED_ACTION", "request.headers.upgrade")
+            .await;
+    }
+    let inside = get("https://affiant.internal/v1/invocations", "");
+    check(&world, inside.as_bytes(), 501, "UNSUPPORTED_ACTION", "request.target").await;
+    for port in [443, 80] {
+        let tunnel =
+            format!("CONNECT affiant.internal:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+        check(&world, tunnel.as_bytes(), 501, "UNSUPPORTED_ACTION", "request.target").await;
+    }
     let expect = get(&url, "Expect: 200-maybe\r\n");
-    check(&world, expect.as_bytes(), 400, "INVALID_REQUEST", "request.headers.expect").await;
+    check(&world, expect.as_bytes(), 417, "INVALID_REQUEST", "request.headers.expect").await;
     let id = get(&url, "Affiant-Invocation: act_x\r\n");
     let field = "request.headers.affiant-invocation";
     check(&world, id.as_bytes(), 400, "INVALID_INVOCATION_ID", field).await;

@@ -5,9 +5,10 @@ use crate::gateway::Shared;
 use crate::invocation::{self, Job};
 use crate::opaque::Entrance;
 use crate::request::{Destination, Preparation, Request, Terminal};
+use crate::respond::Unopened;
 use crate::spool::{Inlet, spool};
 use russh::server::{Handle, Msg};
-use russh::{Channel, ChannelMsg, ChannelOpenFailure, ChannelReadHalf};
+use russh::{Channel, ChannelMsg, ChannelReadHalf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -40,7 +41,7 @@ pub(crate) async fn forward(
     let Entrance { channel, handle, reply, inlet } = entrance;
     let Ok(port) = u16::try_from(port) else {
         let reason = "affiant: the port is none".to_owned();
-        return reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await;
+        return reply.reject(Unopened::Prohibited.saying(reason)).await;
     };
     let _under_way = shared.under_way();
     let (read, write) = channel.split();

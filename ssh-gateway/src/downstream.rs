@@ -2,11 +2,12 @@
 //!
 //! Every wait here ends when the client goes away or leaves its output unread for too long.
 
+use crate::respond::{self, Unopened};
 use crate::spool::Presence;
 use bytes::Bytes;
-use journal::contract::{Confirmation, SshEnd};
+use journal::contract::{Confirmation, Envelope, SshEnd};
 use russh::server::{ChannelOpenHandle, Handle, Msg};
-use russh::{ChannelOpenFailure, ChannelWriteHalf, Sig};
+use russh::{ChannelWriteHalf, Sig};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -340,10 +341,21 @@ impl Downstream {
 
     /// Explains on stderr why there is no committed result, and ends with exit status 255, which is
     /// what OpenSSH users expect of a transport failure (contract E-5).
-    pub(crate) async fn fail(mut self, text: &str) {
+    pub(crate) async fn fail(self, envelope: &Envelope) {
+        self.fail_with("", envelope).await;
+    }
+
+    /// As [`Self::fail`], with a note before.
+    pub(crate) async fn fail_with(self, note: &str, envelope: &Envelope) {
+        let text = format!("{note}{}", respond::lines(envelope));
+        self.fail_saying(Unopened::of(envelope.error.verdict), &text).await;
+    }
+
+    /// As [`Self::fail`], where there is no envelope.
+    pub(crate) async fn fail_saying(mut self, why: Unopened, text: &str) {
         if let Some(reply) = self.reply.take() {
             let reason = text.lines().next().unwrap_or_default().to_owned();
-            return reply.reject(ChannelOpenFailure::Other { code: 1, reason }).await;
+            return reply.reject(why.saying(reason)).await;
         }
         if self.is_forwarding || self.closed {
             return self.close().await;

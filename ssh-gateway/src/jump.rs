@@ -10,10 +10,10 @@ use crate::invocation::record_refusal;
 use crate::line::{Line, Stream};
 use crate::opaque::{self, Entrance};
 use crate::request::Agent;
-use crate::respond;
+use crate::respond::{self, Unopened};
 use journal::contract::{Accepted, Code, Ended, Gateway, Retry, Verdict};
 use russh::server::Msg;
-use russh::{ChannelOpenFailure, ChannelStream, Disconnect};
+use russh::{ChannelStream, Disconnect};
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::oneshot;
@@ -29,7 +29,7 @@ pub(crate) async fn serve(
     (host, port): (String, u32),
     to: Entrance,
 ) {
-    let refuse = |reason| ChannelOpenFailure::Other { code: 1, reason };
+    let refuse = |reason| Unopened::Prohibited.saying(reason);
     let port = match judge(&shared, &agent, &host, port).await {
         Ok(port) => port,
         Err(reason) => return to.reply.reject(refuse(reason)).await,

@@ -11,6 +11,7 @@ use crate::gateway::Shared;
 use crate::gauge::stalled;
 use crate::invocation::{Refusal, end_refused, not_recorded, refuse, sentence};
 use crate::jump::LOGIN_OVER;
+use crate::respond::Unopened;
 use crate::spool::{Inlet, Input, Spool, spool};
 use crate::tally::Sum;
 use crate::upstream;
@@ -74,7 +75,8 @@ pub(crate) async fn serve(shared: Arc<Shared>, jump: Jump, grant: SshGrant, entr
     }
     let Ok(Admission::New(mut call)) = admitted else {
         tracing::error!(%id, "the journal can't take a jump");
-        return downstream.fail("affiant: the journal can't take the record of this jump").await;
+        let text = "affiant: the journal can't take the record of this jump";
+        return downstream.fail_saying(Unopened::Shortage, text).await;
     };
     match begin(&shared, &mut call, &jump, &grant, fingerprint).await {
         Ok(stream) => {

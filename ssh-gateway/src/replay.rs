@@ -2,7 +2,6 @@
 
 use crate::downstream::{Downstream, End};
 use crate::gateway::Shared;
-use crate::respond;
 use bytes::Bytes;
 use journal::contract::{
     Body, Completion, Confirmation, Delivered, Outcome, RepeatAnswered, Source,
@@ -50,13 +49,13 @@ pub(crate) async fn answer(
     let stored = match invocation.verdict().outcome() {
         Outcome::Committed => shared.journal.result(id),
         Outcome::NotAttempted | Outcome::Rejected | Outcome::Unknown => {
-            return downstream.fail(&respond::lines(&invocation.envelope())).await;
+            return downstream.fail(&invocation.envelope()).await;
         }
     };
     if invocation.accepted().action != "exec" {
         // What is kept of a shell or an sftp session is told to people, not to the client's program.
         let text = "affiant: a session is not answered from the record; `inv result` shows it.\n";
-        return downstream.fail(&format!("{text}{}", respond::lines(&invocation.envelope()))).await;
+        return downstream.fail_with(text, &invocation.envelope()).await;
     }
     let is_empty = invocation.evidence().response_bytes == Some(0);
     let (mut stored, end) = match (stored, end) {
@@ -66,8 +65,7 @@ pub(crate) async fn answer(
         (Ok(_), None) | (Err(_), _) => {
             // An exit status without its output would say less than happened.
             let note = "affiant: the result was committed, but its output is not kept.\n";
-            let text = format!("{note}{}", respond::lines(&invocation.envelope()));
-            return downstream.fail(&text).await;
+            return downstream.fail_with(note, &invocation.envelope()).await;
         }
     };
     if !by_id {
@@ -78,7 +76,7 @@ pub(crate) async fn answer(
         && send(stored, &mut downstream).await.is_err()
     {
         tracing::error!(%id, "a stored result can't be read");
-        return downstream.fail(&respond::lines(&invocation.envelope())).await;
+        return downstream.fail(&invocation.envelope()).await;
     }
     let delivery = shared.deliveries.begin(id);
     if downstream.end(&end).await.is_some() {

@@ -210,9 +210,13 @@ async fn forwarding_is_by_policy() {
     // Nobody listens there: the target says so.
     let output = through("127.0.0.1:1").await;
     assert!(err(&output).contains("REQUEST_REFUSED"), "{}", err(&output));
+    // RFC 4254 section 5.1: the reason's code is the one that is meant.
+    assert!(err(&output).contains("open failed: connect failed: "), "{}", err(&output));
     assert_eq!(bench.home.newest().await.verdict().outcome(), Outcome::Rejected);
     let output = through("127.0.0.1:2").await;
     assert!(err(&output).contains("TARGET_NOT_ALLOWED"), "{}", err(&output));
+    let prohibited = "open failed: administratively prohibited: ";
+    assert!(err(&output).contains(prohibited), "{}", err(&output));
     assert_eq!(bench.home.newest().await.verdict().outcome(), Outcome::NotAttempted);
     let output = bench.run("id").await;
     assert_eq!(facts(&envelope(&output.stderr)).2, Code::TargetNotAllowed);

@@ -25,8 +25,8 @@ const PAGE: &str = include_str!("console/page.html");
 
 /// What every request is measured by.
 struct Gate {
-    /// The `Authorization` of who may use the API.
-    authorization: String,
+    /// The token of who may use the API.
+    token: String,
     /// The values of `Host` that mean this address.
     hosts: [String; 2],
     /// What the browser may do with the page.
@@ -47,7 +47,7 @@ pub(crate) fn guard(
     let token = URL_SAFE_NO_PAD.encode(random);
     write_file(&home.console_token(), 0o600, token.as_bytes())?;
     let gate = Arc::new(Gate {
-        authorization: format!("Bearer {token}"),
+        token,
         hosts: [address.to_string(), format!("localhost:{}", address.port())],
         content_policy: HeaderValue::from_str(&content_policy())?,
     });
@@ -78,11 +78,13 @@ impl Gate {
             let detail = format!("this is the console at {own}; ask for no other name");
             return Some(Problem::new(ProblemCode::WrongHost, detail).into_response());
         }
-        if request.uri().path() == "/" && request.method() == Method::GET {
+        if request.uri().path() == "/" && [Method::GET, Method::HEAD].contains(request.method()) {
             let page = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], PAGE);
             return Some(page.into_response());
         }
-        if field(header::AUTHORIZATION).ct_eq(self.authorization.as_bytes()).into() {
+        // A scheme has no case (RFC 9110 section 11.1).
+        let (scheme, token) = field(header::AUTHORIZATION).split_at_checked(7).unwrap_or_default();
+        if scheme.eq_ignore_ascii_case(b"bearer ") && token.ct_eq(self.token.as_bytes()).into() {
             return None;
         }
         let detail = "send `Authorization: Bearer` and the token in console.token of the home";

@@ -90,7 +90,7 @@ pub(super) struct ListQuery {
     #[serde(default)]
     would_be_denied: bool,
     since: Option<String>,
-    limit: Option<usize>,
+    limit: Option<String>,
     cursor: Option<String>,
 }
 
@@ -123,9 +123,9 @@ pub(super) async fn list(
         gateway: parse("gateway", query.gateway.as_deref())?,
         would_be_denied: query.would_be_denied,
         since_ms: query.since.as_deref().map(since).transpose()?,
-        limit: match query.limit.unwrap_or(50) {
-            limit @ 1..=500 => limit,
-            _ => return Err(invalid("limit", "from 1 to 500")),
+        limit: match query.limit.map_or(Ok(50), |limit| limit.parse()) {
+            Ok(limit @ 1..=500) => limit,
+            Ok(_) | Err(_) => return Err(invalid("limit", "from 1 to 500")),
         },
         cursor: query.cursor,
     };
@@ -405,7 +405,9 @@ fn render(
             for (name, value) in head.headers {
                 let framing = ["content-length", "transfer-encoding", "connection", "trailer"];
                 if !framing.iter().any(|field| name.eq_ignore_ascii_case(field)) {
-                    builder = builder.header(name, value);
+                    let damaged = || refused(journal::result::Error::Damaged);
+                    let bytes = bytes_of(&value).ok_or_else(damaged)?;
+                    builder = builder.header(name, bytes);
                 }
             }
         }
@@ -438,6 +440,11 @@ fn render(
     builder.body(stored.content.into()).map_err(|error| internal(&error))
 }
 
+/// The bytes of a stored value: each is one character.
+fn bytes_of(text: &str) -> Option<Vec<u8>> {
+    text.chars().map(|character| u8::try_from(character).ok()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -450,6 +457,13 @@ mod tests {
         assert_eq!(duration("18446744073709551615d"), None);
         assert_eq!(since("1970-01-01T00:00:01Z").ok(), Some(1000));
         assert!(since("yesterday").is_err());
+    }
+
+    /// a stored value has the bytes that the origin sent, whatever text they are.
+    #[test]
+    fn r_4_a_stored_value_has_its_bytes() {
+        assert_eq!(bytes_of("caf\u{e9}\u{ff}"), Some(b"caf\xe9\xff".to_vec()));
+        assert_eq!(bytes_of("\u{100}"), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) use users::Users;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use axum::routing::{get, post, put};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
@@ -97,16 +97,21 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .method_not_allowed_fallback(|| async {
             Problem::new(ProblemCode::MethodNotAllowed, "this resource does not take the method")
         })
-        .layer(axum::middleware::from_fn(refuse_head))
+        .layer(axum::middleware::from_fn(hand_over_no_head))
         .with_state(state)
 }
 
-/// Routes for GET would answer HEAD as well, at the cost of the whole answer.
-async fn refuse_head(request: axum::extract::Request, next: axum::middleware::Next) -> Response {
-    if request.method() == http::Method::HEAD {
-        return Problem::new(ProblemCode::MethodNotAllowed, "ask by GET").into_response();
+/// Routes for GET answer HEAD as well (RFC 9110 section 9.1). Whoever has a head has no result.
+async fn hand_over_no_head(
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> Response {
+    let is_head = request.method() == http::Method::HEAD;
+    let mut response = next.run(request).await;
+    if is_head {
+        response.extensions_mut().remove::<proxy::OnDelivered>();
     }
-    next.run(request).await
+    response
 }
 
 /// The way in for agents: `http://affiant.internal/` through the proxy, `inv` at the SSH gateway.

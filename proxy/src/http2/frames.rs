@@ -214,6 +214,7 @@ mod tests {
         let bytes = [block(1, fits), block(3, fits + 1), frame(HEADERS, 5, 5, b"x")].concat();
         let mut seen = Vec::new();
         Frames::default().see(&bytes, |one| seen.push(one));
+        seen.retain(|one| !matches!(one, Seen::Begun(_)));
         let ended = Seen::EndStream;
         assert_eq!(seen, [ended(1), ended(3), Seen::LongBlock(3), ended(5)]);
     }

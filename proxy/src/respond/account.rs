@@ -27,11 +27,24 @@ pub(crate) struct Account {
 impl Account {
     /// By the verdict alone.
     pub(crate) fn of(verdict: Verdict) -> Self {
-        let (status, error) = match (verdict.code(), verdict.outcome()) {
+        match (verdict.code(), verdict.outcome()) {
             // Content that grew over the limit on its way: no word here may say that nothing was sent.
-            (Code::PayloadLimit, Outcome::Unknown) => (502, "connection_terminated"),
-            (code, _) => status(code),
-        };
+            (Code::PayloadLimit, Outcome::Unknown) => {
+                Self::with_status(502, "connection_terminated")
+            }
+            (code, _) => {
+                let (status, error) = status(code);
+                Self::with_status(status, error)
+            }
+        }
+    }
+
+    /// Of an expectation that can't be met (RFC 9110 section 15.5.18).
+    pub(super) fn of_expectation() -> Self {
+        Self::with_status(417, "http_request_error")
+    }
+
+    fn with_status(status: u16, error: &'static str) -> Self {
         let mut extra = Vec::new();
         if error == "http_request_error" {
             extra.push(Extra { key: "status-code", value: Value::Integer(status.into()) });

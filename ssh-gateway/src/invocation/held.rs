@@ -9,7 +9,6 @@ use super::refusal::{Refusal, end_refused, not_recorded, refuse};
 use super::{Job, Side, bound, go_on, login_over};
 use crate::downstream::Downstream;
 use crate::request::Request;
-use crate::respond;
 use crate::spool::Spool;
 use bytes::Bytes;
 use journal::contract::{Accepted, Code, InvocationId, Preflight, Retry, Verdict};
@@ -127,7 +126,7 @@ async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Appro
             }
             (Ok(Resumed::Over(earlier)), Ok(())) => {
                 if first && earlier.is_settled() && !earlier.is_dispatched() {
-                    return downstream.fail(&respond::lines(&earlier.envelope())).await;
+                    return downstream.fail(&earlier.envelope()).await;
                 }
                 return same_id(&shared, downstream, spool, accepted, *earlier).await;
             }
@@ -145,7 +144,7 @@ async fn wait(caller: Caller, id: InvocationId, grant: SshGrant, approval: Appro
             () = downstream.gone() => false,
         };
         if !in_time {
-            return downstream.fail(&respond::lines(&held.envelope())).await;
+            return downstream.fail(&held.envelope()).await;
         }
     }
 }

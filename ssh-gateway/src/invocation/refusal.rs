@@ -56,7 +56,7 @@ pub(crate) async fn refuse(
     refusal: Refusal,
 ) {
     let envelope = record_refusal(shared, accepted, refusal.into_ended()).await;
-    downstream.fail(&respond::lines(&envelope)).await;
+    downstream.fail(&envelope).await;
 }
 
 /// Records a call that ends where it began.
@@ -84,7 +84,7 @@ pub(super) async fn unavailable(
     let verdict = Verdict::refused(Retry::Backoff, Code::JournalUnavailable);
     let message = "The journal can't take the record of this command, so it was not sent.";
     let envelope = respond::unrecorded(id, verdict, message, Evidence::default());
-    downstream.fail(&respond::lines(&envelope)).await;
+    downstream.fail(&envelope).await;
 }
 
 /// Ends a call that was not dispatched.
@@ -97,7 +97,7 @@ pub(crate) async fn end_refused(mut call: Call, downstream: Downstream, refusal:
             respond::unrecorded(call.id(), verdict, &message, call.invocation().evidence())
         }
     };
-    downstream.fail(&respond::lines(&envelope)).await;
+    downstream.fail(&envelope).await;
 }
 
 /// A message that begins with a capital and ends with a full stop.

@@ -187,7 +187,7 @@ pub(super) async fn settle(
         Ok(_settled) => call.invocation().envelope(),
         Err(error) => not_stored(&call, &error),
     };
-    downstream.fail(&respond::lines(&envelope)).await;
+    downstream.fail(&envelope).await;
 }
 
 fn complete(seen: &Seen, end: Option<SshEnd>) -> ResponseComplete {

@@ -3,6 +3,7 @@
 
 use super::verify::Witness;
 use journal::contract::{Code, Retry, SetupStage, Verdict};
+use rustix::io::Errno;
 use std::io;
 use tokio::time::Instant;
 
@@ -99,6 +100,7 @@ impl Error {
     /// The short code in the record of the try.
     pub(crate) fn evidence(&self) -> String {
         match self {
+            Self::Resolve(error) if is_exhausted(error) => tcp_code(error),
             Self::Resolve(_) => "EAI_FAIL",
             Self::Tcp(error) => tcp_code(error),
             Self::Timeout(_) => "TIMEOUT",
@@ -120,6 +122,9 @@ impl Error {
     pub(crate) fn verdict(&self) -> Verdict {
         let (retry, code) = match self {
             Self::NoHostKey => (Retry::AfterCorrection, Code::HostKeyUnknown),
+            Self::Resolve(error) | Self::Tcp(error) if is_exhausted(error) => {
+                (Retry::Backoff, Code::ResourcesExhausted)
+            }
             Self::Resolve(error) if is_unknown_name(error) => {
                 (Retry::AfterCorrection, Code::DestinationNotFound)
             }
@@ -160,8 +165,22 @@ fn is_unknown_name(error: &io::Error) -> bool {
     text.contains("not known") || text.contains("No address associated")
 }
 
+/// Whether it is this machine that has no descriptor, buffer or memory left.
+fn is_exhausted(error: &io::Error) -> bool {
+    Errno::from_io_error(error).is_some_and(|errno| {
+        [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&errno)
+    })
+}
+
 /// The errno's name, as far as connections meet it.
 pub(super) fn tcp_code(error: &io::Error) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => return "EMFILE",
+        Some(Errno::NFILE) => return "ENFILE",
+        Some(Errno::NOBUFS) => return "ENOBUFS",
+        Some(Errno::NOMEM) => return "ENOMEM",
+        Some(_) | None => {}
+    }
     let known = CODES.iter().find(|(kind, _)| *kind == error.kind());
     known.map_or("EIO", |(_, code)| code)
 }
@@ -194,4 +213,25 @@ pub(super) async fn timeout_at<T>(
     work: impl Future<Output = T>,
 ) -> Result<T, Error> {
     tokio::time::timeout_at(deadline, work).await.map_err(|_| Error::Timeout(stage))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C-1: what this machine lacks is not told as a fault of the target.
+    #[test]
+    fn c_1_a_machine_without_descriptors_says_so() {
+        for (errno, name) in
+            [(Errno::MFILE, "EMFILE"), (Errno::NFILE, "ENFILE"), (Errno::NOBUFS, "ENOBUFS")]
+        {
+            for make in [Error::Tcp, Error::Resolve] {
+                let error = make(io::Error::from_raw_os_error(errno.raw_os_error()));
+                let expected = Verdict::not_connected(Retry::Backoff, Code::ResourcesExhausted);
+                assert_eq!((error.verdict(), error.evidence().as_str()), (expected, name));
+            }
+        }
+        let refused = Error::Tcp(io::ErrorKind::ConnectionRefused.into());
+        assert_eq!(refused.verdict().code(), Code::ConnectionRefused);
+    }
 }
