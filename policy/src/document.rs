@@ -21,6 +21,7 @@ mod token;
 pub(crate) mod value;
 
 use crate::condition::Conditions;
+use crate::diagnostic::Kind;
 use crate::host::{self, Pattern};
 use crate::parent::ParentRule;
 use crate::preset::{Call, Contract, LeftOut, PRESETS, Preset};
@@ -190,7 +191,8 @@ pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
     let (root, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         let offset = error.span().map_or(0, |span| span.start);
-        reader.error(offset, error.message().lines().collect::<Vec<_>>().join("; "), None);
+        let message = error.message().lines().collect::<Vec<_>>().join("; ");
+        reader.find(Kind::Syntax, None, reader.place(offset), message, None);
     }
     if !errors.is_empty() {
         return Document::default();

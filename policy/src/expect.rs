@@ -1,6 +1,7 @@
 //! A team's own expectations of its policy, as a file that is checked in beside it.
 
 use crate::call::{Call, Rest};
+use crate::diagnostic::Kind;
 use crate::document::reader::{Fields, Reader};
 use crate::document::value;
 use crate::{Diagnostic, Explanation, Snapshot};
@@ -74,7 +75,8 @@ impl Expectations {
         let (root, errors) = DeTable::parse_recoverable(text);
         for error in &errors {
             let offset = error.span().map_or(0, |span| span.start);
-            reader.error(offset, error.message().lines().collect::<Vec<_>>().join("; "), None);
+            let message = error.message().lines().collect::<Vec<_>>().join("; ");
+            reader.find(Kind::Syntax, None, reader.place(offset), message, None);
         }
         let mut list = Vec::new();
         if errors.is_empty() {

@@ -52,7 +52,7 @@ pub use absent::Absent;
 pub use action::{Body, Details, HttpAction, Scheme, SshAction, SshRequest};
 pub use binding::Obstacle;
 pub use certificate::ClientCertificate;
-pub use diagnostic::Diagnostic;
+pub use diagnostic::{Diagnostic, Kind as FindingKind};
 pub use explain::{Considered, Explanation};
 pub use field::is_same_field;
 pub use grant::{Approval, Credential, Denial, HttpGrant, Limits, SecretRef, SshGrant};

@@ -9,6 +9,7 @@ mod ssh;
 mod starred;
 
 use crate::condition::Doubt;
+use crate::diagnostic::Kind;
 use crate::document::approvals::Approvals;
 use crate::document::reader::{Place, Reader};
 use crate::document::{self, Defaults, Egress, HttpRoute, SshRoute, Trust, budget};
@@ -85,7 +86,7 @@ impl Snapshot {
                 second.0, first.0, first.1.line
             );
             let hint = "narrow one of them by path, conditions, methods or agents (SSH: users, commands, agents)";
-            reader.error_at(second.1, message, Some(hint.to_owned()));
+            reader.find(Kind::Tie, None, second.1, message, Some(hint.to_owned()));
         }
         let warnings = reader.finish()?;
         let document::Document {

@@ -2,6 +2,7 @@
 //! (contract V-3). What is found is not repeated.
 
 use super::reader::Reader;
+use crate::diagnostic::Kind;
 use crate::screen;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -22,7 +23,8 @@ fn look(reader: &Reader<'_>, key: &str, value: &Spanned<DeValue<'_>>) {
             let message = format!("`{key}`: this has the form of a secret itself");
             let hint = "put it into the vault (`affiant secret set NAME`) and write NAME; a name may \
                         not look like this";
-            reader.error(value.span().start, message, Some(hint.to_owned()));
+            let (place, hint) = (reader.place(value.span().start), Some(hint.to_owned()));
+            reader.find(Kind::PastedSecret, Some(key), place, message, hint);
         }
         DeValue::Table(table) => find(reader, table),
         DeValue::Array(values) => values.iter().for_each(|value| look(reader, key, value)),

@@ -3,6 +3,7 @@
 use super::value;
 use crate::Diagnostic;
 use crate::condition::Literal;
+use crate::diagnostic::Kind;
 use std::cell::RefCell;
 use std::ops::Range;
 use toml::Spanned;
@@ -44,24 +45,30 @@ impl<'t> Reader<'t> {
         Place { line, column: column + 1 }
     }
 
-    fn diagnostic(&self, place: Place, message: String, hint: Option<String>) -> Diagnostic {
-        let Place { line, column } = place;
-        Diagnostic { file: self.file.to_owned(), line, column, message, hint }
+    /// Keeps a finding at a place.
+    pub(crate) fn find(
+        &self,
+        kind: Kind,
+        field: Option<&str>,
+        place: Place,
+        message: impl Into<String>,
+        hint: Option<String>,
+    ) {
+        let (file, Place { line, column }) = (self.file.to_owned(), place);
+        let (field, message) = (field.map(str::to_owned), message.into());
+        let found = Diagnostic { file, line, column, kind, field, message, hint };
+        let list = if kind == Kind::Doubtful { &self.warnings } else { &self.errors };
+        list.borrow_mut().push(found);
     }
 
     /// Keeps an error at a byte offset.
     pub(crate) fn error(&self, offset: usize, message: impl Into<String>, hint: Option<String>) {
-        self.error_at(self.place(offset), message, hint);
-    }
-
-    /// Keeps an error at a place.
-    pub(crate) fn error_at(&self, place: Place, message: impl Into<String>, hint: Option<String>) {
-        self.errors.borrow_mut().push(self.diagnostic(place, message.into(), hint));
+        self.find(Kind::Invalid, None, self.place(offset), message, hint);
     }
 
     /// Keeps a warning at a place.
     pub(crate) fn warn_at(&self, place: Place, message: impl Into<String>, hint: Option<String>) {
-        self.warnings.borrow_mut().push(self.diagnostic(place, message.into(), hint));
+        self.find(Kind::Doubtful, None, place, message, hint);
     }
 
     /// Whether there is an error so far.
@@ -122,7 +129,9 @@ impl<'r, 't> Fields<'r, 't> {
                 None => format!("known keys: {}", known.join(", ")),
             };
             let shown: String = name.chars().take(64).collect();
-            reader.error(key.span().start, format!("unknown key `{shown}` in {what}"), Some(hint));
+            let (place, message) =
+                (reader.place(key.span().start), format!("unknown key `{shown}` in {what}"));
+            reader.find(Kind::UnknownKey, Some(&shown), place, message, Some(hint));
         }
         Self { reader, table: Some(table), what, offset: span.start }
     }
@@ -148,17 +157,19 @@ impl<'r, 't> Fields<'r, 't> {
 
     fn mistyped(&self, key: &str, value: &Spanned<DeValue<'_>>, wanted: &str) {
         let found = value.get_ref().type_str();
-        self.reader.error(
-            value.span().start,
-            format!("`{key}` of {} is to be {wanted}, not {found}", self.what),
-            None,
-        );
+        let message = format!("`{key}` of {} is to be {wanted}, not {found}", self.what);
+        self.invalid(value.span().start, key, message, None);
     }
 
-    /// Keeps an error about a key's value.
+    /// Keeps an error about a key's value, or about a key that is not there.
     pub(crate) fn wrong(&self, key: &str, message: impl std::fmt::Display, hint: Option<String>) {
         let message = format!("`{key}` of {}: {message}", self.what);
-        self.reader.error_at(self.place_of(key), message, hint);
+        let kind = if self.has(key) { Kind::Invalid } else { Kind::MissingKey };
+        self.reader.find(kind, Some(key), self.place_of(key), message, hint);
+    }
+
+    fn invalid(&self, offset: usize, key: &str, message: String, hint: Option<String>) {
+        self.reader.find(Kind::Invalid, Some(key), self.reader.place(offset), message, hint);
     }
 
     /// Keeps a warning about a key's value.
@@ -169,7 +180,7 @@ impl<'r, 't> Fields<'r, 't> {
         hint: Option<String>,
     ) {
         let message = format!("`{key}` of {}: {message}", self.what);
-        self.reader.warn_at(self.place_of(key), message, hint);
+        self.reader.find(Kind::Doubtful, Some(key), self.place_of(key), message, hint);
     }
 
     /// A text.
@@ -185,11 +196,9 @@ impl<'r, 't> Fields<'r, 't> {
     /// A text that has to be there.
     pub(crate) fn required(&self, key: &str, example: &str) -> Option<At<&'r str>> {
         if !self.has(key) {
-            self.reader.error(
-                self.offset,
-                format!("{} lacks `{key}`", self.what),
-                Some(format!("write {key} = {example}")),
-            );
+            let message = format!("{} lacks `{key}`", self.what);
+            let hint = Some(format!("write {key} = {example}"));
+            self.reader.find(Kind::MissingKey, Some(key), self.place(), message, hint);
         }
         self.text(key)
     }
@@ -278,7 +287,7 @@ impl<'r, 't> Fields<'r, 't> {
         let Some(array) = value.get_ref().as_array() else {
             let hint = value.get_ref().as_str().map(|_| "put it in brackets: [\"...\"]".to_owned());
             let message = format!("`{key}` of {} is to be a list of texts", self.what);
-            self.reader.error(value.span().start, message, hint);
+            self.invalid(value.span().start, key, message, hint);
             return None;
         };
         if array.is_empty() {
@@ -425,22 +434,20 @@ impl<'r, 't> Fields<'r, 't> {
         let message =
             format!("`{key}` of {}: {shown:?} is not one of {}", self.what, known.join(", "));
         let near = value::nearest(member.value, known.iter().copied());
-        self.reader.error(
-            member.offset,
-            message,
-            near.map(|near| format!("did you mean {near:?}?")),
-        );
+        let hint = near.map(|near| format!("did you mean {near:?}?"));
+        self.invalid(member.offset, key, message, hint);
     }
 
     /// Keeps a warning at a member of a list.
     pub(crate) fn doubtful_at(&self, offset: usize, key: &str, message: &str, hint: String) {
         let message = format!("`{key}` of {}: {message}", self.what);
-        self.reader.warn_at(self.reader.place(offset), message, Some(hint));
+        let place = self.reader.place(offset);
+        self.reader.find(Kind::Doubtful, Some(key), place, message, Some(hint));
     }
 
     /// Keeps an error at a member of a list.
     pub(crate) fn wrong_at(&self, offset: usize, key: &str, message: impl std::fmt::Display) {
-        self.reader.error(offset, format!("`{key}` of {}: {message}", self.what), None);
+        self.invalid(offset, key, format!("`{key}` of {}: {message}", self.what), None);
     }
 }
 
