@@ -327,8 +327,9 @@ async fn c_6_an_answer_voids_the_word_that_nothing_was_processed() {
         ("head, refused", [head(), reset(REFUSED)].concat(), "REMOTE_RESULT_INCOMPLETE"),
         (
             "part of a head, goaway",
+            // No other frame may stand inside of a field block (RFC 9113 section 6.10).
             [frame(1, 0, 1, b"\x88"), goaway(0)].concat(),
-            "REMOTE_OUTCOME_UNKNOWN",
+            "REMOTE_PROTOCOL_ERROR",
         ),
         ("HTTP/1.1", reset(HTTP11), "REMOTE_OUTCOME_UNKNOWN"),
     ] {
