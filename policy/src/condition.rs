@@ -390,14 +390,15 @@ pub(crate) fn parameters(query: &str, borders: &[char]) -> Option<Vec<(Vec<u8>, 
     pairs
         .map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Some((decoded(name)?, decoded(value)?))
+            Some((decoded(name.as_bytes())?, decoded(value.as_bytes())?))
         })
         .collect()
 }
 
-fn decoded(text: &str) -> Option<Vec<u8>> {
+/// Decodes what forms encode; none if some escape can't be read.
+pub(crate) fn decoded(text: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
+    let mut bytes = text.iter().copied();
     while let Some(byte) = bytes.next() {
         out.push(match byte {
             b'+' => b' ',

@@ -162,7 +162,9 @@ fn http(route: &HttpRoute) -> Keys {
     put("forbidden headers", some(joined(grant.forbidden_headers.iter().cloned())));
     put("stripped headers", some(joined(grant.stripped_headers.iter().cloned())));
     put("idempotent", grant.idempotent.map(|truth| truth.to_string()));
-    put("idempotency", grant.idempotency.as_ref().map(idempotency));
+    let of_preset = route.preset.as_ref().filter(|preset| preset.generate);
+    let of_preset = of_preset.map(|_| format!("of the preset{GENERATE}"));
+    put("idempotency", grant.idempotency.as_ref().map(idempotency).or(of_preset));
     put("parent", route.parent.as_ref().map(|rule| rule.parent.name.clone()));
     put("intercept", Some(grant.intercept.to_string()));
     put("retry", grant.retry.as_ref().map(retry));
@@ -263,10 +265,16 @@ fn defaults(defaults: &Defaults) -> Keys {
     keys
 }
 
+const GENERATE: &str = ", a key of ours where there is none";
+
 fn idempotency(rule: &IdempotencyRule) -> String {
-    let IdempotencyRule { header, scope, retention, contract, generate } = rule;
-    let ours = if *generate { ", a key of ours where there is none" } else { "" };
-    format!("{header}, scope {scope}, {}, {contract}{ours}", time(*retention))
+    let IdempotencyRule { place, actions, scope, retention, contract, generate } = rule;
+    let ours = if *generate { GENERATE } else { "" };
+    let only = match actions.as_slice() {
+        [] => String::new(),
+        actions => format!(", Action {}", joined(actions.iter().cloned())),
+    };
+    format!("{place}{only}, scope {scope}, {}, {contract}{ours}", time(*retention))
 }
 
 fn retry(rule: &RetryRule) -> String {

@@ -9,6 +9,7 @@ mod command;
 mod conditions;
 mod credential;
 mod http;
+mod key;
 mod parent;
 mod pasted;
 pub(crate) mod reader;
@@ -22,7 +23,7 @@ pub(crate) mod value;
 use crate::condition::Conditions;
 use crate::host::{self, Pattern};
 use crate::parent::ParentRule;
-use crate::preset::{Contract, PRESETS, Preset};
+use crate::preset::{Call, Contract, LeftOut, PRESETS, Preset};
 use crate::{Approval, Credential, HttpGrant, SshGrant, path};
 use approvals::Approvals;
 use reader::{Fields, Place, Reader};
@@ -107,16 +108,18 @@ pub(crate) struct HttpRoute {
     /// The grant, without what the preset says of single calls.
     pub grant: HttpGrant,
     pub preset: Option<Contract>,
+    /// What its preset leaves out of it.
+    pub left_out: LeftOut,
     /// The upstream proxy, with its exceptions.
     pub parent: Option<ParentRule>,
 }
 
 impl HttpRoute {
-    /// The grant for a call that the route matches; the path is in normal form.
-    pub(crate) fn grant_for(&self, method: &str, path: &str) -> HttpGrant {
+    /// The grant for a call that the route matches.
+    pub(crate) fn grant_for(&self, call: &Call<'_>) -> HttpGrant {
         let mut grant = self.grant.clone();
         if let Some(contract) = &self.preset {
-            contract.apply(&mut grant, method, path);
+            contract.apply(&mut grant, call);
         }
         grant
     }

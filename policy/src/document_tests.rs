@@ -42,19 +42,19 @@ fn the_interface_example_is_read() {
     let warnings: Vec<_> = snapshot.warnings().iter().map(ToString::to_string).collect();
     assert_eq!(warnings, Vec::<String>::new());
     let pay = (Scheme::Https, "api.pay.example", 443);
-    let grant = snapshot.http_route("payments.create", "coder", pay).unwrap();
+    let grant = snapshot.http_route("payments.create", "coder", pay, "/").unwrap();
     let retry = grant.retry.unwrap();
     assert_eq!((retry.max_attempts, retry.automatic), (3, false));
     let reconcile = grant.reconcile.unwrap();
     assert_eq!((reconcile.shows(200, b""), reconcile.shows(404, b"")), (Some(true), Some(false)));
-    assert_eq!(snapshot.http_route("payments.create", "other", pay), None);
+    assert_eq!(snapshot.http_route("payments.create", "other", pay, "/"), None);
     // C-7: a route answers for the origins that it leads to, and no other.
     for elsewhere in [
         (Scheme::Http, "api.pay.example", 443),
         (Scheme::Https, "api.pay.example", 8443),
         (Scheme::Https, "pay.example", 443),
     ] {
-        assert_eq!(snapshot.http_route("payments.create", "coder", elsewhere), None);
+        assert_eq!(snapshot.http_route("payments.create", "coder", elsewhere, "/"), None);
     }
 }
 
@@ -414,7 +414,7 @@ fn the_reference_is_true_and_whole() {
         Snapshot::compile(block, "docs/policy.md", 0).unwrap_or_else(|e| panic!("{block}\n{e:#?}"));
         blocks += 1;
     }
-    assert_eq!(blocks, 12);
+    assert_eq!(blocks, 13);
     let lists = [
         super::DEFAULTS,
         super::TRUST,
@@ -425,7 +425,7 @@ fn the_reference_is_true_and_whole() {
         super::token::HASHICORP,
         super::http::KNOWN,
         super::http::MATCH,
-        super::http::IDEMPOTENCY,
+        super::key::IDEMPOTENCY,
         super::repeat::RECONCILE,
         super::repeat::RETRY,
         super::repeat::JOB,

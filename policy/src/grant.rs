@@ -3,8 +3,8 @@
 use crate::batch::BatchRule;
 use crate::command::{CommandQuery, CommandRetry, ReleaseRule};
 use crate::repeat::{JobRule, ReconcileRule, RetryRule};
-use crate::{Grant, Hashicorp, Inject, Login, Mint, Onward, Parent, glob};
-use journal::contract::{Code, KeepResult, RemoteContract, Retry, Verdict};
+use crate::{Grant, Hashicorp, IdempotencyRule, Inject, Login, Mint, Onward, Parent, glob};
+use journal::contract::{Code, KeepResult, Retry, Verdict};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -269,21 +269,6 @@ impl SecretRef {
     const fn is_slow(&self) -> bool {
         matches!(self, Self::Exec(_) | Self::Hashicorp(_))
     }
-}
-
-/// The declared idempotency contract of a remote endpoint (contract K-1, K-4).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdempotencyRule {
-    /// The header that carries the key, lower case.
-    pub header: String,
-    /// The remote scope of the key.
-    pub scope: String,
-    /// How long the remote keeps the first result.
-    pub retention: Duration,
-    /// Whether the remote's promise was verified.
-    pub contract: RemoteContract,
-    /// Whether a request without a key gets one of the broker's (contract K-2).
-    pub generate: bool,
 }
 
 /// Bounds on size and time.

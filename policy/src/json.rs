@@ -24,6 +24,17 @@ impl Content {
     }
 }
 
+/// Why content of another type is not judged.
+pub(crate) const UNDECLARED: &str = "it is not declared as JSON";
+
+/// The bytes of the content, if all of them are there.
+pub(crate) const fn content<'a>(details: &Details<'a>) -> Option<&'a [u8]> {
+    match details.body {
+        Body::Absent | Body::Whole([]) | Body::Unreadable(_) => None,
+        Body::Whole(bytes) => Some(bytes),
+    }
+}
+
 fn read(details: &Details<'_>) -> Read {
     let bytes = match details.body {
         Body::Absent | Body::Whole([]) => return Ok(None),
@@ -39,10 +50,10 @@ fn read(details: &Details<'_>) -> Read {
     }
     let mut types = named("content-type");
     let (Some(declared), None) = (types.next(), types.next()) else {
-        return Err("it is not declared as JSON");
+        return Err(UNDECLARED);
     };
     if !is_json(declared) {
-        return Err("it is not declared as JSON");
+        return Err(UNDECLARED);
     }
     let Unique(value) = serde_json::from_slice(bytes).map_err(|error| {
         if error.is_data() { "it gives a name twice" } else { "it is not JSON" }
@@ -57,7 +68,9 @@ fn is_json(declared: &[u8]) -> bool {
     let mut parts = text.split(';').map(str::trim);
     let named = parts.next().is_some_and(|media| {
         let structured = media.strip_prefix("application/").is_some_and(|m| m.ends_with("+json"));
-        media == "application/json" || structured
+        // The protocols of AWS name their version in the type.
+        let of_aws = media.starts_with("application/x-amz-json-1.");
+        media == "application/json" || structured || of_aws
     });
     named
         && parts.all(|parameter| {
@@ -148,9 +161,12 @@ mod tests {
             br#"{"a":[1,-2,0.5,"x",null,true]}"#,
             Ok(r#"{"a":[1,-2,0.5,"x",null,true]}"#),
         );
-        for declared in
-            ["application/json; charset=UTF-8", "Application/JSON", "application/vnd.x+json;v=1"]
-        {
+        for declared in [
+            "application/json; charset=UTF-8",
+            "Application/JSON",
+            "application/vnd.x+json;v=1",
+            "application/x-amz-json-1.1",
+        ] {
             check(&[("Content-Type", declared)], b"1", Ok("1"));
         }
         let undeclared = Err("it is not declared as JSON");

@@ -29,6 +29,7 @@ mod hashicorp;
 mod host;
 mod inject;
 mod json;
+pub mod key;
 pub mod learn;
 mod onward;
 mod parent;
@@ -54,12 +55,11 @@ pub use certificate::ClientCertificate;
 pub use diagnostic::Diagnostic;
 pub use explain::{Considered, Explanation};
 pub use field::is_same_field;
-pub use grant::{
-    Approval, Credential, Denial, HttpGrant, IdempotencyRule, Limits, SecretRef, SshGrant,
-};
+pub use grant::{Approval, Credential, Denial, HttpGrant, Limits, SecretRef, SshGrant};
 pub use handle::{Policy, VersionInfo, apply, open, rollback};
 pub use hashicorp::{Field, Hashicorp, Login, Server};
 pub use inject::Inject;
+pub use key::IdempotencyRule;
 pub use onward::Onward;
 pub use parent::Parent;
 pub use screen::{Screen, Screened};

@@ -209,6 +209,11 @@ impl Inject {
 }
 
 impl Recipe {
+    /// Whether it sets that parameter of the query.
+    pub(crate) fn sets_parameter(&self, parameter: &str) -> bool {
+        matches!(self, Self::Query { name } if name == parameter)
+    }
+
     /// Its name in policy and records.
     #[must_use]
     pub const fn mode(&self) -> &'static str {

@@ -45,6 +45,10 @@ pub struct Pace {
 
 /// Where the id of a job stands in the path of its status resource.
 pub(crate) const JOB_ID: &str = "{id}";
+/// The pause between two questions about a job, where nothing else is said.
+pub(crate) const JOB_EVERY: Duration = Duration::from_secs(5);
+/// How many questions are asked then.
+pub(crate) const JOB_QUERIES: u32 = 1000;
 
 /// How a job is followed that a call started and did not wait for (contract M-7).
 #[derive(Debug, Clone, PartialEq, Eq)]

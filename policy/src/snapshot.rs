@@ -13,6 +13,7 @@ use crate::document::approvals::Approvals;
 use crate::document::reader::{Place, Reader};
 use crate::document::{self, Defaults, Egress, HttpRoute, SshRoute, Trust, budget};
 use crate::parent::ParentRule;
+use crate::preset::Call;
 use crate::{
     Body, Credential, Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, Scheme,
     SshAction, SshGrant, host,
@@ -187,12 +188,13 @@ impl Snapshot {
         match self.http.find(&target) {
             Found::Route(route) => {
                 let parent = route.parent.as_ref().and_then(|rule| rule.for_host(&target.host));
-                let grant = route.grant_for(target.method, &target.path);
+                let call = target.call();
+                let grant = route.grant_for(&call);
                 if target.method == "TRACE" && grant.credential.is_some() {
                     return Err(trace_refused(&route.name));
                 }
-                let mut others = target.other_methods();
-                if !others.all(|m| route.grant_for(m, &target.path).is_idempotent(m)) {
+                let grant_of = |method| route.grant_for(&Call { method, ..call });
+                if !target.other_methods().all(|m| grant_of(m).is_idempotent(m)) {
                     return Ok(HttpGrant { parent, idempotent: Some(false), ..grant });
                 }
                 Ok(HttpGrant { parent, ..grant })
@@ -369,23 +371,29 @@ impl Snapshot {
 
     /// The grant of a route by its name, if it lets the agent reach the origin: for questions about a
     /// call that the route let through earlier (contract K-7). A route that leads elsewhere by now has
-    /// no say there, and its credential none to see (contract C-7). What a preset says of single calls
-    /// is not in it.
+    /// no say there, and its credential none to see (contract C-7). Of what its preset says of single
+    /// calls, the shape of the job at `path` is in it.
     #[must_use]
     pub fn http_route(
         &self,
         name: &str,
         agent: &str,
         (scheme, host, port): (Scheme, &str, u16),
+        path: &str,
     ) -> Option<HttpGrant> {
         let host = normal_host(host).ok()?;
         let leads = |r: &HttpRoute| {
-            r.scheme == scheme && r.port == port && r.hosts.iter().any(|p| p.matches(&host))
+            r.scheme == scheme
+                && r.port == port
+                && r.hosts.iter().any(|p| p.matches(&host))
+                && !r.left_out.has_host(&host)
         };
         let route = self.http.routes().iter().find(|r| r.name == name)?;
         let leads = leads(route) && order::admits(&route.agents, agent);
+        let job = || route.preset.as_ref().and_then(|contract| contract.job_at(path));
         leads.then(|| HttpGrant {
             parent: route.parent.as_ref().and_then(|rule| rule.for_host(&host)),
+            job: route.grant.job.clone().or_else(job),
             ..route.grant.clone()
         })
     }

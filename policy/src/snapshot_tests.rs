@@ -42,7 +42,8 @@ fn the_example_grants_what_it_says() {
     assert_eq!((credential.id.as_str(), credential.inject), ("pay", Inject::Bearer));
     assert_eq!(grant.idempotent, Some(false));
     let rule = grant.idempotency.unwrap();
-    assert_eq!((rule.header.as_str(), rule.scope.as_str()), ("idempotency-key", "payments.create"));
+    let place = rule.place.to_string();
+    assert_eq!((place.as_str(), rule.scope.as_str()), ("idempotency-key", "payments.create"));
     assert_eq!(rule.retention, Duration::from_secs(86_400));
     assert_eq!(rule.contract, RemoteContract::Verified);
     assert_eq!((grant.keep, grant.keep_bytes), (KeepResult::Full, 8 << 20));

@@ -5,7 +5,7 @@ use crate::batch;
 use crate::engine::{Job, Prepared, Ready};
 use crate::head::Framing;
 use crate::inject::{Before, Injected};
-use crate::key;
+use crate::key::Keyed;
 use crate::outgoing;
 use crate::request;
 use crate::respond::Refusal;
@@ -53,7 +53,10 @@ impl Job<'_> {
         prepared: &Prepared,
     ) -> Result<Ready, Refusal> {
         let bound = call.bound_credential();
-        let own = self.injected(prepared, bound.as_ref()).await?;
+        let (target, operation) = (&prepared.target, &prepared.operation);
+        let keyed = Keyed::new(&self.head, target, self.framing, &prepared.ahead, operation);
+        let keyed = keyed.map_err(Refusal::Key)?;
+        let own = self.injected(prepared, &keyed, bound.as_ref()).await?;
         let parent = self.parent(call, &prepared.snapshot, &prepared.grant).await?;
         call.authorize(bound.clone()).map_err(Refusal::Journal)?;
         if let Some(condition) = request::condition(&self.head) {
@@ -63,8 +66,7 @@ impl Job<'_> {
         if let Some(rule) = prepared.grant.retry.as_ref().filter(|_| self.known.retries.is_none()) {
             self.store_request(call, prepared, rule);
         }
-        let target = &prepared.target;
-        let framing = own.injected.as_ref().map_or(self.framing, |injected| injected.framing);
+        let framing = own.injected.as_ref().map_or(keyed.framing, |injected| injected.framing);
         let edits = own.injected.as_ref().map(|injected| &injected.edits);
         let framing = self.room_for_trailers(framing, edits);
         let form = match (&parent, target.scheme) {
@@ -73,13 +75,11 @@ impl Job<'_> {
             }
             (Some(_) | None, _) => outgoing::Form::Origin,
         };
-        let also = outgoing::Also {
-            key: key::added(&prepared.operation),
-            pseudonym: &self.shared.pseudonym,
-        };
-        let head = outgoing::head(&self.head, target, framing, edits, form, &also);
+        let also = outgoing::Also { key: keyed.field, pseudonym: &self.shared.pseudonym };
+        let head = outgoing::head(&keyed.head, &keyed.target, framing, edits, form, &also);
         let (content, chunks, mut redactor) =
             own.injected.map(|i| (i.content, i.chunks, i.redactor)).unwrap_or_default();
+        let content = content.or_else(|| keyed.content.map(|[content]| content));
         if let outgoing::Form::Absolute { authorization: Some(shown) } = form {
             redactor.also(shown);
         }
@@ -130,13 +130,14 @@ impl Job<'_> {
     async fn injected(
         &self,
         prepared: &Prepared,
+        keyed: &Keyed<'_>,
         bound: Option<&CredentialUse>,
     ) -> Result<Own, Refusal> {
         let before = Before {
-            head: &self.head,
-            target: &prepared.target,
-            framing: self.framing,
-            ahead: &prepared.ahead,
+            head: &keyed.head,
+            target: &keyed.target,
+            framing: keyed.framing,
+            ahead: keyed.content.as_ref().map_or(&prepared.ahead, |content| content),
             whole: self.incoming.is_ended(),
         };
         let Some((credential, bound)) = prepared.grant.credential.as_ref().zip(bound) else {

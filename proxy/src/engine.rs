@@ -16,7 +16,7 @@ use crate::head;
 use crate::head::{Framing, Request};
 use crate::incoming::Incoming;
 use crate::judge::Judged;
-use crate::key;
+use crate::key::{Unnamed, key_in_content};
 use crate::passage::Passage;
 use crate::proxy::Shared;
 use crate::redact::Redactor;
@@ -31,8 +31,8 @@ use crate::upstream::versions::Word;
 use crate::websocket::Opening;
 use bytes::Bytes;
 use journal::contract::{
-    Accepted, Budget, Dispatch, Fingerprint, Gateway, Idempotency, InvocationId, KeepResult,
-    Operation, RemoteContract,
+    Accepted, Budget, Dispatch, Fingerprint, Gateway, InvocationId, KeepResult, Operation,
+    RemoteContract,
 };
 use journal::{Admission, Call, Choice, Delivery, Dispatched, Guard, Key};
 use policy::recipe::ChunkSigner;
@@ -303,13 +303,15 @@ impl Job<'_> {
         {
             return Err(Refusal::VaultLocked);
         }
-        let mut operation = self.operation(&grant);
+        let idempotent = grant.is_idempotent(&self.head.method);
+        let in_head = self.key_in_head(&grant, &target)?;
         self.incoming.set_idle(grant.limits.idle_timeout);
-        let guarded = (grant.repeat_window.is_some() && !operation.idempotent)
-            || operation.idempotency.is_some()
+        let guarded = (grant.repeat_window.is_some() && !idempotent)
+            || in_head.is_some()
             || self.known.caller_id.is_some();
         let looked_at = grant.credential.as_ref().is_some_and(|c| c.inject.looks_at_content());
-        let whole = looked_at || read.is_some() || grant.approval.is_some();
+        let whole =
+            looked_at || read.is_some() || grant.approval.is_some() || key_in_content(&grant);
         let guarded = guarded || whole || grant.retry.is_some() || grant.batch.is_some();
         let bare = self.incoming.is_ended();
         // A caller of gRPC may wait for the answer to its first message before it sends the next.
@@ -322,6 +324,11 @@ impl Job<'_> {
         if grant.approval.is_some() && !self.incoming.is_ended() {
             return Err(Refusal::TooLongToApprove);
         }
+        let slot = match in_head {
+            Some(slot) => Some(slot),
+            None => self.key_in_content(&grant, &target, &ahead)?,
+        };
+        let mut operation = self.operation(&grant, slot.as_ref());
         let replaced = grant.credential.as_ref().and_then(|c| c.inject.header_name());
         let first = if one_by_one { grpc::first_message(&ahead) } else { None };
         let content = if let Some(first) = &first {
@@ -334,8 +341,11 @@ impl Job<'_> {
             Content::Unread(self.incoming.declared())
         };
         let partial = matches!(content, Content::Partial(..));
-        let named = key::named(&self.head, grant.idempotency.as_ref());
-        let fingerprint = fingerprint(&self.head, &target, &[replaced, named], &content);
+        let unnamed = Unnamed::of(&grant, slot.as_ref(), &target, &ahead);
+        let content = unnamed.content(content);
+        let named_target = unnamed.target.as_ref().unwrap_or(&target);
+        let replaced = [replaced, unnamed.header];
+        let fingerprint = fingerprint(&self.head, named_target, &replaced, &content);
         if let Some(key) = &mut operation.idempotency {
             key.fingerprint = fingerprint;
             if partial {
@@ -346,32 +356,6 @@ impl Job<'_> {
         self.known.fingerprint = Some(fingerprint);
         let budget = snapshot.budget(&agent);
         Ok(Prepared { target, grant, snapshot, fingerprint, partial, operation, ahead, budget })
-    }
-
-    /// What policy and method say of repeating (contract S-4, K-1); the fingerprint follows later.
-    fn operation(&self, grant: &HttpGrant) -> Operation {
-        let idempotent = grant.is_idempotent(&self.head.method);
-        let idempotency = grant.idempotency.as_ref().and_then(|rule| {
-            let retention = u64::try_from(rule.retention.as_millis()).unwrap_or(u64::MAX);
-            let ours = rule.generate && !idempotent && !request::is_upgrade(&self.head);
-            let (key, added_as) = match key::sent(&self.head, &rule.header) {
-                Some(key) => (key.to_owned(), None),
-                None if ours => {
-                    let key = Idempotency::own_key(self.shared.journal.new_id());
-                    (key, Some(rule.header.clone()))
-                }
-                None => return None,
-            };
-            Some(Idempotency {
-                key,
-                scope: rule.scope.clone(),
-                fingerprint: Fingerprint::of(b""),
-                expires_at_ms: self.shared.journal.now_ms().saturating_add(retention),
-                remote_contract: rule.contract,
-                added_as,
-            })
-        });
-        Operation { idempotent, idempotency }
     }
 
     /// Says in the record that the caller's choice of encodings did not go on.

@@ -32,9 +32,11 @@ const ANSWER_TIME: Duration = Duration::from_secs(30);
 pub(crate) fn grant_of(shared: &Shared, first: &Invocation) -> Option<HttpGrant> {
     let route = first.preflight()?.route.as_ref()?;
     let agent = first.accepted().agent.as_deref()?;
-    let Target { scheme, authority, .. } = Target::absolute(&first.accepted().target).ok()?;
-    let origin = (scheme, authority.host.to_string(), authority.port);
-    shared.policy.snapshot().http_route(route, agent, (origin.0, &origin.1, origin.2))
+    let target = Target::absolute(&first.accepted().target).ok()?;
+    let Target { scheme, authority, .. } = &target;
+    let host = authority.host.to_string();
+    let origin = (*scheme, host.as_str(), authority.port);
+    shared.policy.snapshot().http_route(route, agent, origin, target.path())
 }
 
 /// The same with its rule.

@@ -49,6 +49,8 @@ pub(crate) enum Refusal {
         /// The route's limit.
         limit_bytes: u64,
     },
+    #[error("{0}.")]
+    Key(#[source] policy::key::Unreadable),
     #[error("The id or key was used before with another request; use a new one.")]
     Mismatch,
     #[error("An equal request, {}, is in flight or in doubt; follow its instruction.", .0.id())]
@@ -114,6 +116,7 @@ impl Refusal {
             Self::Spent(_) | Self::HoldsEnough => Verdict::budget_spent(),
             Self::Wait => correct(Code::InvalidRequest),
             Self::ApprovalMismatch => Verdict::approval_mismatch(),
+            Self::Key(_) => correct(Code::IdempotencyKeyUnreadable),
             Self::Mismatch => Verdict::key_mismatch(),
             Self::InDoubt(earlier) | Self::InDoubtBeginning(earlier) => {
                 Verdict::in_doubt_duplicate(
@@ -147,6 +150,7 @@ impl Refusal {
             Self::Expectation => "request.headers.expect",
             Self::Loop => "request.headers.via",
             Self::Denied(denial) => return Some(denial.field.clone()),
+            Self::Key(unreadable) => return Some(unreadable.field.clone()),
             Self::Mismatch => "request",
             Self::VaultLocked | Self::Credential(_) => "credential",
             Self::InDoubtBeginning(_) => "request.content",
@@ -179,6 +183,7 @@ impl Refusal {
             | Self::Loop
             | Self::Denied(_)
             | Self::PayloadLimit { .. }
+            | Self::Key(_)
             | Self::Mismatch
             | Self::InDoubt(_)
             | Self::InDoubtBeginning(_)

@@ -147,9 +147,14 @@ fn serve<H: FnMut(&Asked) -> Done>(
         fields.push((name.to_owned(), value.trim().to_owned()));
     }
     let mut asked = Asked { method, target, fields, body: Vec::new(), number: 0 };
-    let length = asked.field("content-length").and_then(|n| n.parse().ok()).unwrap_or(0);
-    asked.body.resize(length, 0);
-    reader.read_exact(&mut asked.body)?;
+    if asked.field("transfer-encoding").is_some() {
+        asked.body = chunks(&mut reader)?;
+    }
+    let length = asked.field("content-length").and_then(|n| n.parse().ok());
+    if let Some(length) = length {
+        asked.body.resize(length, 0);
+        reader.read_exact(&mut asked.body)?;
+    }
     let done = {
         let mut handle = handle.lock().unwrap();
         asked.number = {
@@ -166,4 +171,21 @@ fn serve<H: FnMut(&Asked) -> Done>(
         stream.write_all(answer.as_bytes())?;
     }
     stream.shutdown(std::net::Shutdown::Both)
+}
+
+/// Content in chunks without trailers (RFC 9112 section 7.1).
+fn chunks(reader: &mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let size = usize::from_str_radix(line.trim_end(), 16).unwrap();
+        let from = content.len();
+        content.resize(from + size + 2, 0);
+        reader.read_exact(&mut content[from..])?;
+        content.truncate(from + size);
+        if size == 0 {
+            return Ok(content);
+        }
+    }
 }

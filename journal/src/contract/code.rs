@@ -34,6 +34,10 @@ wire_enum! {
         HeaderForbidden = "HEADER_FORBIDDEN",
         /// The id or key was used before with another request. Next: use a new id for a new request.
         IdempotencyMismatch = "IDEMPOTENCY_MISMATCH",
+        /// The idempotency key of the request, or the place where one belongs, can't be read: it is
+        /// there twice, is no text, or its content is compressed, malformed or too long. Evidence: the
+        /// field. Next: correct the field.
+        IdempotencyKeyUnreadable = "IDEMPOTENCY_KEY_UNREADABLE",
         /// An equal request of this agent is in flight or in doubt (K-11). Next: follow the earlier
         /// invocation's instruction; a deliberate second effect takes a new `Affiant-Invocation`.
         InDoubtDuplicate = "IN_DOUBT_DUPLICATE",

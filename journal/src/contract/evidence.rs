@@ -1,8 +1,8 @@
 //! What an answer shows of how the broker knows (contract E-2).
 
 use super::{
-    Completion, Digest, Fingerprint, InvocationId, PeerIdentity, Sequence, SetupAttempt, Source,
-    SshEnd, wire::wire_enum,
+    Completion, Digest, Fingerprint, InvocationId, KeyPlace, PeerIdentity, Sequence, SetupAttempt,
+    Source, SshEnd, wire::wire_enum,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,27 +29,36 @@ pub struct Idempotency {
     pub expires_at_ms: u64,
     /// What policy says of the remote.
     pub remote_contract: RemoteContract,
-    /// The header field that the broker adds it in, where it is a key of the broker's own.
+    /// Where the broker adds it, if it is a key of the broker's own.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub added_as: Option<String>,
+    pub added_as: Option<KeyPlace>,
 }
 
-/// What keys of the broker's own begin with; a ULID follows.
+/// What keys of the broker's own in header fields begin with; a ULID follows.
 const OWN_KEY: &str = "req_";
+/// Bytes of a UUID that name; the others show who made it.
+const NAMING: usize = 12;
 
 impl Idempotency {
-    /// A key of the broker's own, named by an id that stands for nothing else.
+    /// A key of the broker's own, named by an id that stands for nothing else: in header fields
+    /// `req_` and a ULID, elsewhere a UUID, because the services that take keys there ask for one.
     #[must_use]
-    pub fn own_key(id: InvocationId) -> String {
+    pub fn own_key(id: InvocationId, place: &KeyPlace) -> String {
         let text = id.to_string();
-        format!("{OWN_KEY}{}", text.rsplit('_').next().unwrap_or_default())
+        match place {
+            KeyPlace::Header(_) => {
+                format!("{OWN_KEY}{}", text.rsplit('_').next().unwrap_or_default())
+            }
+            KeyPlace::Query(_) | KeyPlace::Form(_) | KeyPlace::Json(_) => uuid_of(&text),
+        }
     }
 
     /// Whether a text has the form of a key of the broker's own.
     #[must_use]
     pub fn is_own_key(text: &str) -> bool {
-        text.strip_prefix(OWN_KEY)
-            .is_some_and(|ulid| format!("act_{ulid}").parse::<InvocationId>().is_ok())
+        let ulid = text.strip_prefix(OWN_KEY);
+        ulid.is_some_and(|ulid| format!("act_{ulid}").parse::<InvocationId>().is_ok())
+            || is_own_uuid(text)
     }
 
     /// Whether the same key goes out in the same place, whatever else is said of it now. The key of
@@ -60,6 +69,41 @@ impl Idempotency {
             && self.added_as == other.added_as
             && (self.added_as.is_some() || self.key == other.key)
     }
+}
+
+/// A UUID of version 4 (RFC 9562 section 5.4) for a text. Its last four bytes are a digest of the
+/// others, so that it can be told from a caller's own.
+fn uuid_of(text: &str) -> String {
+    let Digest(mut digest) = Digest::of(text.as_bytes());
+    let [_, _, _, _, _, _, version, _, variant, ..] = &mut digest;
+    *version = 0x40 | (*version & 0x0f);
+    *variant = 0x80 | (*variant & 0x3f);
+    let naming = digest.get(..NAMING).unwrap_or_default();
+    let hex: String = naming.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = format!("{hex}{}", check_of(&hex));
+    let mut out = String::with_capacity(36);
+    for (at, digit) in hex.chars().enumerate() {
+        if [8, 12, 16, 20].contains(&at) {
+            out.push('-');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// The digits that show who made a UUID of these digits.
+fn check_of(naming: &str) -> String {
+    let Digest(digest) = Digest::of(format!("affiant key {naming}").as_bytes());
+    digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_own_uuid(text: &str) -> bool {
+    let dashes = [8, 13, 18, 23].map(|at| text.as_bytes().get(at) == Some(&b'-'));
+    let hex: String = text.chars().filter(|c| *c != '-').collect();
+    let halves = hex.split_at_checked(2 * NAMING);
+    text.len() == 36
+        && dashes == [true; 4]
+        && halves.is_some_and(|(naming, check)| check == check_of(naming))
 }
 
 /// The evidence of one invocation. Never holds secrets, whole authorization headers or unfiltered
@@ -124,4 +168,35 @@ pub struct Evidence {
     /// The source of the event that decided the outcome.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub source: Option<Source>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// K-2, K-3: keys of the broker's own have the form that their place asks for, and are told from
+    /// a caller's.
+    #[test]
+    fn k_3_keys_of_our_own_are_known_by_their_form() {
+        let id: InvocationId = "act_01ARZ3NDEKTSV4RRFFQ69G5FAV".parse().expect("id");
+        let header = Idempotency::own_key(id, &KeyPlace::Header("k".into()));
+        assert_eq!(header, "req_01ARZ3NDEKTSV4RRFFQ69G5FAV");
+        let uuid = Idempotency::own_key(id, &KeyPlace::Query("k".into()));
+        assert_eq!(uuid, Idempotency::own_key(id, &KeyPlace::Json("/k".into())));
+        let fixed: Vec<char> =
+            [8, 13, 14, 18, 23].map(|at| uuid.chars().nth(at).expect("c")).into();
+        assert_eq!((uuid.len(), &*fixed), (36, &['-', '-', '4', '-', '-'][..]), "{uuid}");
+        assert!("89ab".contains(uuid.chars().nth(19).expect("variant")), "{uuid}");
+        assert!(Idempotency::is_own_key(&header) && Idempotency::is_own_key(&uuid));
+        for other in [
+            "6ba7b810-9dad-41d1-80b4-00c04fd430c8",
+            &uuid.to_uppercase(),
+            &uuid.replace('-', ""),
+            "req_x",
+            "",
+            "\u{e9}",
+        ] {
+            assert!(!Idempotency::is_own_key(other), "{other}");
+        }
+    }
 }

@@ -14,6 +14,7 @@ mod event;
 mod evidence;
 mod id;
 mod instruction;
+mod key_place;
 mod lease;
 mod refusal;
 mod verdict;
@@ -39,6 +40,7 @@ pub use id::{Digest, Fingerprint, InvocationId, ParseIdError, Sequence};
 pub use instruction::{
     Operation, RetryAfter, after_unknown, settle_http, settle_ssh, settle_ssh_compare,
 };
+pub use key_place::KeyPlace;
 pub use lease::{LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed};
 pub use verdict::{IllegalVerdict, Outcome, Phase, Retry, Verdict};
 pub use wire::UnknownName;

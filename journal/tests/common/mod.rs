@@ -3,8 +3,8 @@
 
 use journal::contract::{
     Accepted, Code, Completion, CredentialUse, Digest, Dispatch, Gateway, Idempotency,
-    InvocationId, KeepResult, Operation, PeerIdentity, Preflight, RemoteContract, RequestSent,
-    ResponseComplete, ResponseStarted, Retry, Verdict,
+    InvocationId, KeepResult, KeyPlace, Operation, PeerIdentity, Preflight, RemoteContract,
+    RequestSent, ResponseComplete, ResponseStarted, Retry, Verdict,
 };
 use journal::{Admission, Call, Guard, Journal, Options, Recovery, ResultKey, Settled, Stream};
 use std::path::Path;
@@ -79,7 +79,7 @@ impl Contract {
             Self::Idempotent => Operation { idempotent: true, idempotency: None },
             Self::Key(contract, expires_at_ms) => bound(contract, expires_at_ms, None),
             Self::OwnKey(contract, expires_at_ms) => {
-                bound(contract, expires_at_ms, Some("idempotency-key".to_owned()))
+                bound(contract, expires_at_ms, Some(KeyPlace::Header("idempotency-key".into())))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The keys `release`, `compare`, `retry` and `reconcile` of an SSH route (contract K-9).
 
-use super::http::{Promise, read_promise};
+use super::key::{Promise, read_promise};
 use super::reader::Fields;
 use super::repeat;
 use crate::command::{CommandQuery, CommandRetry, CommandShows, NAMES, PLACE, ReleaseRule};

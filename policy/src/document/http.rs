@@ -2,16 +2,14 @@
 
 use super::reader::{Fields, Reader};
 use super::{
-    HttpRoute, Names, Shared, conditions, parent, read_agents, read_approval, read_credential,
+    HttpRoute, Names, Shared, conditions, key, parent, read_agents, read_approval, read_credential,
     read_host, read_name, read_preset, repeat, terms, title, value,
 };
 use crate::grant::FRAMING;
 use crate::host::{Pattern, is_private_literal};
-use crate::preset::{Contract, Preset};
-use crate::{Credential, HttpGrant, IdempotencyRule, Inject, Scheme, path};
-use journal::contract::RemoteContract;
+use crate::preset::{Contract, LeftOut, Preset};
+use crate::{Credential, HttpGrant, Inject, Scheme, path};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 pub(super) const KNOWN: &[&str] = &[
     "name",
@@ -39,11 +37,6 @@ pub(super) const KNOWN: &[&str] = &[
 
 pub(super) const MATCH: &[&str] =
     &["scheme", "host", "port", "methods", "path", "headers", "query", "body"];
-pub(super) const IDEMPOTENCY: &[&str] = &["header", "scope", "retention", "contract", "generate"];
-
-/// What a remote that publishes no retention is trusted to keep a key (contract K-5).
-const RETENTION: Duration = Duration::from_secs(3600);
-
 /// Reads all routes.
 pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>, shared: &Shared) -> Vec<HttpRoute> {
     let mut seen = BTreeMap::new();
@@ -62,7 +55,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let credential = read_http_credential(fields, shared);
     let preset = read_preset(fields);
     let headers = read_header_rules(fields, credential.as_ref(), preset.is_some());
-    let idempotency = read_idempotency(fields, name.as_deref());
+    let (idempotency, generate) = key::read(fields, name.as_deref(), preset.is_some());
     let approval = read_approval(fields, shared);
     let (retry, reconcile) = repeat::read(fields, terms.keep);
     refuse_retry(fields, approval.is_some() && retry.is_some());
@@ -82,10 +75,11 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         warn_of_other_hosts(fields, &hosts, shared.presets.get(&credential.id));
     }
     warn_of_private_host(&target, &hosts, private_addresses);
-    check_generated(fields, idempotency.as_ref(), credential.as_ref());
+    key::check_generated(fields, idempotency.as_ref(), credential.as_ref());
     let contract = preset.map(|preset| {
-        let overridden = idempotent.is_some() || fields.has("idempotency");
-        Contract::new(preset, overridden, credential.as_ref().map(|c| c.id.as_str()))
+        let credential = credential.as_ref().map(|c| c.id.as_str());
+        let overridden = idempotent.is_some() || idempotency.is_some();
+        Contract::new(preset, credential).under(overridden, generate)
     });
     let grant = HttpGrant {
         route: Some(name.clone()),
@@ -123,8 +117,14 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         conditions,
         grant,
         preset: contract,
+        left_out: preset.map(|preset| left_out(preset, &target)).unwrap_or_default(),
         parent: parent::of_route(fields, shared),
     })
+}
+
+/// What hands out credentials and is not named by the route.
+fn left_out(preset: &'static Preset, target: &Fields<'_, '_>) -> LeftOut {
+    LeftOut::of(preset, target.has("host"), target.has("path"))
 }
 
 fn read_port(target: &Fields<'_, '_>, scheme: Scheme) -> u16 {
@@ -244,6 +244,11 @@ fn read_target<'r, 't>(fields: &Fields<'r, 't>, preset: bool) -> Option<Fields<'
 /// The key `host`, or the hosts of the preset.
 fn read_hosts(target: &Fields<'_, '_>, preset: Option<&Preset>) -> Option<Vec<Pattern>> {
     match preset {
+        Some(Preset { name, hosts: [], .. }) if !target.has("host") => {
+            let hint = Some("name the registry that you use".to_owned());
+            target.wrong("host", format!("preset {name:?} names no host: write match.host"), hint);
+            None
+        }
         Some(preset) if !target.has("host") => {
             Some(preset.hosts.iter().filter_map(|host| Pattern::parse(host).ok()).collect())
         }
@@ -268,7 +273,8 @@ fn warn_of_other_hosts(
     hosts: &[Pattern],
     preset: Option<&&'static Preset>,
 ) {
-    let Some(preset) = preset else { return };
+    // One without hosts goes where the route says.
+    let Some(preset) = preset.filter(|preset| !preset.hosts.is_empty()) else { return };
     let own: Vec<_> = preset.hosts.iter().filter_map(|host| Pattern::parse(host).ok()).collect();
     let covered = |host: &Pattern| match host {
         Pattern::Exact(name) => own.iter().any(|own| own.matches(name)),
@@ -402,74 +408,4 @@ fn read_path(target: &Fields<'_, '_>, preset: Option<&Preset>) -> Option<path::P
             None
         }
     }
-}
-
-/// Fields that frame, route or authenticate a message, and those of one hop.
-const NOT_OURS: &[&str] = &[
-    "authorization",
-    "connection",
-    "content-length",
-    "content-type",
-    "cookie",
-    "expect",
-    "host",
-    "keep-alive",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "via",
-];
-
-fn read_idempotency(fields: &Fields<'_, '_>, route: Option<&str>) -> Option<IdempotencyRule> {
-    let table = fields.table("idempotency", IDEMPOTENCY)?;
-    let header = table.required("header", "\"Idempotency-Key\"")?.value.to_ascii_lowercase();
-    if !value::is_token(&header) {
-        table.wrong("header", "is not the name of a header field", None);
-        return None;
-    }
-    let Promise { scope, retention, contract } = read_promise(&table, route);
-    let generate = table.truth("generate").unwrap_or(false);
-    if generate && NOT_OURS.contains(&header.as_str()) {
-        table.wrong("header", "can't carry a key of the broker's: it means something else", None);
-    }
-    Some(IdempotencyRule { header, scope, retention, contract, generate })
-}
-
-/// One field can't carry both a key of ours and the credential.
-fn check_generated(
-    fields: &Fields<'_, '_>,
-    rule: Option<&IdempotencyRule>,
-    credential: Option<&Credential>,
-) {
-    let injected = credential.and_then(|credential| credential.inject.header_name());
-    let clashes = rule.zip(injected).is_some_and(|(rule, injected)| {
-        rule.generate && rule.header.eq_ignore_ascii_case(injected)
-    });
-    if clashes {
-        fields.wrong("idempotency", "names the header that the credential goes into", None);
-    }
-}
-
-/// What a remote promises of a key (contract K-1).
-pub(super) struct Promise {
-    pub scope: String,
-    pub retention: Duration,
-    pub contract: RemoteContract,
-}
-
-/// The keys `scope`, `retention` and `contract`.
-pub(super) fn read_promise(table: &Fields<'_, '_>, route: Option<&str>) -> Promise {
-    let scope = table.text("scope").map_or_else(|| route.unwrap_or_default(), |s| s.value);
-    if scope.is_empty() || scope.len() > 256 || scope.chars().any(char::is_control) {
-        table.wrong("scope", "is to be a text of 1 to 256 characters", None);
-    }
-    let retention = table.duration("retention").unwrap_or(RETENTION);
-    let contract = match table.word("contract", &["unverified", "verified"]) {
-        Some(1) => RemoteContract::Verified,
-        Some(_) | None => RemoteContract::Unverified,
-    };
-    Promise { scope: scope.to_owned(), retention, contract }
 }

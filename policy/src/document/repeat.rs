@@ -4,7 +4,9 @@ use super::reader::Fields;
 use super::value;
 use crate::batch::{BatchForm, BatchRule};
 use crate::path;
-use crate::repeat::{JOB_ID, JobRule, NAMES, Pace, ReconcileRule, RetryRule, Shows, names_of};
+use crate::repeat::{
+    JOB_EVERY, JOB_ID, JOB_QUERIES, JobRule, NAMES, Pace, ReconcileRule, RetryRule, Shows, names_of,
+};
 use journal::contract::KeepResult;
 use std::time::Duration;
 
@@ -22,8 +24,6 @@ const WITHIN: Duration = Duration::from_secs(30);
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 const EVERY: Duration = Duration::from_secs(30);
 const MAX_QUERIES: u32 = 20;
-const JOB_EVERY: Duration = Duration::from_secs(5);
-const JOB_QUERIES: u32 = 1000;
 
 /// The keys `retry` and `reconcile`.
 pub(super) fn read(

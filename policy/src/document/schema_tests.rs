@@ -80,7 +80,7 @@ fn the_schema_has_the_keys_of_the_parser() {
         ("/$defs/hashicorp", super::token::HASHICORP),
         ("/$defs/route", super::http::KNOWN),
         ("/$defs/route/properties/match", super::http::MATCH),
-        ("/$defs/route/properties/idempotency", super::http::IDEMPOTENCY),
+        ("/$defs/route/properties/idempotency", super::key::IDEMPOTENCY),
         ("/$defs/route/properties/reconcile", super::repeat::RECONCILE),
         ("/$defs/shows", super::repeat::SHOWS),
         ("/$defs/route/properties/job", super::repeat::JOB),

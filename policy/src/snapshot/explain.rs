@@ -5,9 +5,9 @@ use crate::command::ReleaseRule;
 use crate::document::HttpRoute;
 use crate::{
     Approval, Considered, Credential, Denial, Details, Explanation, HttpAction, HttpGrant,
-    SshAction, SshGrant,
+    IdempotencyRule, SshAction, SshGrant,
 };
-use journal::contract::RemoteContract;
+use journal::contract::{KeyPlace, RemoteContract};
 use std::time::Duration;
 
 /// How many routes that did not decide are named.
@@ -45,7 +45,7 @@ pub(super) fn http(
         explanation.would_deny = grant.would_deny;
         explanation.preset = grant.preset;
         explanation.idempotent = Some(grant.is_idempotent(action.method));
-        explanation.key = grant.idempotency.as_ref().map(|rule| rule.header.clone());
+        explanation.key = grant.idempotency.as_ref().map(|rule| rule.place.to_string());
         explanation.terms = http_terms(grant, action.method);
         if let (Some(route), Ok(target)) = (found, &target) {
             explanation.terms.splice(0..1, repeat_terms(route, grant, target));
@@ -164,23 +164,17 @@ fn http_terms(grant: &HttpGrant, method: &str) -> Vec<String> {
     let by = if grant.idempotent.is_some() { "by policy" } else { "by its method" };
     terms.push(format!("{known}, {by}"));
     terms.push(match &grant.idempotency {
-        Some(rule) => {
-            let contract = match rule.contract {
-                RemoteContract::Verified => "a repeat with the same key is safe",
-                RemoteContract::Unverified => "a repeat is not promised to be safe",
-            };
-            let kept = seconds(rule.retention);
-            let ours = match (rule.generate, grant.is_idempotent(method)) {
-                (true, false) => ", a key of ours where there is none",
-                (true, true) | (false, _) => "",
-            };
-            format!(
-                "key in header {}{ours}, scope {:?}, kept {kept}; {contract}",
-                rule.header, rule.scope
-            )
-        }
+        Some(rule) => key(rule, grant.is_idempotent(method)),
         None => "no idempotency contract; a key is neither added nor trusted".to_owned(),
     });
+    terms.extend(grant.job.as_ref().map(|job| {
+        let by = match (&job.path, &job.pointer) {
+            (Some(path), _) => format!("by questions to {path}"),
+            (None, Some(pointer)) => format!("at the address in {pointer} of the response"),
+            (None, None) => format!("at the address in header {}", job.headers.join(" or ")),
+        };
+        format!("a job that the call starts is followed {by}")
+    }));
     terms.push(guard(grant.repeat_window));
     terms.extend(approval(grant.approval));
     terms.push(format!(
@@ -201,9 +195,31 @@ fn http_terms(grant: &HttpGrant, method: &str) -> Vec<String> {
     terms
 }
 
+/// The key contract.
+fn key(rule: &IdempotencyRule, idempotent: bool) -> String {
+    let IdempotencyRule { place, actions, scope, retention, contract, generate } = rule;
+    let place = match place {
+        KeyPlace::Header(name) => format!("header {name}"),
+        KeyPlace::Query(name) => format!("query parameter {name}"),
+        KeyPlace::Form(name) => format!("form field {name}"),
+        KeyPlace::Json(pointer) => format!("JSON content at {pointer}"),
+    };
+    let ours = if *generate && !idempotent { ", a key of ours where there is none" } else { "" };
+    let contract = match contract {
+        RemoteContract::Verified => "a repeat with the same key is safe",
+        RemoteContract::Unverified => "a repeat is not promised to be safe",
+    };
+    let only = match actions.as_slice() {
+        [] => String::new(),
+        actions => format!(", if Action is {}", actions.join(" or ")),
+    };
+    let kept = seconds(*retention);
+    format!("key in {place}{only}{ours}, scope {scope:?}, kept {kept}; {contract}")
+}
+
 /// What decides on repeating: the route, the line of its preset, or the method.
 fn repeat_terms(route: &HttpRoute, grant: &HttpGrant, target: &http::Target<'_>) -> Vec<String> {
-    let line = route.preset.as_ref().and_then(|p| p.line(target.method, &target.path));
+    let line = route.preset.as_ref().filter(|p| !p.overridden).and_then(|p| p.line(&target.call()));
     let by = match (line, grant.idempotent) {
         (Some(_), _) => "by the preset",
         (None, Some(_)) => "by the route",

@@ -16,6 +16,7 @@ use crate::document::HttpRoute;
 use crate::field::is_same_field;
 use crate::host::{self, Pattern};
 use crate::json::Content;
+use crate::preset::Call;
 use crate::{Denial, Details, HttpAction, Scheme, path};
 use journal::contract::Code;
 use std::cmp::Reverse;
@@ -52,6 +53,12 @@ impl<'a> Target<'a> {
         let (content, readings) = (Content::default(), path::readings(action.path));
         let methods = methods(method, &details);
         Ok(Self { agent, scheme, host, port, method, path, readings, methods, details, content })
+    }
+
+    /// As the lines of presets look at it.
+    pub(super) fn call(&self) -> Call<'_> {
+        let Self { method, host, path, details, .. } = self;
+        Call { method, host, path, details }
     }
 }
 
@@ -241,7 +248,22 @@ impl Index {
 
     /// The routes whose host covers the given one.
     pub(super) fn of_host<'s>(&'s self, host: &'s str) -> impl Iterator<Item = &'s HttpRoute> {
-        self.sites(host).flat_map(|s| &s.all).filter_map(|&i| self.routes.get(i))
+        let all = self.sites(host).flat_map(|s| &s.all).filter_map(|&i| self.routes.get(i));
+        all.filter(|route| !route.left_out.has_host(host))
+    }
+
+    /// What to add where a host or path is left out because it hands out credentials.
+    fn hint(&self, host: &str, target: Option<&Target<'_>>) -> &'static str {
+        let mut all = self.sites(host).flat_map(|s| &s.all).filter_map(|&i| self.routes.get(i));
+        let left_out = |route: &HttpRoute| {
+            route.left_out.has_host(host)
+                || target.is_some_and(|target| leaves_out(route, target, &target.path))
+        };
+        if all.any(left_out) {
+            " A preset leaves out what hands out credentials, unless the route names it by match.host or match.path."
+        } else {
+            ""
+        }
     }
 
     /// The deciding route. Where method or path can be read in another way, and another route would
@@ -296,6 +318,8 @@ impl Index {
         let accept = |i: usize| {
             self.routes.get(i).is_some_and(|route| {
                 admits(&route.methods, method)
+                    && !route.left_out.has_host(&target.host)
+                    && !leaves_out(route, target, path)
                     && route.path.as_ref().is_none_or(|p| p.matches(path))
                     && (route.conditions.is_empty()
                         || match route.conditions.unmet(&target.details, &target.content) {
@@ -341,8 +365,11 @@ impl Index {
     pub(super) fn refuse_tunnel(&self, agent: &str, host: &str, port: u16) -> Denial {
         let known = self.of_host(host).any(|r| admits(&r.agents, agent));
         let field = if known { "target.port" } else { "target.host" };
-        let (agent, host) = (shown(agent), bracketed(host));
-        not_allowed(field, format!("No route lets agent {agent} open a tunnel to {host}:{port}."))
+        let (agent, place, hint) = (shown(agent), bracketed(host), self.hint(host, None));
+        not_allowed(
+            field,
+            format!("No route lets agent {agent} open a tunnel to {place}:{port}.{hint}"),
+        )
     }
 
     /// Says how far the action got: the first condition that none of the agent's routes meets.
@@ -362,7 +389,8 @@ impl Index {
             Some(Mismatch::Header) => ("request.headers", "send these headers to".to_owned()),
             Some(Mismatch::Body) => ("request.body", "send this content to".to_owned()),
         };
-        not_allowed(field, format!("No route lets agent {agent} {what} {place}."))
+        let hint = self.hint(&target.host, Some(target));
+        not_allowed(field, format!("No route lets agent {agent} {what} {place}.{hint}"))
     }
 }
 
@@ -387,7 +415,9 @@ pub(super) fn mismatch(route: &HttpRoute, target: &Target<'_>) -> Option<Mismatc
         Some(Mismatch::Scheme)
     } else if route.port != target.port {
         Some(Mismatch::Port)
-    } else if !route.path.as_ref().is_none_or(|p| p.matches(&target.path)) {
+    } else if !route.path.as_ref().is_none_or(|p| p.matches(&target.path))
+        || leaves_out(route, target, &target.path)
+    {
         Some(Mismatch::Path)
     } else if !admits(&route.methods, target.method) {
         Some(Mismatch::Method)
@@ -399,6 +429,12 @@ pub(super) fn mismatch(route: &HttpRoute, target: &Target<'_>) -> Option<Mismatc
             Unmet::Body(_) | Unmet::Unjudged(_) => Mismatch::Body,
         })
     }
+}
+
+/// Whether a route leaves out a path, however a server may read it.
+fn leaves_out(route: &HttpRoute, target: &Target<'_>, path: &str) -> bool {
+    let mut readings = target.readings.iter().map(String::as_str).chain([path]);
+    readings.any(|reading| route.left_out.has_path(reading))
 }
 
 /// A route with what tells it from others of its bucket.

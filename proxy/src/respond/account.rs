@@ -159,7 +159,7 @@ pub(crate) const fn status(code: Code) -> (u16, &'static str) {
         | Code::ApprovalDenied => (403, "http_request_denied"),
         Code::BudgetSpent => (429, "http_request_denied"),
         Code::AddressProhibited => (403, "destination_ip_prohibited"),
-        Code::IdempotencyMismatch => (422, "http_request_denied"),
+        Code::IdempotencyMismatch | Code::IdempotencyKeyUnreadable => (422, "http_request_denied"),
         Code::InDoubtDuplicate | Code::InFlight => (424, "http_request_denied"),
         Code::JournalUnavailable
         | Code::ShuttingDown
