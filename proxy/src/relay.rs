@@ -234,7 +234,8 @@ impl<'a> Relay<'a> {
                     Err(error) => {
                         let begun = receiver.has_bytes();
                         return Err(match unsent {
-                            Some(unsent) if !begun => Broken::Send(unsent),
+                            // What broke the protocol broke the writing as well, and is the cause.
+                            Some(unsent) if !begun && !error.is_malformed() => Broken::Send(unsent),
                             Some(_) | None => Broken::Receive { error, begun },
                         });
                     }

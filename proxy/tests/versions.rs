@@ -45,7 +45,9 @@ async fn trailers_behind_a_declared_length_go_on() {
     let port = origin.address.port();
     let answer = call(&mut tunnel(&world, port).await, port, "GET", "/sized-trailer", "").await;
     assert_eq!((answer.text().as_str(), answer.field("transfer-encoding")), ("hello", "chunked"));
-    assert_eq!((answer.all("content-length").len(), answer.trailers.as_str()), (0, "x-sum: 1\n"));
+    assert_eq!(answer.all("content-length").len(), 0);
+    // Ours stand behind it where the answer began before the request ended.
+    assert!(answer.trailers.starts_with("x-sum: 1\n"), "{}", answer.trailers);
     let client = Http2Client::open(&world, port).await;
     let answer = client.call("GET", "/sized-trailer", b"").await;
     assert_eq!(answer.content, b"hello");
@@ -327,12 +329,15 @@ async fn c_6_an_answer_voids_the_word_that_nothing_was_processed() {
         ("head, refused", [head(), reset(REFUSED)].concat(), "REMOTE_RESULT_INCOMPLETE"),
         (
             "part of a head, goaway",
+            // No other frame may stand inside of a field block (RFC 9113 section 6.10).
             [frame(1, 0, 1, b"\x88"), goaway(0)].concat(),
-            "REMOTE_OUTCOME_UNKNOWN",
+            "REMOTE_PROTOCOL_ERROR",
         ),
         ("HTTP/1.1", reset(HTTP11), "REMOTE_OUTCOME_UNKNOWN"),
     ] {
-        let told = played(answer).await;
-        assert_eq!(told, (502, "unknown".to_owned(), code.to_owned(), 1), "{case}");
+        let (status, outcome, told, times) = played(answer).await;
+        assert_eq!((outcome.as_str(), told.as_str(), times), ("unknown", code, 1), "{case}");
+        // A success that begins before its request ended is passed on at once, and broken off.
+        assert!(status == 502 || (status == 200 && case == "head, refused"), "{case} {status}");
     }
 }

@@ -306,6 +306,16 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// Whether what came is against the protocol.
+    pub(crate) const fn is_malformed(&self) -> bool {
+        match self {
+            Self::Head(_) | Self::Content(_) | Self::Interim | Self::Switched | Self::Stream => {
+                true
+            }
+            Self::Io(_) | Self::Closed | Self::NotProcessed | Self::Reset(_) => false,
+        }
+    }
+
     /// A name of the cause for records.
     pub(crate) fn cause(&self) -> String {
         match self {
