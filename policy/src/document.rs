@@ -314,8 +314,8 @@ fn unique(
         return None;
     }
     if text == "none" {
-        fields.wrong(key, "\"none\" says that there is none", Some("take another".to_owned()));
-        return None;
+        let hint = "`policy test` takes `rule = \"none\"` for a denied call".to_owned();
+        fields.doubtful(key, "\"none\" says that there is none", Some(hint));
     }
     if let Some(first) = seen.get(text) {
         fields.wrong(key, format!("{text:?} is there already, at line {}", first.line), None);
