@@ -13,7 +13,6 @@
 #[path = "support/canary.rs"]
 mod canary;
 #[path = "support/ssh.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
 mod ssh;
 mod support;
 

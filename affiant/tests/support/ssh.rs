@@ -1,4 +1,5 @@
 //! An sshd of the tests' own, the binary in front of it, and stock ssh clients.
+#![allow(dead_code, reason = "every test file uses a part of it")]
 
 use crate::support::*;
 use serde_json::Value;
