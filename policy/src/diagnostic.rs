@@ -18,6 +18,9 @@ pub enum Kind {
     /// A value that can't be.
     #[serde(rename = "POLICY_INVALID")]
     Invalid,
+    /// A name that means something else.
+    #[serde(rename = "POLICY_RESERVED_NAME")]
+    Reserved,
     /// A text with the form of a secret; it is not repeated.
     #[serde(rename = "POLICY_PASTED_SECRET")]
     PastedSecret,

@@ -306,8 +306,7 @@ fn unique(
         return None;
     }
     if text == "none" {
-        let hint = "`policy test` takes `rule = \"none\"` for a denied call".to_owned();
-        fields.doubtful(key, "\"none\" says that there is none", Some(hint));
+        fields.reserved(key, "\"none\" says that there is none");
     }
     if let Some(first) = seen.get(text) {
         fields.wrong(key, format!("{text:?} is there already, at line {}", first.line), None);

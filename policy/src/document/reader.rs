@@ -66,7 +66,8 @@ impl<'t> Reader<'t> {
         let (file, Place { line, column }) = (self.file.to_owned(), place);
         let (field, message) = (field.map(str::to_owned), message.into());
         let found = Diagnostic { file, line, column, kind, field, message, hint };
-        let is_told_only = kind == Kind::Doubtful || self.in_force && kind == Kind::PastedSecret;
+        let is_of_late = matches!(kind, Kind::PastedSecret | Kind::Reserved);
+        let is_told_only = kind == Kind::Doubtful || self.in_force && is_of_late;
         let list = if is_told_only { &self.warnings } else { &self.errors };
         list.borrow_mut().push(found);
     }
@@ -176,6 +177,13 @@ impl<'r, 't> Fields<'r, 't> {
         let message = format!("`{key}` of {}: {message}", self.what);
         let kind = if self.has(key) { Kind::Invalid } else { Kind::MissingKey };
         self.reader.find(kind, Some(key), self.place_of(key), message, hint);
+    }
+
+    /// Keeps an error about a name that means something else.
+    pub(crate) fn reserved(&self, key: &str, message: &str) {
+        let message = format!("`{key}` of {}: {message}", self.what);
+        let hint = Some("take another".to_owned());
+        self.reader.find(Kind::Reserved, Some(key), self.place_of(key), message, hint);
     }
 
     fn invalid(&self, offset: usize, key: &str, message: String, hint: Option<String>) {
