@@ -2,28 +2,18 @@
 
 use zeroize::Zeroizing;
 
-/// A value as it is, and as JSON, forms, URLs and HTML escape it. A value of letters and digits has
-/// one spelling.
+/// A value as it is, and as JSON, forms, URLs and HTML usually escape it. A value of letters and digits
+/// has one spelling. Where a writer escapes more than it must, or mixes two ways, it is not known.
 #[must_use]
 pub fn spellings(value: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
-    const WAYS: [fn(u8, &mut Vec<u8>); 8] = [
-        plain,
-        percent::<b'A'>,
-        percent::<b'a'>,
-        json,
-        json_slash,
-        json_html::<b'a'>,
-        json_html::<b'A'>,
-        html,
-    ];
-    let mut all: Vec<Zeroizing<Vec<u8>>> = Vec::new();
-    if value.iter().all(|byte| is_unreserved(*byte)) {
-        return vec![Zeroizing::new(value.to_vec())];
+    let mut all = vec![Zeroizing::new(value.to_vec())];
+    if value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(byte)) {
+        return all;
     }
-    for write in WAYS {
+    for way in WAYS {
         // Growing would leave copies behind.
         let mut out = Zeroizing::new(Vec::with_capacity(6 * value.len()));
-        value.iter().for_each(|byte| write(*byte, &mut out));
+        value.iter().for_each(|byte| way.write(*byte, &mut out));
         if !all.contains(&out) {
             all.push(out);
         }
@@ -31,68 +21,76 @@ pub fn spellings(value: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     all
 }
 
-/// Nothing escapes these (RFC 3986 section 2.3).
-fn is_unreserved(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+/// How a writer escapes.
+#[derive(Clone, Copy)]
+enum Way {
+    /// RFC 3986 section 2.1: all but letters, digits and these, with hexadecimal digits from here on.
+    Percent(&'static [u8], u8),
+    /// RFC 8259 section 7: what must be escaped, and these as `\u00XX`, with digits from here on.
+    Json(&'static [u8], u8),
+    /// As PHP writes it: `/` behind a backslash.
+    JsonSlash,
+    /// By these names of the two quotes.
+    Html(&'static [u8], &'static [u8]),
 }
 
-fn plain(byte: u8, out: &mut Vec<u8>) {
-    out.push(byte);
-}
+const WAYS: &[Way] = &[
+    Way::Percent(b"-._~", b'A'),
+    Way::Percent(b"-._~", b'a'),
+    // Python's `quote`, JavaScript's `encodeURIComponent`, a form of Java or of a browser.
+    Way::Percent(b"-._~/", b'A'),
+    Way::Percent(b"-._~!*'()", b'A'),
+    Way::Percent(b"-._*", b'A'),
+    Way::Json(b"", b'a'),
+    Way::JsonSlash,
+    // Go and .NET, safe inside of HTML.
+    Way::Json(b"&<>", b'a'),
+    Way::Json(b"&<>\"'+`", b'A'),
+    Way::Html(b"&quot;", b"&#39;"),
+    // Python, Go.
+    Way::Html(b"&quot;", b"&#x27;"),
+    Way::Html(b"&#34;", b"&#39;"),
+];
 
-/// RFC 3986 section 2.1, with hexadecimal digits from `A` on.
-fn percent<const A: u8>(byte: u8, out: &mut Vec<u8>) {
-    if is_unreserved(byte) {
-        out.push(byte);
-    } else {
-        out.push(b'%');
-        hex::<A>(byte, out);
+impl Way {
+    fn write(self, byte: u8, out: &mut Vec<u8>) {
+        match self {
+            Self::Percent(kept, _) if byte.is_ascii_alphanumeric() || kept.contains(&byte) => {
+                out.push(byte);
+            }
+            Self::Percent(_, ten) => {
+                out.push(b'%');
+                hex(byte, ten, out);
+            }
+            Self::Json(more, ten) if byte < 0x20 || more.contains(&byte) => match byte {
+                b'\n' => out.extend_from_slice(b"\\n"),
+                b'\r' => out.extend_from_slice(b"\\r"),
+                b'\t' => out.extend_from_slice(b"\\t"),
+                _ => {
+                    out.extend_from_slice(b"\\u00");
+                    hex(byte, ten, out);
+                }
+            },
+            Self::Json(..) if b"\"\\".contains(&byte) => out.extend_from_slice(&[b'\\', byte]),
+            Self::Json(..) => out.push(byte),
+            Self::JsonSlash if byte == b'/' => out.extend_from_slice(b"\\/"),
+            Self::JsonSlash => Self::Json(b"", b'a').write(byte, out),
+            Self::Html(double, single) => match byte {
+                b'&' => out.extend_from_slice(b"&amp;"),
+                b'<' => out.extend_from_slice(b"&lt;"),
+                b'>' => out.extend_from_slice(b"&gt;"),
+                b'"' => out.extend_from_slice(double),
+                b'\'' => out.extend_from_slice(single),
+                _ => out.push(byte),
+            },
+        }
     }
 }
 
-/// RFC 8259 section 7, what must be escaped.
-fn json(byte: u8, out: &mut Vec<u8>) {
-    match byte {
-        b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-        b'\n' => out.extend_from_slice(b"\\n"),
-        b'\r' => out.extend_from_slice(b"\\r"),
-        b'\t' => out.extend_from_slice(b"\\t"),
-        0..0x20 => unicode::<b'a'>(byte, out),
-        _ => out.push(byte),
-    }
-}
-
-/// As PHP writes it.
-fn json_slash(byte: u8, out: &mut Vec<u8>) {
-    if byte == b'/' { out.extend_from_slice(b"\\/") } else { json(byte, out) }
-}
-
-/// As Go (in small digits) and .NET (in large ones) write it, safe inside of HTML.
-fn json_html<const A: u8>(byte: u8, out: &mut Vec<u8>) {
-    let of_both = b"&<>".contains(&byte);
-    let of_net = A == b'A' && b"\"'+`".contains(&byte);
-    if of_both || of_net { unicode::<A>(byte, out) } else { json(byte, out) }
-}
-
-fn html(byte: u8, out: &mut Vec<u8>) {
-    match byte {
-        b'&' => out.extend_from_slice(b"&amp;"),
-        b'<' => out.extend_from_slice(b"&lt;"),
-        b'>' => out.extend_from_slice(b"&gt;"),
-        b'"' => out.extend_from_slice(b"&quot;"),
-        b'\'' => out.extend_from_slice(b"&#39;"),
-        _ => out.push(byte),
-    }
-}
-
-fn unicode<const A: u8>(byte: u8, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"\\u00");
-    hex::<A>(byte, out);
-}
-
-fn hex<const A: u8>(byte: u8, out: &mut Vec<u8>) {
+/// Two hexadecimal digits; `ten` is the digit for ten.
+fn hex(byte: u8, ten: u8, out: &mut Vec<u8>) {
     for nibble in [byte >> 4, byte & 15] {
-        out.push(if nibble < 10 { b'0' + nibble } else { A + nibble - 10 });
+        out.push(if nibble < 10 { b'0' + nibble } else { ten + nibble - 10 });
     }
 }
 
@@ -108,7 +106,8 @@ mod tests {
     /// I-4: an echo is found as a service may write it.
     #[test]
     fn i_4_values_are_known_as_services_write_them() {
-        assert_eq!(of("sk_live-0.9~x"), ["sk_live-0.9~x"]);
+        assert_eq!(of("sk_live-0.9x"), ["sk_live-0.9x"]);
+        assert_eq!(of("a~b"), ["a~b", "a%7Eb"]);
         assert_eq!(of("a/b"), ["a/b", "a%2Fb", "a%2fb", "a\\/b"]);
         let all = of("a\"\\+&'é");
         for form in [
@@ -119,9 +118,13 @@ mod tests {
             "a\\\"\\\\+\\u0026'é",
             "a\\u0022\\\\\\u002B\\u0026\\u0027é",
             "a&quot;\\+&amp;&#39;é",
+            "a&#34;\\+&amp;&#39;é",
+            "a&quot;\\+&amp;&#x27;é",
+            "a%22%5C%2B%26'%C3%A9",
         ] {
             assert!(all.iter().any(|known| known == form), "{form}: {all:?}");
         }
+        assert!(of("ab/c+d=").contains(&"ab/c%2Bd%3D".to_owned()));
         assert_eq!(of("a\nb"), ["a\nb", "a%0Ab", "a%0ab", "a\\nb"]);
     }
 }

@@ -1,7 +1,7 @@
 //! Takes echoed credentials out of what a remote sends (contract I-4).
 //!
 //! A replacement is as long as what it replaces, so that declared lengths stay true. Found are the exact
-//! bytes and their escapes in JSON, URLs and HTML, not encodings of them such as base64. Compressed
+//! bytes and their usual escapes in JSON, URLs and HTML, not encodings of them such as base64. Compressed
 //! content is unpacked for it in `packed`.
 
 use crate::head::{Fields, Response};
