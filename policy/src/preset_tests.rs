@@ -252,7 +252,7 @@ fn m_7_jobs_come_with_the_preset() {
     let grant = decide(&without, "POST", "api.openai.com", "/v1/batches");
     assert_eq!((grant.job, grant.idempotent), (None, Some(false)), "the line itself holds");
     let compiled = |text: &str| Snapshot::compile(text, "p", 0).unwrap();
-    let changes = crate::diff(&compiled(&policy("openai", "")), &compiled(&without));
+    let changes = crate::diff::diff(&compiled(&policy("openai", "")), &compiled(&without));
     assert_eq!(changes.len(), 1);
     assert!(changes[0].to_string().ends_with("job: none -> none of the preset"), "{changes:?}");
 }

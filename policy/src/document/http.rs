@@ -60,7 +60,6 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let (retry, reconcile) = repeat::read(fields, terms.keep);
     refuse_retry(fields, approval.is_some() && retry.is_some());
     let (job, without_jobs) = repeat::read_job(fields, preset.is_some());
-    let batch = repeat::read_batch(fields);
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
     let clear = target.word("scheme", &["https", "http"]) == Some(1);
@@ -104,7 +103,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         retry,
         reconcile,
         job,
-        batch,
+        batch: repeat::read_batch(fields),
     };
     Some(HttpRoute {
         name,
