@@ -200,6 +200,19 @@ fn tokens_expire_and_rotate_with_an_overlap() {
     assert_eq!(lasts, 7_200_000);
     let first: Value = bench.home.json(&["agent", "add", "steady"]);
     let second = bench.home.json(&["agent", "rotate", "steady", "--overlap", "1h"]);
+    // `agent list` and `doctor` say that an old token works, and until when.
+    let list = bench.home.json(&["agent", "list"]);
+    let of = |name: &str| list.as_array().unwrap().iter().find(|agent| agent["name"] == name);
+    let set = of("steady").unwrap()["token_set_at_ms"].as_u64().unwrap();
+    let until = of("steady").unwrap()["old_token_until_ms"].as_u64().unwrap();
+    assert!((3_590_000..=3_600_000).contains(&(until - set)), "{list}");
+    assert_eq!(of("brief").unwrap()["old_token_until_ms"], Value::Null);
+    let shown = bench.home.ok(&["agent", "list"]);
+    assert!(shown.lines().next().unwrap().ends_with("OLD TOKEN UNTIL"), "{shown}");
+    let doctor = bench.home.ok(&["doctor"]);
+    let line = doctor.lines().find(|line| line.contains("agents  ")).unwrap();
+    assert!(line.starts_with("note ") && !line.contains("brief"), "{line}");
+    assert!(line.contains("the old token of \"steady\" works until "), "{line}");
     for (name, token) in [("brief", &brief), ("steady", &first), ("steady", &second)] {
         assert_eq!(status(&bench.server, name, &token["token"]), "200", "{name}");
     }

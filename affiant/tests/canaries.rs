@@ -13,15 +13,16 @@
 #[path = "support/canary.rs"]
 mod canary;
 #[path = "support/ssh.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
 mod ssh;
 mod support;
 
 use canary::{key_lines, logged, logged_behind, nowhere};
 use conformance::nginx::Nginx;
 use conformance::service::{Call, Github, Reply, Service};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use support::*;
 
@@ -162,6 +163,18 @@ fn i_2_the_key_of_a_client_certificate_leaves_nothing() {
     nowhere(&home, server, &log, &key_lines(&key));
 }
 
+/// A stock client that jumps over the gateway to the target.
+fn jump(home: &Home, server: &Server, user: &str) -> Command {
+    let config = home.path().join("ssh_config");
+    std::fs::write(&config, home.ok(&["ssh-config", "--agent", "coder"])).unwrap();
+    let mut client = Command::new("ssh");
+    client.arg("-F").arg(&config).args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-J"]);
+    client.arg(format!("coder@{}", server.ssh)).arg(format!("{user}@prod-1"));
+    client.arg("echo done");
+    clean(&mut client);
+    client
+}
+
 /// I-2: the key that logs in at a real sshd is nowhere, the engine's own log at trace level included.
 #[test]
 fn i_2_the_key_of_an_ssh_login_leaves_nothing() {
@@ -170,15 +183,105 @@ fn i_2_the_key_of_an_ssh_login_leaves_nothing() {
     home.secret("deploy-key", &sshd.user_key);
     home.policy(&sshd.policy(&sshd.host_key));
     let (server, log) = logged(&home);
-    let config = home.path().join("ssh_config");
-    std::fs::write(&config, home.ok(&["ssh-config", "--agent", "coder"])).unwrap();
-    let mut client = Command::new("ssh");
-    client.arg("-F").arg(&config).args(["-o", "BatchMode=yes", "-J"]);
-    client.arg(format!("coder@{}", server.ssh)).arg(format!("{}@prod-1", ssh::user()));
-    client.arg("echo done");
-    clean(&mut client);
-    assert_eq!(succeed(client), "done\n");
+    assert_eq!(succeed(jump(&home, &server, &ssh::user())), "done\n");
     nowhere(&home, server, &log, &key_lines(&sshd.user_key));
+}
+
+/// The files of a home that hold a private key in the form of OpenSSH or in PEM, and how often.
+fn private_keys(home: &Home) -> Vec<(std::path::PathBuf, usize)> {
+    let mut all = Vec::new();
+    files(home.path(), &mut all);
+    // The server is up: its socket is no file to be read.
+    all.retain(|path| std::fs::metadata(path).unwrap().is_file());
+    let mut held = Vec::new();
+    for path in all {
+        let bytes = std::fs::read(&path).unwrap();
+        let marks: [&[u8]; 3] = [b"PRIVATE KEY-----", b"b3BlbnNzaC1rZXktdjEA", b"openssh-key-v1\0"];
+        let count = |mark: &[u8]| memchr::memmem::find_iter(&bytes, mark).count();
+        let found: usize = marks.into_iter().map(count).sum();
+        if found > 0 {
+            held.push((path, found));
+        }
+    }
+    held.sort();
+    held
+}
+
+/// I-2: a real sshd lets in by a certificate of our CA. The CA's key is nowhere, and the key that is
+/// minted for the session, which nobody but the gateway knows, is added to no file as a key.
+#[test]
+fn i_2_the_keys_of_a_minted_certificate_leave_nothing() {
+    let sshd = ssh::Sshd::start();
+    let home = Home::new();
+    home.secret("deploy-key", &sshd.user_ca);
+    home.policy(&sshd.policy(&sshd.host_key).replace("\"ssh-key\"", "\"ssh-certificate\""));
+    let (server, log) = logged(&home);
+    let client = jump(&home, &server, &ssh::user());
+    let before = private_keys(&home);
+    assert!(!before.is_empty(), "the gateway's own keys are there");
+    assert_eq!(succeed(client), "done\n");
+    let accepted = sshd.log();
+    let line = accepted.lines().find(|line| line.starts_with("Accepted publickey")).unwrap();
+    assert!(line.contains("ED25519-CERT"), "{line}");
+    assert_eq!(private_keys(&home), before);
+    nowhere(&home, server, &log, &key_lines(&sshd.user_ca));
+}
+
+/// An SSH server (asyncssh) with one user by password and one by questions.
+fn server_with_passwords(password: &str, answer: &str) -> (Held, u16, String) {
+    let mut command = python();
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/ssh_server.py"));
+    command.env("BY_PASSWORD", password).env("BY_QUESTIONS", answer);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (port, key) = line.trim().split_once(' ').unwrap();
+    (Held(child), port.parse().unwrap(), key.to_owned())
+}
+
+/// A program that ends with its standard input.
+struct Held(Child);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        wait(&mut self.0, PATIENCE);
+    }
+}
+
+/// I-2, I-4: a password and the answer to a hidden question let in; what the target tells of them is
+/// redacted, and they are nowhere.
+#[test]
+fn i_2_passwords_and_answers_of_ssh_logins_leave_nothing() {
+    let canaries = ["canary-of-a-password-7be2", "canary-of-an-answer-41d9"];
+    let (_target, port, host_key) = server_with_passwords(canaries[0], canaries[1]);
+    let home = Home::new();
+    let mut policy = String::new();
+    let modes = ["password", "keyboard-interactive"];
+    let users = ["by-password", "by-questions"];
+    for ((mode, user), canary) in modes.into_iter().zip(users).zip(canaries) {
+        home.secret(user, canary);
+        policy += &format!(
+            "[[credential]]\nid = \"{user}\"\nsecret = \"{user}\"\ninject = \"{mode}\"\n\
+             [[ssh]]\nname = \"{user}\"\nagents = [\"coder\"]\ncredential = \"{user}\"\n\
+             match = {{ host = \"prod-1\", port = 22, users = [\"{user}\"], commands = [\"*\"] }}\n\
+             address = \"127.0.0.1:{port}\"\nhost_keys = [\"{host_key}\"]\nallow = [\"exec\"]\n"
+        );
+    }
+    home.policy(&policy);
+    let (server, log) = logged(&home);
+    for (user, canary) in users.into_iter().zip(canaries) {
+        let output = finish(jump(&home, &server, user), b"");
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{user}: {stdout}{stderr}");
+        assert!(stdout.starts_with("logged in with "), "{stdout}");
+        assert!(stderr.contains("told again: "), "{stderr}");
+        assert!(!stdout.contains(canary) && !stderr.contains(canary), "{stdout}{stderr}");
+        let newest = home.json(&["inv", "list", "--limit", "1"])["invocations"][0].clone();
+        let record = home.json(&["inv", "show", newest["invocation_id"].as_str().unwrap()]);
+        assert_eq!(record["evidence"]["redacted"], true, "{record}");
+    }
+    nowhere(&home, server, &log, &canaries);
 }
 
 /// I-2: neither a signal that dumps core nor `gcore` of the same user gets the server's memory, where

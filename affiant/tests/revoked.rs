@@ -10,7 +10,6 @@
 )]
 
 mod support;
-#[allow(dead_code, reason = "each test file uses its part")]
 #[path = "support/ssh.rs"]
 mod target;
 

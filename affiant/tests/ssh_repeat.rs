@@ -12,7 +12,6 @@
 
 mod support;
 #[path = "support/ssh.rs"]
-#[allow(dead_code, reason = "each test file uses its part")]
 mod target;
 
 use serde_json::{Value, json};

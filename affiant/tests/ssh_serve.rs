@@ -11,7 +11,6 @@
 
 mod support;
 #[path = "support/ssh.rs"]
-#[allow(dead_code, reason = "each test file uses its part")]
 mod target;
 
 use std::process::Stdio;

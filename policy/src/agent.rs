@@ -26,6 +26,9 @@ pub struct Info {
     pub token_set_at_ms: u64,
     /// When its access ends, milliseconds since 1970; none: never.
     pub expires_at_ms: Option<u64>,
+    /// Until when its token from before a rotation works (the overlap), milliseconds since 1970; none:
+    /// no such token works.
+    pub old_token_until_ms: Option<u64>,
     /// Registered SSH public keys, each `algorithm base64`.
     pub keys: Vec<String>,
 }
@@ -78,6 +81,12 @@ impl Record {
     fn expires_at_ms(&self) -> Option<u64> {
         self.lasts_ms.map(|lasts| self.token_set_at_ms.saturating_add(lasts))
     }
+
+    /// Until when the last of the old tokens works.
+    fn old_token_until_ms(&self, now: u64) -> Option<u64> {
+        let old = self.sessions.iter().filter(|session| session.is_old);
+        old.map(|session| session.expires_at_ms).filter(|&until| now < until).max()
+    }
 }
 
 /// How an agent gets a new token.
@@ -94,6 +103,9 @@ pub struct Rotation {
 struct SessionRecord {
     token_hash: String,
     expires_at_ms: u64,
+    /// Whether it was the agent's own, before a rotation.
+    #[serde(default)]
+    is_old: bool,
 }
 
 /// A token that ends with a run ([`Policy::remove_session`]), at the latest after [`SESSION`].
@@ -274,7 +286,7 @@ impl Policy {
         self.change_agent(name, |record| {
             let expires_at_ms = record.expires_at_ms().unwrap_or(u64::MAX);
             let old = std::mem::replace(&mut record.token_hash, hash);
-            record.sessions.push(SessionRecord { token_hash: old, expires_at_ms });
+            record.sessions.push(SessionRecord { token_hash: old, expires_at_ms, is_old: true });
             for session in &mut record.sessions {
                 session.expires_at_ms = session.expires_at_ms.min(until);
             }
@@ -300,7 +312,7 @@ impl Policy {
             record.sessions.retain(|session| now < session.expires_at_ms);
             let latest = record.expires_at_ms().unwrap_or(u64::MAX);
             let expires_at_ms = now.saturating_add(millis(SESSION)).min(latest);
-            record.sessions.push(SessionRecord { token_hash, expires_at_ms });
+            record.sessions.push(SessionRecord { token_hash, expires_at_ms, is_old: false });
         })?;
         Ok(Session { agent: name.to_owned(), token })
     }
@@ -354,11 +366,13 @@ impl Policy {
     pub fn list_agents(&self) -> Result<Vec<Info>, store::Error> {
         let txn = self.store.read()?;
         let records = self.store.records::<Record>(&self.store.agents, &txn, "an agent")?;
+        let now = now_ms();
         let info = |(name, record): (String, Record)| Info {
             name,
             added_at_ms: record.added_at_ms,
             token_set_at_ms: record.token_set_at_ms,
             expires_at_ms: record.expires_at_ms(),
+            old_token_until_ms: record.old_token_until_ms(now),
             keys: record.keys,
         };
         Ok(records.into_iter().map(info).collect())
@@ -410,9 +424,13 @@ mod tests {
         let rotation = Rotation { overlap: hour, lasts: None };
         let second = policy.rotate_agent_with("a", rotation).unwrap();
         assert!(works(&first) && works(&second));
+        let renewed = info();
+        let within = renewed.token_set_at_ms..=renewed.token_set_at_ms + 3_600_000;
+        assert!(within.contains(&renewed.old_token_until_ms.unwrap()), "{renewed:?}");
         assert_eq!(policy.agent_by_token(first.expose_text().unwrap()).as_deref(), Some("a"));
         let third = policy.rotate_agent("a").unwrap();
         assert!(!works(&first) && !works(&second) && works(&third));
+        assert_eq!(info().old_token_until_ms, None);
         assert_eq!(info().expires_at_ms, Some(info().token_set_at_ms + 3_600_000));
         let key =
             "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE2h2hmDUO3o+G5OiqVpMTVjIHwuEc0LIVFQmVqJMwZz";
@@ -439,6 +457,7 @@ mod tests {
         let own = own.expose_text().unwrap();
         let first = policy.add_session("a").unwrap();
         let second = policy.add_session("a").unwrap();
+        assert_eq!(policy.list_agents().unwrap()[0].old_token_until_ms, None, "a run's is not old");
         let (one, two) = (first.token.expose_text().unwrap(), second.token.expose_text().unwrap());
         for token in [own, one, two] {
             assert!(policy.authenticate("a", token));

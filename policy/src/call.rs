@@ -254,5 +254,10 @@ mod tests {
         ] {
             assert_eq!(Call::parse(line), Err(expected), "{line}");
         }
+        // In a shell's quotes two words are one.
+        for method in ["G ET", "CONNECT", "", "GET/"] {
+            let words = [method, "https://h/"];
+            assert_eq!(Call::from_words(&words), Err(Error::Method), "{method}");
+        }
     }
 }

@@ -444,6 +444,25 @@ mod tests {
         assert_eq!(diff(&forward, &forward), []);
     }
 
+    /// A default that is written out is no change, and what is not written has a word of its own.
+    #[test]
+    fn defaults_are_compared_by_what_holds() {
+        let written = "[defaults]\nprivate_addresses = \"deny\"\negress = \"deny\"\n\
+                       repeat_guard = \"off\"\n";
+        let allowed = compile("[defaults]\nprivate_addresses = \"allow\"\n");
+        let (written, silent) = (compile(written), compile(""));
+        let told = |before: &Snapshot, after: &Snapshot| -> Vec<String> {
+            diff(before, after).iter().map(ToString::to_string).collect()
+        };
+        let guard = told(&written, &silent);
+        assert_eq!(guard, told(&written, &compile("[defaults]\n")));
+        assert!(guard.iter().all(|change| !change.contains("private_addresses")), "{guard:?}");
+        let opened = ["~ defaults\n    private_addresses: deny -> allow"];
+        assert_eq!(told(&silent, &allowed), opened);
+        let closed = ["~ defaults\n    private_addresses: allow -> deny"];
+        assert_eq!(told(&allowed, &silent), closed);
+    }
+
     #[test]
     fn changes_are_told_by_rule_and_key() {
         let text = include_str!("example.toml");

@@ -16,12 +16,12 @@ pub(crate) mod reader;
 mod recipe;
 mod repeat;
 mod ssh;
+pub(crate) mod syntax;
 pub(crate) mod terms;
 mod token;
 pub(crate) mod value;
 
 use crate::condition::Conditions;
-use crate::diagnostic::Kind;
 use crate::host::{self, Pattern};
 use crate::parent::ParentRule;
 use crate::preset::{Call, Contract, LeftOut, PRESETS, Preset};
@@ -188,15 +188,7 @@ const ROOT: &[&str] = &[
 
 /// Reads a policy text. The reader keeps what is wrong; the document holds what could be read.
 pub(crate) fn read(text: &str, reader: &Reader<'_>) -> Document {
-    let (root, errors) = DeTable::parse_recoverable(text);
-    for error in &errors {
-        let offset = error.span().map_or(0, |span| span.start);
-        let message = error.message().lines().collect::<Vec<_>>().join("; ");
-        reader.find(Kind::Syntax, None, reader.place(offset), message, None);
-    }
-    if !errors.is_empty() {
-        return Document::default();
-    }
+    let Some(root) = syntax::parse(text, reader) else { return Document::default() };
     pasted::find(reader, root.get_ref());
     let span = root.span();
     let root = Fields::new(reader, root.get_ref(), span, "the policy", ROOT);

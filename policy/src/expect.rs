@@ -1,13 +1,11 @@
 //! A team's own expectations of its policy, as a file that is checked in beside it.
 
 use crate::call::{Call, Rest};
-use crate::diagnostic::Kind;
 use crate::document::reader::{Fields, Reader};
-use crate::document::value;
+use crate::document::{syntax, value};
 use crate::{Diagnostic, Explanation, Snapshot};
 use serde::Serialize;
 use std::fmt;
-use toml::de::DeTable;
 
 pub(crate) const ROOT: &[&str] = &["expect"];
 pub(crate) const KNOWN: &[&str] = &[
@@ -72,14 +70,8 @@ impl Expectations {
     /// Every mistake, with its place.
     pub fn read(text: &str, file: &str) -> Result<Self, Vec<Diagnostic>> {
         let reader = Reader::new(text, file);
-        let (root, errors) = DeTable::parse_recoverable(text);
-        for error in &errors {
-            let offset = error.span().map_or(0, |span| span.start);
-            let message = error.message().lines().collect::<Vec<_>>().join("; ");
-            reader.find(Kind::Syntax, None, reader.place(offset), message, None);
-        }
         let mut list = Vec::new();
-        if errors.is_empty() {
+        if let Some(root) = syntax::parse(text, &reader) {
             let span = root.span();
             let root = Fields::new(&reader, root.get_ref(), span, "the file", ROOT);
             for (table, span) in root.tables("expect") {
@@ -251,6 +243,33 @@ allow = false
         assert_eq!(checked[0].differences[0].found, "none");
     }
 
+    /// `"none"` is what an explanation does not say: no rule that decides, and no name of a rule.
+    #[test]
+    fn none_stands_for_no_rule() {
+        let expect = |call: &str, allow: bool, rule: &str| {
+            let text = format!(
+                "[[expect]]\nagent = \"coder\"\ncall = \"{call}\"\nallow = {allow}\nrule = \"{rule}\"\n"
+            );
+            Expectations::read(&text, "e").unwrap().check(&snapshot()).remove(0).differences
+        };
+        let unknown = "GET https://unknown.test/";
+        assert_eq!(expect(unknown, false, "none"), []);
+        assert_eq!(expect(unknown, false, "defaults.egress"), []);
+        let decided = expect("POST https://api.pay.example/v1/charges", true, "none");
+        assert_eq!((decided[0].key, decided[0].found.as_str()), ("rule", "payments.create"));
+        for table in [
+            "[[route]]\nname = \"none\"\nmatch = { host = \"a.test\" }\n",
+            "[[credential]]\nid = \"none\"\nsecret = \"c\"\ninject = \"bearer\"\n",
+            "[[parent]]\nname = \"none\"\nurl = \"http://p.test:1\"\n",
+            "[[ssh]]\nname = \"none\"\n",
+        ] {
+            let found = Snapshot::compile(table, "p", 1).unwrap_err();
+            let told: Vec<_> = found.iter().map(ToString::to_string).collect();
+            let reserved = "\"none\" says that there is none (take another)";
+            assert!(told.iter().any(|line| line.ends_with(reserved)), "{told:#?}");
+        }
+    }
+
     #[test]
     fn mistakes_have_their_place() {
         let check = |text: &str, line: usize, part: &str| {
@@ -262,6 +281,18 @@ allow = false
         check("[[expect]]\nagent = \"a\"\ncall = \"GET x\"\nallow = true\n", 3, "whole URL");
         check("[[expect]]\nagent = \"a\"\ncall = \"GET https://x.test/\"\n", 1, "`allow` of");
         check("[[expect]]\nagnet = \"a\"\n", 2, "did you mean `agent`?");
+        for line in ["CONNECT https://x.test/", "G{ET https://x.test/"] {
+            check(
+                &format!("[[expect]]\nagent = \"a\"\ncall = \"{line}\"\n"),
+                3,
+                "the method is one",
+            );
+        }
+        check(
+            "[[expect]]\nagent = \"a\"\ncall = \"G ET https://x.test/\"\n",
+            3,
+            "a call is METHOD URL",
+        );
         check("[[expct]]\n", 1, "unknown key `expct`");
         check("[[expect]\n", 1, "");
     }

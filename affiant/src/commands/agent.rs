@@ -68,10 +68,12 @@ fn list(context: &Context, store: &Policy) -> anyhow::Result<ExitCode> {
         output::json(&agents)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut rows = vec![["NAME", "ADDED", "ACCESS ENDS"].map(str::to_owned).to_vec()];
+    let heads = ["NAME", "ADDED", "ACCESS ENDS", "OLD TOKEN UNTIL"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for agent in agents {
         let ends = agent.expires_at_ms.map_or_else(|| "never".to_owned(), output::time);
-        rows.push(vec![agent.name, output::time(agent.added_at_ms), ends]);
+        let old = agent.old_token_until_ms.map_or_else(|| "-".to_owned(), output::time);
+        rows.push(vec![agent.name, output::time(agent.added_at_ms), ends, old]);
     }
     output::table(&rows);
     Ok(ExitCode::SUCCESS)

@@ -30,6 +30,7 @@ pub(super) async fn doctor(context: &Context) -> anyhow::Result<ExitCode> {
         checks.extend([
             private_files(context),
             store(context),
+            old_tokens(context),
             policy_file(context),
             sources(context),
             ca(context),
@@ -101,6 +102,27 @@ fn store(context: &Context) -> Check {
             format!("version {}, {agents} agents, {secrets} secrets", store.snapshot().version())
         });
     check("policy", result)
+}
+
+/// Tokens from before a rotation are easily forgotten.
+fn old_tokens(context: &Context) -> Check {
+    let agents = Policy::open(context.home.path())
+        .map_err(|error| error.to_string())
+        .and_then(|store| store.list_agents().map_err(|error| error.to_string()));
+    let agents = match agents {
+        Ok(agents) => agents,
+        Err(says) => return check("agents", Err(says)),
+    };
+    let old = agents.iter().filter_map(|agent| {
+        let until = output::time(agent.old_token_until_ms?);
+        Some(format!("the old token of {:?} works until {until}", agent.name))
+    });
+    let old: Vec<_> = old.collect();
+    if old.is_empty() {
+        return check("agents", Ok("no token from before a rotation works".to_owned()));
+    }
+    let fix = "`affiant agent rotate NAME` ends it at once";
+    Check { check: "agents", state: State::Note, says: format!("{}; {fix}", old.join("; ")) }
 }
 
 /// A file that was edited does nothing until it is applied.

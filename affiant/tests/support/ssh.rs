@@ -1,17 +1,19 @@
 //! An sshd of the tests' own, the binary in front of it, and stock ssh clients.
+#![allow(dead_code, reason = "every test file uses a part of it")]
 
 use crate::support::*;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-/// An sshd of the test's own on a high port, with one authorised key.
+/// An sshd of the test's own on a high port, with one authorised key and one user CA.
 pub(crate) struct Sshd {
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
     child: Child,
     pub(crate) port: u16,
     pub(crate) host_key: String,
     pub(crate) user_key: String,
+    pub(crate) user_ca: String,
 }
 
 impl Drop for Sshd {
@@ -39,7 +41,8 @@ fn listen(root: &Path) -> Option<(Child, u16)> {
     let dir = root.display();
     let config = format!(
         "Port {port}\nListenAddress 127.0.0.1\nHostKey {dir}/host\nPidFile {dir}/pid\n\
-         AuthorizedKeysFile {dir}/authorized\nStrictModes no\nUsePAM no\n\
+         AuthorizedKeysFile {dir}/authorized\nTrustedUserCAKeys {dir}/user_ca.pub\n\
+         StrictModes no\nUsePAM no\n\
          PasswordAuthentication no\nPermitRootLogin yes\nPrintMotd no\n\
          AcceptEnv LC_*\nSubsystem sftp internal-sftp\n"
     );
@@ -68,8 +71,9 @@ impl Sshd {
     pub(crate) fn start() -> Self {
         let directory = tempfile::Builder::new().prefix("affiant-sshd-").tempdir().unwrap();
         let root = directory.path();
-        keygen(&root.join("host"));
-        keygen(&root.join("user"));
+        for name in ["host", "user", "user_ca"] {
+            keygen(&root.join(name));
+        }
         std::fs::copy(root.join("user.pub"), root.join("authorized")).unwrap();
         // Debian's sshd wants this folder of its own even when it is started by hand.
         if user() == "root" {
@@ -79,8 +83,15 @@ impl Sshd {
         let started = (0..10).find_map(|_| listen(root));
         let (child, port) = started.expect("sshd found no port");
         let host_key = std::fs::read_to_string(root.join("host.pub")).unwrap();
+        let host_key = host_key.trim().to_owned();
         let user_key = std::fs::read_to_string(root.join("user")).unwrap();
-        Self { _directory: directory, child, port, host_key: host_key.trim().to_owned(), user_key }
+        let user_ca = std::fs::read_to_string(root.join("user_ca")).unwrap();
+        Self { directory, child, port, host_key, user_key, user_ca }
+    }
+
+    /// What sshd itself says of its logins.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
 
     pub(crate) fn policy(&self, host_key: &str) -> String {

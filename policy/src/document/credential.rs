@@ -2,7 +2,6 @@
 
 use super::reader::{Fields, Place, Reader};
 use super::{read_preset, recipe, title, token, unique, value};
-use crate::grant::FRAMING;
 use crate::preset::Preset;
 use crate::{Credential, Field, Hashicorp, Inject, SecretRef, Server};
 use std::collections::BTreeMap;
@@ -289,15 +288,8 @@ pub(super) fn check_format(fields: &Fields<'_, '_>, format: &str) -> bool {
 }
 
 fn read_header(fields: &Fields<'_, '_>) -> Option<Inject> {
-    let name = fields.required("name", "\"X-Api-Key\"")?.value.to_ascii_lowercase();
-    if !value::is_token(&name) {
-        fields.wrong("name", "is not the name of a header field", None);
-        return None;
-    }
-    if FRAMING.contains(&name.as_str()) || name.starts_with("affiant-") {
-        fields.wrong("name", format!("{name} can't carry a secret"), None);
-        return None;
-    }
+    let name = fields.required("name", "\"X-Api-Key\"")?.value;
+    let name = recipe::read_header_name(fields, "name", name)?;
     let format = fields.text("format").map(|f| f.value.to_owned());
     if format.as_ref().is_some_and(|format| !check_format(fields, format)) {
         return None;

@@ -24,10 +24,6 @@ pub(super) fn read(
         let fields = Fields::new(reader, table, span, title("parent", table, "name"), KNOWN);
         let Some(name) = fields.required("name", "\"corporate\"") else { continue };
         let Some(name) = unique(&fields, "name", name.value, &mut seen) else { continue };
-        if name == NONE {
-            fields.wrong("name", "stands for no upstream proxy at all", None);
-            continue;
-        }
         let rule = read_one(&fields, &name, shared);
         parents.insert(name, rule);
     }

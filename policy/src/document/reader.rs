@@ -447,7 +447,18 @@ impl<'r, 't> Fields<'r, 't> {
 
     /// Keeps an error at a member of a list.
     pub(crate) fn wrong_at(&self, offset: usize, key: &str, message: impl std::fmt::Display) {
-        self.invalid(offset, key, format!("`{key}` of {}: {message}", self.what), None);
+        self.refuse_at(offset, key, message, None);
+    }
+
+    /// Keeps an error at a place inside of a key's value, with what to write instead.
+    pub(crate) fn refuse_at(
+        &self,
+        offset: usize,
+        key: &str,
+        message: impl std::fmt::Display,
+        hint: Option<String>,
+    ) {
+        self.invalid(offset, key, format!("`{key}` of {}: {message}", self.what), hint);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The keys of `[[credential]]` that belong to recipes of injection.
 
-use super::reader::Fields;
+use super::reader::{At, Fields};
 use super::value;
 use crate::grant::FRAMING;
 use crate::recipe::{
@@ -120,17 +120,26 @@ fn read_placeholder(id: Option<&str>, fields: &Fields<'_, '_>) -> Option<Placeho
     Some(Placeholder { text, places })
 }
 
-pub(super) fn read_header_name(fields: &Fields<'_, '_>, key: &str, text: &str) -> Option<String> {
+/// The lower-case name of a field that can carry a secret; else why it can't, and what to write.
+pub(super) fn carrier(text: &str) -> Result<String, (String, Option<String>)> {
     let name = text.to_ascii_lowercase();
     if !value::is_token(&name) {
-        fields.wrong(key, "is not the name of a header field", None);
-        return None;
+        let shown: String = text.chars().take(64).collect();
+        return Err((format!("{shown:?} is not the name of a header field"), None));
     }
-    if FRAMING.contains(&name.as_str()) || name.starts_with("affiant-") {
-        fields.wrong(key, format!("{name} can't carry a secret"), None);
-        return None;
+    if name == "cookie" {
+        let hint = "write inject = \"cookie\" and name = \"THE COOKIE\"".to_owned();
+        return Err(("cookie holds the agent's own cookies as well".to_owned(), Some(hint)));
     }
-    Some(name)
+    // The gateway writes `Via` itself.
+    if FRAMING.contains(&name.as_str()) || name == "via" || name.starts_with("affiant-") {
+        return Err((format!("{name} can't carry a secret"), None));
+    }
+    Ok(name)
+}
+
+pub(super) fn read_header_name(fields: &Fields<'_, '_>, key: &str, text: &str) -> Option<String> {
+    carrier(text).map_err(|(message, hint)| fields.wrong(key, message, hint)).ok()
 }
 
 fn read_hmac(fields: &Fields<'_, '_>) -> Option<Hmac> {
@@ -143,38 +152,68 @@ fn read_hmac(fields: &Fields<'_, '_>) -> Option<Hmac> {
         Some(1) => Encoding::Base64,
         Some(_) | None => Encoding::Hex,
     };
-    let template = |key: &str, text: &str| {
-        Template::parse(text).map_err(|error| fields.wrong(key, error, None)).ok()
-    };
-    let sign = fields.required("sign", "\"{timestamp}.{body}\"")?.value;
-    let sign = template("sign", sign)?;
-    if sign.has_signature() {
-        fields.wrong("sign", "can't hold the signature itself", None);
-        return None;
-    }
-    if !fields.has("headers") {
-        let hint = "write headers = { X-Signature = \"{signature}\" }".to_owned();
-        fields.wrong("headers", "is missing", Some(hint));
-    }
-    let mut headers = BTreeMap::new();
-    for (name, values) in fields.lists("headers")? {
-        let name = read_header_name(fields, "headers", name.value)?;
-        let [value] = values.as_slice() else {
-            fields.wrong("headers", "each field has one text", None);
-            return None;
-        };
-        if !value.value.bytes().all(|c| c == b' ' || c.is_ascii_graphic()) {
-            fields.wrong("headers", "has a character that a header can't have", None);
+    let sign = fields.required("sign", "\"{timestamp}.{body}\"").and_then(|text| {
+        let sign = Template::parse(text.value).map_err(|error| fields.wrong("sign", error, None));
+        let sign = sign.ok()?;
+        if sign.has_signature() {
+            fields.wrong("sign", "can't hold the signature itself", None);
             return None;
         }
-        headers.insert(name, template("headers", value.value)?);
+        Some(sign)
+    });
+    let headers = read_signed_headers(fields);
+    Some(Hmac { digest, encoding, sign: sign?, headers: headers? })
+}
+
+/// The fields that `hmac` sends; every mistake is told where it stands.
+fn read_signed_headers(fields: &Fields<'_, '_>) -> Option<BTreeMap<String, Template>> {
+    let hint = || Some("write headers = { X-Signature = \"{signature}\" }".to_owned());
+    if !fields.has("headers") {
+        fields.wrong("headers", "is missing", hint());
     }
-    if !headers.values().any(Template::has_signature) {
-        let hint = Some("as in headers = { X-Signature = \"{signature}\" }".to_owned());
-        fields.wrong("headers", "no field holds {signature}", hint);
+    let mut headers = BTreeMap::new();
+    let mut is_sound = true;
+    for (name, values) in fields.lists("headers")? {
+        match read_signed_header(fields, &name, &values) {
+            Some((lower, _)) if headers.contains_key(&lower) => {
+                fields.wrong_at(name.offset, "headers", format!("{lower} is there already"));
+                is_sound = false;
+            }
+            Some((lower, template)) => {
+                headers.insert(lower, template);
+            }
+            None => is_sound = false,
+        }
+    }
+    if is_sound && !headers.values().any(Template::has_signature) {
+        fields.wrong("headers", "no field holds {signature}", hint());
         return None;
     }
-    Some(Hmac { digest, encoding, sign, headers })
+    is_sound.then_some(headers)
+}
+
+fn read_signed_header(
+    fields: &Fields<'_, '_>,
+    name: &At<&str>,
+    values: &[At<&str>],
+) -> Option<(String, Template)> {
+    let wrong = |(message, hint)| fields.refuse_at(name.offset, "headers", message, hint);
+    let lower = carrier(name.value).map_err(wrong);
+    let shown: String = name.value.chars().take(64).collect();
+    let [value] = values else {
+        fields.wrong_at(name.offset, "headers", format!("{shown} is to have one text"));
+        return None;
+    };
+    if !value.value.bytes().all(|c| c == b' ' || c.is_ascii_graphic()) {
+        let message = format!("{shown} has a character that a header can't have");
+        fields.wrong_at(value.offset, "headers", message);
+        return None;
+    }
+    let wrong = |error| {
+        fields.wrong_at(value.offset, "headers", format!("{shown}: {error}"));
+    };
+    let template = Template::parse(value.value).map_err(wrong);
+    Some((lower.ok()?, template.ok()?))
 }
 
 fn read_jwt(fields: &Fields<'_, '_>) -> Option<Jwt> {

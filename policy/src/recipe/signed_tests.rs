@@ -40,6 +40,46 @@ fn templates_are_signed_by_hmac() {
     refused(&hmac("sign = \"a\""), "`headers` of credential \"c\": is missing");
 }
 
+/// V-3: every mistake in the fields of a signed request is told at once, by name and where it stands.
+#[test]
+fn v_3_all_mistakes_of_signed_fields_are_told_where_they_stand() {
+    let text = "[[credential]]\nid = \"c\"\nsecret = \"c\"\ninject = \"hmac\"\nsign = \"{signature}\"\n\
+                [credential.headers]\nHost = \"{signature}\"\nX-A = \"{nope}\"\n\"A B\" = \"y\"\n\
+                X-B = [\"1\", \"2\"]\nX-C = \"\u{e9}\"\nX-D = \"1\"\nx-d = \"2\"\nCookie = \"s\"\nvia = \"s\"\n";
+    let found = Snapshot::compile(text, "p", 0).unwrap_err();
+    let told: Vec<_> = found.iter().map(Diagnostic::to_string).collect();
+    let headers = "`headers` of credential \"c\"";
+    let known = told[2].split_once("names {nope}").unwrap().1;
+    assert_eq!(
+        told,
+        [
+            "p:5:8: `sign` of credential \"c\": can't hold the signature itself".to_owned(),
+            format!("p:7:1: {headers}: host can't carry a secret"),
+            format!("p:8:7: {headers}: X-A: names {{nope}}{known}"),
+            format!("p:9:1: {headers}: \"A B\" is not the name of a header field"),
+            format!("p:10:1: {headers}: X-B is to have one text"),
+            format!("p:11:7: {headers}: X-C has a character that a header can't have"),
+            format!("p:13:1: {headers}: x-d is there already"),
+            format!(
+                "p:14:1: {headers}: cookie holds the agent's own cookies as well (write inject = \
+                 \"cookie\" and name = \"THE COOKIE\")"
+            ),
+            format!("p:15:1: {headers}: via can't carry a secret"),
+        ]
+    );
+}
+
+/// What the gateway writes itself, and what holds the agent's own, is no field for a secret.
+#[test]
+fn neither_via_nor_cookie_is_injected_as_a_header() {
+    let header = |name: &str| format!("inject = \"header\"\nname = \"{name}\"");
+    refused(&header("Via"), "`name` of credential \"c\": via can't carry a secret");
+    refused(
+        &header("Cookie"),
+        "cookie holds the agent's own cookies as well (write inject = \"cookie\" and name = \"THE COOKIE\")",
+    );
+}
+
 fn jwt(
     keys: &str,
     key: &str,
