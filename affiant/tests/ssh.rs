@@ -485,9 +485,13 @@ fn a_budget_holds_for_commands_and_an_ended_access_for_logins() {
         (&"backoff".into(), &"budget.calls_per_day".into())
     );
     assert!(spent["error"]["not_before_ms"].as_u64().is_some());
-    bench.home.ok(&["agent", "rotate", "coder", "--lasts", "0s"]);
+    bench.home.ok(&["agent", "rotate", "coder", "--lasts", "1s"]);
     bench.home.ok(&["ssh-config", "--agent", "coder"]);
-    let refused = finish(bench.ssh(&[], "echo 3"), b"");
+    let mut refused = finish(bench.ssh(&[], "echo 3"), b"");
+    eventually("the access ended", || {
+        refused = finish(bench.ssh(&[], "echo 3"), b"");
+        text(&refused.stderr).contains("Permission denied")
+    });
     assert_eq!(refused.status.code(), Some(255));
     assert!(text(&refused.stderr).contains("Permission denied"), "{}", text(&refused.stderr));
 }

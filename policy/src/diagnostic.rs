@@ -18,6 +18,9 @@ pub enum Kind {
     /// A value that can't be.
     #[serde(rename = "POLICY_INVALID")]
     Invalid,
+    /// A name that means something else.
+    #[serde(rename = "POLICY_RESERVED_NAME")]
+    Reserved,
     /// A text with the form of a secret; it is not repeated.
     #[serde(rename = "POLICY_PASTED_SECRET")]
     PastedSecret,
@@ -85,6 +88,23 @@ mod tests {
                 said["line"].is_u64() && said["column"].is_u64() && said["message"].is_string()
             );
         }
+        // What has the form of a secret is refused, and not repeated; names of words are names.
+        let pasted = "[[credential]]\nid = \"c\"\nsecret = \"sk-live-AKIAverysecretvalue123456\"\n\
+                      inject = \"bearer\"\n";
+        let found = Policy::check(pasted, "p.toml").unwrap_err();
+        assert_eq!(found[0].kind, super::Kind::PastedSecret);
+        assert!(!found[0].to_string().contains("AKIA"));
+        for text in [
+            pasted.replace("sk-live-AKIAverysecretvalue123456", "sk-openai-production-1"),
+            route.replace("a.test", "sk-registry.example.internal"),
+            "[[ssh]]\nname = \"s\"\nmatch = { host = \"h\", commands = [\"vault token capabilities *\"] }\n"
+                .to_owned(),
+        ] {
+            assert!(Policy::check(&text, "p.toml").is_ok(), "{text}");
+        }
+        // A text that is in force stays so.
+        let stored = crate::Snapshot::compile_in_force(pasted, 3).unwrap();
+        assert!(stored.warnings().iter().any(|told| told.kind == super::Kind::PastedSecret));
         let unused = "[[credential]]\nid = \"c\"\nsecret = \"c\"\ninject = \"bearer\"\n";
         let snapshot = Policy::check(unused, "p.toml").unwrap();
         let said = serde_json::to_value(snapshot.warnings()).unwrap();

@@ -306,8 +306,7 @@ fn unique(
         return None;
     }
     if text == "none" {
-        fields.wrong(key, "\"none\" says that there is none", Some("take another".to_owned()));
-        return None;
+        fields.reserved(key, "\"none\" says that there is none");
     }
     if let Some(first) = seen.get(text) {
         fields.wrong(key, format!("{text:?} is there already, at line {}", first.line), None);

@@ -292,12 +292,6 @@ fn what_is_not_acted_on_is_announced() {
     let open = "[defaults]\negress = \"allow\"\nprivate_addresses = \"allow\"\n";
     let found = warnings(open);
     assert!(matches!(found.as_slice(), [one] if one.contains("metadata service")), "{found:?}");
-    check(
-        &format!("{ROUTE}name = \"none\"\n").replacen("name = \"r\"\n", "", 1),
-        3,
-        8,
-        &["there is none"],
-    );
     check(&format!("{ROUTE}retry = {{ max_attempts = 0 }}\n"), 4, 26, &["from 1 to 100"]);
     let reconcile = "reconcile = { path = \"/x\", committed = { status = 20 } }";
     check(&format!("{ROUTE}{reconcile}\n"), 4, 51, &["100 to 599"]);

@@ -9,7 +9,7 @@ pub fn is_same_field(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().map(folded).eq(other.iter().map(folded))
 }
 
-/// Whether a service may take a parameter of the one name for a parameter of the other: some readers
+/// Whether a service may take a parameter of the one name for the parameter of the other: some readers
 /// know no case, and to PHP and Rack `name[]` and `name[key]` are `name`.
 pub(crate) fn is_same_parameter(one: &[u8], other: &[u8]) -> bool {
     // PHP makes `_` of blanks and dots in names.
@@ -17,9 +17,12 @@ pub(crate) fn is_same_parameter(one: &[u8], other: &[u8]) -> bool {
         b' ' | b'.' => b'_',
         other => other.to_ascii_lowercase(),
     };
+    // Of a name with a key in brackets every key is a parameter of its own.
+    let whole = other.contains(&b'[');
     let plain = |name: &[u8]| -> Vec<u8> {
-        let end = name.iter().skip(1).position(|byte| *byte == b'[').map(|at| at + 1);
-        name.get(..end.unwrap_or(name.len())).unwrap_or_default().iter().map(folded).collect()
+        let bracket = name.iter().skip(1).position(|byte| *byte == b'[').map(|at| at + 1);
+        let end = bracket.filter(|_| !whole).unwrap_or(name.len());
+        name.get(..end).unwrap_or_default().iter().map(folded).collect()
     };
     plain(one) == plain(other)
 }
@@ -50,6 +53,8 @@ mod tests {
             assert!(!is_same_parameter(other.as_bytes(), b"Action"), "{other}");
         }
         assert!(is_same_parameter(b"a.b c", b"a_b_c"));
+        assert!(is_same_parameter(b"Page[size]", b"page[size]"));
+        assert!(!is_same_parameter(b"page[number]", b"page[size]"));
         for same in ["maxSize", "max_size", "MAXSIZE", "max\u{17f}ize", "Max-Size"] {
             assert!(is_same_member(same, "maxSize"), "{same}");
         }

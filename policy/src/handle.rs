@@ -368,9 +368,9 @@ fn load_snapshot(
     {
         return Ok(snapshot.at_version(version));
     }
-    let compiled = Snapshot::compile(&text, "policy", version);
+    let compiled = Snapshot::compile_in_force(&text, version);
     Ok(compiled.unwrap_or_else(|findings| {
-        // The text was sound when it was applied: a newer version of the program applied it.
+        // The text was sound when it was applied, by another version of the program.
         let finding = findings.first().map(ToString::to_string).unwrap_or_default();
         tracing::error!(version, finding, "policy not understood; every call is refused");
         Snapshot::default().at_version(version)

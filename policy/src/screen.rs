@@ -16,6 +16,8 @@ use zeroize::Zeroizing;
 
 /// Shorter secrets occur by chance.
 const SHORTEST: usize = 4;
+/// Words of a language are hardly ever as long, and what is drawn at random is.
+const LONGEST_WORD: usize = 16;
 /// What the key for digests is derived for.
 const PURPOSE: &str = "affiant hidden values v1";
 
@@ -138,7 +140,14 @@ impl Screen {
 
 /// Whether a text holds something that has the form of a credential.
 pub(crate) fn has_form_of_credential(text: &[u8]) -> bool {
-    !spans::forms(text).is_empty()
+    // Names and hosts begin like tokens now and then, but are made of words.
+    let is_random = |span: &Range<usize>| {
+        let word = text.get(span.clone()).unwrap_or_default();
+        word.split(|byte| !byte.is_ascii_alphanumeric()).any(|run| run.len() >= LONGEST_WORD)
+    };
+    spans::words(text, false).iter().any(is_random)
+        || !spans::private_keys(text).is_empty()
+        || !spans::passwords(text).is_empty()
 }
 
 /// A value as it may be written in a request, also inside of base64.

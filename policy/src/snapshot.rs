@@ -72,7 +72,15 @@ enum Found<'a> {
 impl Snapshot {
     /// Reads and compiles a text.
     pub(crate) fn compile(text: &str, file: &str, version: u64) -> Result<Self, Vec<Diagnostic>> {
-        let reader = Reader::new(text, file);
+        Self::compile_by(Reader::new(text, file), text, version)
+    }
+
+    /// Compiles a text of the store.
+    pub(crate) fn compile_in_force(text: &str, version: u64) -> Result<Self, Vec<Diagnostic>> {
+        Self::compile_by(Reader::of_text_in_force(text, "policy"), text, version)
+    }
+
+    fn compile_by(reader: Reader<'_>, text: &str, version: u64) -> Result<Self, Vec<Diagnostic>> {
         let document = document::read(text, &reader);
         let (http, mut ties) = http::Index::build(document.http);
         let (ssh, more) = ssh::Index::build(document.ssh);

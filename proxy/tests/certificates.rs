@@ -118,7 +118,7 @@ async fn world(directory: &Path, authority: &Authority, port: u16) -> World {
         credential("two"),
         route("one", "one", "credential = \"one\"\n"),
         route("two", "two", "credential = \"two\"\n"),
-        route("none", "none", ""),
+        route("without", "without", ""),
     );
     World::with(|_, _| extra, proxy::Options::default()).await
 }
@@ -202,7 +202,7 @@ async fn c_1_alerts_are_told() {
         let authority = Authority::new();
         let origin = origin(&authority, version).await;
         let world = world(directory.path(), &authority, origin.port).await;
-        let answer = get(&world, origin.port, "none").await;
+        let answer = get(&world, origin.port, "without").await;
         assert_eq!((answer.status, answer.facts()[0].as_str()), (502, code), "{answer:?}");
         assert_eq!(world.invocation(answer.id()).await.verdict().outcome(), outcome);
         let said = answer.field("proxy-status");

@@ -20,17 +20,19 @@ pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<Exi
     let [program, rest @ ..] = arguments.command.as_slice() else {
         bail!("name the command after `--`");
     };
+    // The environment and the store's key are of no use to the command (contract I-2).
+    crate::hardening::forbid_dumps();
     context.home.require()?;
-    let host = Host::join(context).await?;
+    let mut host = Host::join(context).await?;
     let policy = Policy::open(context.home.path()).context("open the policy store")?;
     let ca = proxy::Ca::load(&context.home.ca()).context("read the CA")?;
     let bundle = bundle::write(&context.home, ca.certificate_pem())?;
+    let mut signals = Signals::new()?;
     let session = policy
         .add_session(&arguments.agent)
         .with_context(|| format!("give agent {:?} a token for this run", arguments.agent))?;
     let url = proxy_url(&arguments.agent, &session.token, host.listening.http)?;
 
-    let mut signals = Signals::new()?;
     let mut command = tokio::process::Command::new(program);
     for name in &hidden_variables(&policy.snapshot(), &arguments.hide) {
         output::note(&format!("affiant: the command does not get {name}"));
@@ -46,13 +48,22 @@ pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<Exi
         .env_remove("CREDENTIALS_DIRECTORY")
         .spawn();
     let code = match child {
-        Ok(child) => exit_code(signals.pass_on_until_exit(child).await?),
+        Ok(child) => {
+            let mut exit = std::pin::pin!(signals.pass_on_until_exit(child));
+            let status = tokio::select! {
+                status = &mut exit => status,
+                () = host.lost() => exit.await,
+            };
+            status.map(exit_code)
+        }
         Err(error) => {
             output::note(&format!("affiant: start {}: {error}", program.display()));
-            not_started(&error)
+            Ok(not_started(&error))
         }
     };
-    policy.remove_session(&session).context("withdraw the token of this run")?;
+    if let Err(error) = policy.remove_session(&session) {
+        output::note(&format!("affiant: the token of this run could not be withdrawn: {error}"));
+    }
     let refused = host.refused(&arguments.agent, began).await;
     if refused > 0 {
         let calls = if refused == 1 { "call was" } else { "calls were" };
@@ -62,7 +73,7 @@ pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<Exi
         ));
     }
     host.leave(&mut signals).await;
-    Ok(code)
+    code
 }
 
 /// What the command would inherit although the broker takes secrets from there (contract I-2): the

@@ -28,6 +28,13 @@ pub(crate) struct Attachment {
     driver: tokio::task::JoinHandle<hyper::Result<()>>,
 }
 
+impl Attachment {
+    /// Waits until the server is gone.
+    pub(crate) async fn lost(&mut self) {
+        drop((&mut self.driver).await);
+    }
+}
+
 impl Drop for Attachment {
     fn drop(&mut self) {
         self.driver.abort();

@@ -52,8 +52,10 @@ impl Invocation {
                 let confirmed = match self.delivery {
                     Delivery::Pending | Delivery::Failed => false,
                     // The caller's host had it. That nobody there read it is known later.
+                    // What the caller itself confirms, here or elsewhere, weighs more and stays.
                     Delivery::Delivered(Confirmation::Transport) => {
-                        !matches!(body, Body::DeliveryFailed(_))
+                        let Body::ResultDelivered(delivered) = body else { return Ok(()) };
+                        delivered.confirmation == Confirmation::Transport
                     }
                     Delivery::Delivered(
                         Confirmation::Protocol | Confirmation::Acknowledged | Confirmation::Fetched,

@@ -336,6 +336,13 @@ fn r_5_only_the_hosts_word_is_taken_back() {
         let mut invocation = run([settled.clone(), vec![delivered.clone()]].concat());
         let again = invocation.check(&delivered, Source::TransportObserved);
         assert!(again.is_err(), "{confirmation:?}");
+        // A stronger word follows the host's, and then nothing takes it back.
+        let fetched = Body::ResultDelivered(Delivered { confirmation: Confirmation::Fetched });
+        let mut stronger = invocation.clone();
+        let next = Sequence(stronger.last_sequence().0 + 1);
+        let follows = stronger.apply(next, &event(Source::TransportObserved, fetched));
+        assert_eq!(follows.is_ok(), taken_back, "{confirmation:?}");
+        assert!(stronger.check(&failed(), Source::TransportObserved).is_err() || !taken_back);
         let failed = invocation.check(&failed(), Source::TransportObserved);
         assert_eq!(failed.is_ok(), taken_back, "{confirmation:?}");
         if taken_back {

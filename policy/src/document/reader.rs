@@ -25,6 +25,9 @@ pub(crate) struct Reader<'t> {
     lines: Vec<usize>,
     errors: RefCell<Vec<Diagnostic>>,
     warnings: RefCell<Vec<Diagnostic>>,
+    /// Whether the text was applied before: what a newer program would refuse only for a policy to
+    /// come is told, and changes nothing that is in force.
+    in_force: bool,
 }
 
 impl<'t> Reader<'t> {
@@ -32,7 +35,13 @@ impl<'t> Reader<'t> {
     pub(crate) fn new(text: &'t str, file: &'t str) -> Self {
         let ends = text.bytes().enumerate().filter(|&(_, b)| b == b'\n').map(|(i, _)| i + 1);
         let lines = std::iter::once(0).chain(ends).collect();
-        Self { file, text, lines, errors: RefCell::default(), warnings: RefCell::default() }
+        let (errors, warnings) = (RefCell::default(), RefCell::default());
+        Self { file, text, lines, errors, warnings, in_force: false }
+    }
+
+    /// Reads a text that was applied before.
+    pub(crate) fn of_text_in_force(text: &'t str, file: &'t str) -> Self {
+        Self { in_force: true, ..Self::new(text, file) }
     }
 
     /// The place of a byte offset.
@@ -57,7 +66,9 @@ impl<'t> Reader<'t> {
         let (file, Place { line, column }) = (self.file.to_owned(), place);
         let (field, message) = (field.map(str::to_owned), message.into());
         let found = Diagnostic { file, line, column, kind, field, message, hint };
-        let list = if kind == Kind::Doubtful { &self.warnings } else { &self.errors };
+        let is_of_late = matches!(kind, Kind::PastedSecret | Kind::Reserved);
+        let is_told_only = kind == Kind::Doubtful || self.in_force && is_of_late;
+        let list = if is_told_only { &self.warnings } else { &self.errors };
         list.borrow_mut().push(found);
     }
 
@@ -166,6 +177,13 @@ impl<'r, 't> Fields<'r, 't> {
         let message = format!("`{key}` of {}: {message}", self.what);
         let kind = if self.has(key) { Kind::Invalid } else { Kind::MissingKey };
         self.reader.find(kind, Some(key), self.place_of(key), message, hint);
+    }
+
+    /// Keeps an error about a name that means something else.
+    pub(crate) fn reserved(&self, key: &str, message: &str) {
+        let message = format!("`{key}` of {}: {message}", self.what);
+        let hint = Some("take another".to_owned());
+        self.reader.find(Kind::Reserved, Some(key), self.place_of(key), message, hint);
     }
 
     fn invalid(&self, offset: usize, key: &str, message: String, hint: Option<String>) {

@@ -5,6 +5,7 @@
 
 use super::{Slot, Splice, Spot};
 use crate::Details;
+use crate::field::is_same_member;
 use crate::json::{self, Content, UNDECLARED};
 use serde_json::Value;
 use std::ops::Range;
@@ -44,6 +45,13 @@ pub(super) fn find(request: &Details<'_>, pointer: &str) -> Result<Slot, &'stati
     let Some(all) = members(text, at) else {
         return Ok(Slot::nowhere("what it belongs in is no object"));
     };
+    let is_twin = |member: &Member| {
+        !is_named(text, member, &name)
+            && named(text, member).is_some_and(|known| is_same_member(&known, &name))
+    };
+    if all.iter().any(is_twin) {
+        return Err("it is there in another spelling, which some services take for it");
+    }
     let quoted = |text: &str| Value::from(text).to_string();
     let Some(index) = all.iter().position(|member| is_named(text, member, &name)) else {
         let after = if all.is_empty() { "\"" } else { "\"," };
@@ -75,9 +83,12 @@ pub(super) fn find(request: &Details<'_>, pointer: &str) -> Result<Slot, &'stati
     Ok(Slot { key, spot: Spot::Text(splice) })
 }
 
+fn named(text: &[u8], member: &Member) -> Option<String> {
+    serde_json::from_slice(text.get(member.name.clone()).unwrap_or_default()).ok()
+}
+
 fn is_named(text: &[u8], member: &Member, name: &str) -> bool {
-    let quoted = text.get(member.name.clone()).unwrap_or_default();
-    serde_json::from_slice::<String>(quoted).is_ok_and(|known| known == name)
+    named(text, member).is_some_and(|known| known == name)
 }
 
 /// The members of the object that begins there; none if no object does.

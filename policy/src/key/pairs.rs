@@ -2,6 +2,7 @@
 
 use super::{Slot, Splice, Spot};
 use crate::condition::decoded;
+use crate::field::is_same_parameter;
 use crate::recipe::encode;
 use std::ops::Range;
 
@@ -41,6 +42,12 @@ pub(super) fn values(text: &[u8], name: &str) -> Option<Vec<Vec<u8>>> {
 /// The place of a key.
 pub(super) fn find(text: &[u8], name: &str) -> Result<Slot, &'static str> {
     let all = pairs(text).ok_or(ESCAPE)?;
+    let is_twin = |pair: &Pair| {
+        pair.name != name.as_bytes() && is_same_parameter(&pair.name, name.as_bytes())
+    };
+    if all.iter().any(is_twin) {
+        return Err("it is there in another spelling, which some services take for it");
+    }
     let mut named = all.into_iter().filter(|pair| pair.name == name.as_bytes());
     let mut before = Vec::new();
     encode::push(&mut before, name.as_bytes());

@@ -276,6 +276,15 @@ const SHORTEST_TOKEN: usize = 20;
 /// What has the form of a credential: tokens of well-known services, what follows `Bearer` and
 /// `Basic`, private keys in PEM, passwords in URLs.
 pub(super) fn forms(text: &[u8]) -> Spans {
+    let mut found = words(text, true);
+    found.extend(private_keys(text));
+    found.extend(passwords(text));
+    found
+}
+
+/// Words that begin like tokens of well-known services and, if asked for, those behind the name of a
+/// scheme.
+pub(super) fn words(text: &[u8], schemes: bool) -> Spans {
     let is_token = |b: u8| b.is_ascii_alphanumeric() || b"_-.=+/~".contains(&b);
     let mut found = Vec::new();
     let mut at = 0;
@@ -285,7 +294,8 @@ pub(super) fn forms(text: &[u8]) -> Spans {
         let end = until(text, start, |b| !is_token(b));
         let word = text.get(start..end).unwrap_or_default();
         let known = PREFIXES.iter().any(|prefix| word.starts_with(prefix.as_bytes()));
-        if (known && word.len() >= SHORTEST_TOKEN) || (scheme_before && word.len() >= 8) {
+        let behind_scheme = schemes && scheme_before && word.len() >= 8;
+        if (known && word.len() >= SHORTEST_TOKEN) || behind_scheme {
             found.push(start..end);
         } else {
             // Behind a `/` or a `=` a token may begin as well.
@@ -303,8 +313,12 @@ pub(super) fn forms(text: &[u8]) -> Spans {
             scheme.iter().any(|s| last.eq_ignore_ascii_case(s)) && byte(text, end) == Some(b' ');
         at = end.max(start + 1);
     }
-    found.extend(private_keys(text));
-    found.extend(memmem::find_iter(text, b"://").filter_map(|at| {
+    found
+}
+
+/// Passwords in URLs.
+pub(super) fn passwords(text: &[u8]) -> Spans {
+    let found = memmem::find_iter(text, b"://").filter_map(|at| {
         let start = at + 3;
         let end = until(text, start, |b| {
             matches!(b, b'/' | b'?' | b'#' | b'"' | b'\'') || b.is_ascii_whitespace()
@@ -313,11 +327,12 @@ pub(super) fn forms(text: &[u8]) -> Spans {
         let host = authority.iter().rposition(|&b| b == b'@')?;
         let colon = authority.iter().position(|&b| b == b':').filter(|&colon| colon < host)?;
         Some(start + colon + 1..start + host)
-    }));
-    found
+    });
+    found.collect()
 }
 
-fn private_keys(text: &[u8]) -> Spans {
+/// Private keys in PEM.
+pub(super) fn private_keys(text: &[u8]) -> Spans {
     let mut found: Spans = Vec::new();
     for at in memmem::find_iter(text, b"-----BEGIN ") {
         let rest = text.get(at..).unwrap_or_default();

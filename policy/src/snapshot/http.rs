@@ -13,7 +13,7 @@ use super::starred::Starred;
 use super::{Found, MOST_TIES, Tie, near, normal_host, not_allowed, shown};
 use crate::condition::{self, Doubt, Unmet};
 use crate::document::HttpRoute;
-use crate::field::is_same_field;
+use crate::field::{is_same_field, is_same_parameter};
 use crate::host::{self, Pattern};
 use crate::json::Content;
 use crate::preset::Call;
@@ -83,9 +83,10 @@ fn methods(method: &str, details: &Details<'_>) -> Vec<String> {
     let overrides = |name: &[u8]| OVERRIDES.iter().any(|known| is_same_field(name, known));
     let fields =
         details.headers.iter().filter(|(name, _)| overrides(name)).map(|(_, v)| v.to_vec());
-    let query = details.query.filter(|query| query.contains("method"));
-    let parameters = query.and_then(|query| condition::parameters(query, &['&', ';']));
-    let named = parameters.unwrap_or_default().into_iter().filter(|(name, _)| name == b"_method");
+    let pairs = details.query.unwrap_or_default().split(['&', ';']);
+    // One by one: an escape that can't be read hides no other parameter.
+    let parameters = pairs.filter_map(|pair| condition::parameters(pair, &['&'])).flatten();
+    let named = parameters.filter(|(name, _)| is_same_parameter(name.trim_ascii(), b"_method"));
     let mut methods: Vec<String> = fields
         .chain(named.map(|(_, value)| value))
         .map(|value| String::from_utf8_lossy(value.trim_ascii()).to_ascii_uppercase())

@@ -60,7 +60,15 @@ fn v_1_no_spelling_of_a_method_opens_a_wider_route() {
         assert_eq!(of("c.test", "POST", None, &[(name, "POST")]), Ok("posts".to_owned()), "{name}");
         assert_eq!(of("a.test", "POST", None, &[(name, "")]), Ok("wide".to_owned()), "{name}");
     }
-    assert_eq!(of("a.test", "POST", Some("a=1&_method=DELETE"), &[]), refused);
+    for query in [
+        "a=1&_method=DELETE",
+        "_m%65thod=DELETE",
+        "_METHOD=delete;b=1",
+        "x=%zz&_method=DELETE",
+        ".method=DELETE",
+    ] {
+        assert_eq!(of("a.test", "POST", Some(query), &[]), refused, "{query}");
+    }
     assert_eq!(of("a.test", "POST", Some("method=DELETE"), &[]), Ok("wide".to_owned()));
     // One rule for all methods decides on each of them.
     assert_eq!(of("b.test", "delete", None, &[]), Ok("alone".to_owned()));

@@ -22,6 +22,8 @@ use tokio::time::{Instant, sleep};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it looks.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long the server takes at most to see that a run left.
+const GOODBYE: Duration = Duration::from_millis(250);
 /// After how long it says what it waits for.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -66,6 +68,15 @@ impl Host {
         bail!("no server of {} became ready within {PATIENCE:?}", home.path().display())
     }
 
+    /// Waits until the server is gone, and says so: what the command calls from then on goes nowhere.
+    pub(super) async fn lost(&mut self) {
+        self.attachment.lost().await;
+        output::note("affiant: the server ended; start the command anew to have its calls pass");
+        if let Some(process) = &mut self.process {
+            process.log.pass_on();
+        }
+    }
+
     /// How many calls of the agent were refused since a time, at least.
     pub(super) async fn refused(&self, agent: &str, since: time::OffsetDateTime) -> usize {
         let format = &time::format_description::well_known::Rfc3339;
@@ -92,7 +103,9 @@ impl Host {
                 () = signals.ending() => break,
                 () = sleep(PAUSE) => {}
             }
-            if runs(&client).await.is_some_and(|others| others > 0) {
+            // Shortly after it left, this run itself may still be counted.
+            let others = left.elapsed() > GOODBYE && runs(&client).await.is_some_and(|n| n > 0);
+            if others {
                 output::note("affiant: the server goes on for other runs");
                 break;
             }

@@ -16,13 +16,17 @@ pub(super) const AWS: Preset = Preset {
     mints: &[
         Mint::Host("sts.amazonaws.com"),
         Mint::Host("sts.*.amazonaws.com"),
+        Mint::Host("sts-fips.*.amazonaws.com"),
         Mint::Host("iam.amazonaws.com"),
         Mint::Host("iam.*.amazonaws.com"),
         Mint::Host("cognito-identity.*.amazonaws.com"),
+        Mint::Host("cognito-identity-fips.*.amazonaws.com"),
         Mint::Host("oidc.*.amazonaws.com"),
         Mint::Host("portal.sso.*.amazonaws.com"),
         Mint::Host("secretsmanager.*.amazonaws.com"),
+        Mint::Host("secretsmanager-fips.*.amazonaws.com"),
         Mint::Host("ssm.*.amazonaws.com"),
+        Mint::Host("ssm-fips.*.amazonaws.com"),
     ],
     lines: &[
         at(
@@ -134,6 +138,9 @@ pub(super) const CLOUDFLARE: Preset = Preset {
     mints: &[
         Mint::Path("/client/v4/user/tokens/**"),
         Mint::Path("/client/v4/accounts/*/tokens/**"),
+        Mint::Path("/client/v4/accounts/*/access/service_tokens/**"),
+        Mint::Path("/client/v4/zones/*/access/service_tokens/**"),
+        Mint::Path("/client/v4/accounts/*/r2/temp-access-credentials"),
     ],
     lines: &[line(
         POST,
@@ -158,6 +165,7 @@ pub(super) const GOOGLE_CLOUD: Preset = Preset {
         Mint::Host("iam.googleapis.com"),
         Mint::Host("iamcredentials.googleapis.com"),
         Mint::Host("secretmanager.googleapis.com"),
+        Mint::Host("secretmanager.*.rep.googleapis.com"),
         Mint::Host("sts.googleapis.com"),
     ],
     lines: &[

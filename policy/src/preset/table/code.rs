@@ -36,8 +36,12 @@ pub(super) const GITLAB: Preset = Preset {
         Mint::Path("/api/*/personal_access_tokens/**"),
         Mint::Path("/api/*/user/personal_access_tokens"),
         Mint::Path("/api/*/users/*/personal_access_tokens"),
+        Mint::Path("/api/*/users/*/impersonation_tokens/**"),
         Mint::Path("/api/*/groups/*/access_tokens/**"),
+        Mint::Path("/api/*/groups/*/deploy_tokens/**"),
+        Mint::Path("/api/*/groups/*/service_accounts/*/personal_access_tokens/**"),
         Mint::Path("/api/*/projects/*/access_tokens/**"),
+        Mint::Path("/api/*/projects/*/deploy_tokens/**"),
     ],
     lines: &[line(
         POST,

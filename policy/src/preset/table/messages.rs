@@ -70,8 +70,10 @@ pub(super) const TWILIO: Preset = Preset {
     secret: "`ACCOUNT_SID:AUTH_TOKEN` or `API_KEY_SID:API_KEY_SECRET`",
     source: read("https://www.twilio.com/docs/usage/requests-to-twilio"),
     mints: &[
-        Mint::Path("/2010-04-01/Accounts/*/Keys.json"),
-        Mint::Path("/2010-04-01/Accounts/*/SigningKeys.json"),
+        Mint::Path("/2010-04-01/Accounts/*/Keys*"),
+        Mint::Path("/2010-04-01/Accounts/*/SigningKeys*"),
+        Mint::Path("/2010-04-01/Accounts*"),
+        Mint::Path("/2010-04-01/Accounts/*"),
     ],
     lines: &[line(
         POST,

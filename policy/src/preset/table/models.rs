@@ -115,6 +115,8 @@ pub(super) const OPENAI: Preset = Preset {
         Mint::Path("/v1/organization/admin_api_keys/**"),
         Mint::Path("/v1/organization/projects/*/service_accounts"),
         Mint::Path("/v1/realtime/client_secrets"),
+        Mint::Path("/v1/realtime/sessions"),
+        Mint::Path("/v1/realtime/transcription_sessions"),
     ],
     lines: &[
         line(
