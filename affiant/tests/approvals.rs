@@ -260,6 +260,29 @@ fn i_1_a_denied_call_is_never_sent() {
     assert!(text(&again.stderr).contains("ALREADY_DECIDED"), "{}", text(&again.stderr));
 }
 
+/// V-6: who is asked for the same once more is told that it was denied, and how often.
+#[test]
+fn v_6_a_request_that_was_denied_says_so_when_it_is_asked_again() {
+    let bench = Bench::new("", ASK);
+    for (n, before) in [(1, "-"), (2, "once"), (3, "2 times")] {
+        let id = new_id(n);
+        bench.ask(&id, "a=1");
+        assert_eq!(bench.waiting()[0]["denied_before"], Value::from(n as u64 - 1));
+        for shown in
+            [bench.home.ok(&["approval", "list"]), bench.home.ok(&["approval", "show", &id])]
+        {
+            let line = shown.lines().find(|line| line.starts_with("  denied "));
+            let told = line.map_or("-", |line| line.trim_start_matches("  denied").trim());
+            assert_eq!(told.trim_end_matches(" before, this very request"), before, "{shown}");
+        }
+        assert!(bench.decide("deny", &id).status.success());
+    }
+    // Another request is another question.
+    bench.ask(&new_id(4), "a=2");
+    assert_eq!(bench.waiting()[0]["denied_before"], 0);
+    assert_eq!(bench.effects(), 0);
+}
+
 /// V-6: a question that nobody answers is over after its time, and so is an approval.
 #[test]
 fn v_6_questions_and_approvals_expire() {

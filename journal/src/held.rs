@@ -25,13 +25,16 @@ use crate::live::Journal;
 use crate::projection::Invocation;
 use crate::{admission, read};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
 /// Calls of one agent that may wait at the same time: more than a person looks through.
 pub const MAX_HELD: usize = 100;
+
+/// Denials that are remembered. People make them, so this is many.
+const MAX_DENIALS: usize = 4096;
 
 /// The question that holds a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,13 +80,27 @@ pub enum DecideError {
 /// The calls that wait, pinned in memory.
 pub(crate) struct Parked {
     entries: Mutex<HashMap<InvocationId, Arc<Entry>>>,
+    /// What was denied by this process, newest last: for whom, and which request.
+    denials: Mutex<VecDeque<(Option<String>, Digest)>>,
     /// Counts questions asked, so that somebody can tell people.
     asked: watch::Sender<u64>,
 }
 
 impl Default for Parked {
     fn default() -> Self {
-        Self { entries: Mutex::default(), asked: watch::Sender::new(0) }
+        Self { entries: Mutex::default(), denials: Mutex::default(), asked: watch::Sender::new(0) }
+    }
+}
+
+impl Parked {
+    fn denied(&self, invocation: &Invocation) {
+        let Some(approval) = invocation.approval() else { return };
+        let agent = invocation.accepted().agent.clone();
+        let mut denials = self.denials.lock();
+        if denials.len() >= MAX_DENIALS {
+            denials.pop_front();
+        }
+        denials.push_back((agent, approval.requested.fingerprint));
     }
 }
 
@@ -204,6 +221,16 @@ impl Journal {
         held.iter().filter(|held| held.accepted().agent.as_deref() == agent).count() >= MAX_HELD
     }
 
+    /// How often the same request of the same agent was denied before, since this process started; of
+    /// the last 4,096 denials.
+    #[must_use]
+    pub fn denied_before(&self, held: &Invocation) -> usize {
+        let Some(approval) = held.approval() else { return 0 };
+        let (agent, asked) = (&held.accepted().agent, approval.requested.fingerprint);
+        let denials = self.core().parked.denials.lock();
+        denials.iter().filter(|(whose, denied)| *denied == asked && whose == agent).count()
+    }
+
     /// Changes whenever a call begins to wait.
     #[must_use]
     pub fn asked(&self) -> watch::Receiver<u64> {
@@ -254,6 +281,9 @@ impl Journal {
         let queued = queue_decision(core, &entry, approve, by)?;
         durable(queued.receiver).await?;
         let view = entry.state.lock().view(core.durable());
+        if !approve {
+            core.parked.denied(&view);
+        }
         unpin_if_over(core, &entry);
         Ok(view)
     }

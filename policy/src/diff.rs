@@ -169,7 +169,9 @@ fn http(route: &HttpRoute) -> Keys {
     put("intercept", Some(grant.intercept.to_string()));
     put("retry", grant.retry.as_ref().map(retry));
     put("reconcile", grant.reconcile.as_ref().map(reconcile));
-    put("job", grant.job.as_ref().map(job));
+    let without = route.preset.as_ref().filter(|preset| preset.without_jobs);
+    let without = without.map(|_| "none of the preset".to_owned());
+    put("job", grant.job.as_ref().map(job).or(without));
     put("batch", grant.batch.as_ref().map(batch));
     put("private_addresses", Some(word(grant.private_addresses)));
     put("repeat_guard", Some(window(grant.repeat_window)));

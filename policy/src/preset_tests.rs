@@ -218,7 +218,7 @@ fn i_2_presets_leave_out_what_hands_out_credentials() {
 }
 
 /// M-7: jobs come with the preset, to the submission and to the questions about it; a route's own job
-/// takes their place.
+/// takes their place, and `"none"` leaves them out.
 #[test]
 fn m_7_jobs_come_with_the_preset() {
     let job = |preset, host, path| decide(&policy(preset, ""), "POST", host, path).job;
@@ -241,12 +241,60 @@ fn m_7_jobs_come_with_the_preset() {
         ("", "/v1/batches/b_1/cancel", None),
         ("", "/v1/models", None),
         (own, "/v1/batches/b_1", Some(None)),
+        ("job = \"none\"", "/v1/batches/b_1", None),
     ] {
         let snapshot = Snapshot::compile(&policy("openai", rest), "p", 0).unwrap();
         let origin = (Scheme::Https, "api.openai.com", 443);
         let job = snapshot.http_route("r", "a", origin, path).unwrap().job;
         assert_eq!(job.as_ref().map(|job| job.path.as_deref()), expected, "{path}");
     }
+    let without = policy("openai", "job = \"none\"");
+    let grant = decide(&without, "POST", "api.openai.com", "/v1/batches");
+    assert_eq!((grant.job, grant.idempotent), (None, Some(false)), "the line itself holds");
+    let compiled = |text: &str| Snapshot::compile(text, "p", 0).unwrap();
+    let changes = crate::diff::diff(&compiled(&policy("openai", "")), &compiled(&without));
+    assert_eq!(changes.len(), 1);
+    assert!(changes[0].to_string().ends_with("job: none -> none of the preset"), "{changes:?}");
+}
+
+/// `"none"` needs a preset whose jobs it could leave out, and is the one word of `job`.
+#[test]
+fn the_one_word_of_job_is_none() {
+    let route = "[[route]]\nname = \"r\"\nmatch = { host = \"a.test\" }\n";
+    for (text, told) in [
+        (
+            format!("{route}job = \"none\"\n"),
+            "p:4:7: `job` of route \"r\": there is no preset here whose jobs \"none\" could leave out \
+             (leave the key out)",
+        ),
+        (
+            format!("{route}preset = \"openai\"\njob = \"off\"\n"),
+            "p:5:7: `job` of route \"r\": \"off\" is not one of none",
+        ),
+    ] {
+        let found = Snapshot::compile(&text, "p", 0).unwrap_err();
+        let told_now: Vec<_> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(told_now, [told]);
+    }
+}
+
+/// A line that names hosts holds at no other endpoint: then the next line decides, or the method.
+#[test]
+fn lines_of_hosts_do_not_hold_elsewhere() {
+    let line = |preset: &Preset| preset.lines.iter().any(|line| !line.hosts.is_empty());
+    assert!(PRESETS.iter().any(line), "there are such lines");
+    let details =
+        Details { query: Some("Action=RunInstances&ClientToken=t"), ..Details::default() };
+    let keyed_at = |host: &str| {
+        let text = policy("aws", &format!("match = {{ host = \"{host}\" }}"));
+        let snapshot = Snapshot::compile(&text, "p", 0).unwrap();
+        let (agent, scheme, method, path) = ("a", Scheme::Https, "POST", "/");
+        let action = HttpAction { agent, scheme, host, port: 443, method, path };
+        let grant = snapshot.http_with(&action, &details).unwrap();
+        (grant.preset, grant.idempotency.is_some())
+    };
+    assert_eq!(keyed_at("ec2.eu-west-1.amazonaws.com"), (Some("aws"), true));
+    assert_eq!(keyed_at("ec2.proxy.test"), (Some("aws"), false));
 }
 
 /// A preset of registries goes where its route says.

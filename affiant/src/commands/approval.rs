@@ -153,6 +153,10 @@ fn show(held: &Value) {
         line("not sent", text(held, "/unsendable"));
     }
     line("fingerprint", text(held, "/fingerprint"));
+    let denied = held.pointer("/denied_before").and_then(Value::as_u64).unwrap_or_default();
+    if denied > 0 {
+        line("denied", format!("{} before, this very request", times(denied)));
+    }
     line("until", at("/expires_at_ms").unwrap_or_default());
     if held.get("request_error").is_some() {
         line("request", text(held, "/request_error"));
@@ -163,6 +167,10 @@ fn show(held: &Value) {
     if held.pointer("/request/command").is_some() {
         show_ssh(held);
     }
+}
+
+fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
 fn line(label: &str, value: String) {

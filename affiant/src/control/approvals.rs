@@ -66,7 +66,9 @@ pub(crate) fn describe_whole(state: &State, held: &Invocation) -> Option<Value> 
         Ok(shown) => ("request", shown),
         Err(error) => ("request_error", Value::from(error)),
     };
-    value.as_object_mut()?.insert(name.to_owned(), shown);
+    let fields = value.as_object_mut()?;
+    fields.insert(name.to_owned(), shown);
+    fields.insert("denied_before".to_owned(), state.journal.denied_before(held).into());
     Some(value)
 }
 

@@ -59,7 +59,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let approval = read_approval(fields, shared);
     let (retry, reconcile) = repeat::read(fields, terms.keep);
     refuse_retry(fields, approval.is_some() && retry.is_some());
-    let (job, batch) = (repeat::read_job(fields), repeat::read_batch(fields));
+    let (job, without_jobs) = repeat::read_job(fields, preset.is_some());
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
     let clear = target.word("scheme", &["https", "http"]) == Some(1);
@@ -79,7 +79,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let contract = preset.map(|preset| {
         let credential = credential.as_ref().map(|c| c.id.as_str());
         let overridden = idempotent.is_some() || idempotency.is_some();
-        Contract::new(preset, credential).under(overridden, generate)
+        Contract::new(preset, credential).under(overridden, generate, without_jobs)
     });
     let grant = HttpGrant {
         route: Some(name.clone()),
@@ -103,7 +103,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         retry,
         reconcile,
         job,
-        batch,
+        batch: repeat::read_batch(fields),
     };
     Some(HttpRoute {
         name,

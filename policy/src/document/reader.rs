@@ -299,6 +299,11 @@ impl<'r, 't> Fields<'r, 't> {
         self.find(key).is_some_and(|value| value.get_ref().is_table())
     }
 
+    /// Whether the key holds a text.
+    pub(crate) fn is_text(&self, key: &str) -> bool {
+        self.find(key).is_some_and(|value| value.get_ref().as_str().is_some())
+    }
+
     /// A list of texts with at least one member.
     pub(crate) fn texts(&self, key: &str) -> Option<Vec<At<&'r str>>> {
         let value = self.find(key)?;

@@ -135,8 +135,20 @@ pub(super) fn read_equals(table: &Fields<'_, '_>) -> Vec<String> {
     equals.iter().map(|text| text.value.to_owned()).collect()
 }
 
-/// The key `job`.
-pub(super) fn read_job(fields: &Fields<'_, '_>) -> Option<JobRule> {
+/// The key `job`, and whether it says `"none"`: the jobs of the preset are not followed.
+pub(super) fn read_job(fields: &Fields<'_, '_>, preset: bool) -> (Option<JobRule>, bool) {
+    if !fields.is_text("job") {
+        return (read_job_table(fields), false);
+    }
+    let is_off = fields.word("job", &["none"]).is_some();
+    if is_off && !preset {
+        let hint = Some("leave the key out".to_owned());
+        fields.wrong("job", "there is no preset here whose jobs \"none\" could leave out", hint);
+    }
+    (None, is_off)
+}
+
+fn read_job_table(fields: &Fields<'_, '_>) -> Option<JobRule> {
     let table = fields.table("job", JOB)?;
     let header = table.text("header").map(|header| header.value.to_ascii_lowercase());
     if header.as_ref().is_some_and(|name| !value::is_token(name)) {

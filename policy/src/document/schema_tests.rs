@@ -83,7 +83,7 @@ fn the_schema_has_the_keys_of_the_parser() {
         ("/$defs/route/properties/idempotency", super::key::IDEMPOTENCY),
         ("/$defs/route/properties/reconcile", super::repeat::RECONCILE),
         ("/$defs/shows", super::repeat::SHOWS),
-        ("/$defs/route/properties/job", super::repeat::JOB),
+        ("/$defs/route/properties/job/anyOf/1", super::repeat::JOB),
         ("/$defs/route/properties/batch", super::repeat::BATCH),
         ("/$defs/ssh", super::ssh::KNOWN),
         ("/$defs/ssh/properties/match", super::ssh::MATCH),
@@ -148,6 +148,7 @@ fn the_schema_takes_every_example_and_no_misspelling() {
     assert!(texts.len() >= 6);
     texts.push(include_str!("../example.toml"));
     texts.push(crate::STARTER);
+    texts.push("[[route]]\nname = \"r\"\npreset = \"openai\"\njob = \"none\"\n");
     for text in texts {
         assert!(takes(text), "{text}");
     }
@@ -160,6 +161,7 @@ fn the_schema_takes_every_example_and_no_misspelling() {
         "[[route]]\nname = \"r\"\nmatch = { host = \"h.test\", port = 0 }\n",
         "[[route]]\nname = \"r\"\nmatch = { host = \"h.test\", query = { a = 1 } }\n",
         "[[route]]\nname = \"r\"\npreset = \"strip\"\n",
+        "[[route]]\nname = \"r\"\npreset = \"openai\"\njob = \"off\"\n",
         "[[credential]]\nid = \"c\"\nsecret = \"s\"\n",
         "[[ssh]]\nname = \"s\"\n",
         "[[trust]]\nhost = \"h\"\n",

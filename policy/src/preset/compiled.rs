@@ -15,6 +15,8 @@ pub(crate) struct Contract {
     pub overridden: bool,
     /// Whether calls without a key get one of the broker's, where a line has a place for it.
     pub generate: bool,
+    /// Whether the route has a word against the jobs of the lines.
+    pub without_jobs: bool,
     scope: String,
 }
 
@@ -91,12 +93,13 @@ impl Contract {
             None => preset.name.to_owned(),
         };
         let lines = preset.lines.iter().map(parsed).collect();
-        Self { preset, lines, overridden: false, generate: false, scope }
+        Self { preset, lines, overridden: false, generate: false, without_jobs: false, scope }
     }
 
-    /// With the route's own word: whether it has one, and whether it adds keys.
-    pub(crate) fn under(self, overridden: bool, generate: bool) -> Self {
-        Self { overridden, generate, ..self }
+    /// With the route's own word: whether it has one on repeats, whether it adds keys, and whether it
+    /// leaves out the jobs.
+    pub(crate) fn under(self, overridden: bool, generate: bool, without_jobs: bool) -> Self {
+        Self { overridden, generate, without_jobs, ..self }
     }
 
     /// The line that covers a call.
@@ -111,7 +114,7 @@ impl Contract {
     pub(crate) fn apply(&self, grant: &mut HttpGrant, call: &Call<'_>) {
         grant.preset = Some(self.preset.name);
         let Some(line) = self.line(call) else { return };
-        if grant.job.is_none() {
+        if grant.job.is_none() && !self.without_jobs {
             grant.job = line.job.map(JobRule::from);
         }
         if self.overridden {
@@ -141,6 +144,9 @@ impl Contract {
 
     /// The shape of the job whose status resource is there.
     pub(crate) fn job_at(&self, path: &str) -> Option<JobRule> {
+        if self.without_jobs {
+            return None;
+        }
         let jobs = self.lines.iter().filter_map(|(_, line)| line.job);
         let leads = |template: &str| {
             let (before, after) = template.split_once(JOB_ID)?;

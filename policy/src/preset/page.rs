@@ -27,11 +27,13 @@ credential = "stripe"
 - What the route says itself goes first: `match.host` replaces the hosts, `match.path` the paths, `idempotent` or `idempotency` the whole table of
   repeats, `agent_header` the default `"replace"` (client libraries of these services send a key of their own).
 - The first line of a table that covers a call decides. For what no line covers, the method decides: GET, HEAD, OPTIONS, TRACE, PUT and DELETE are repeatable.
+- A line that names hosts holds at those hosts alone. Where `match.host` names another endpoint of the service (a private link, a gateway in front of it), such a line does not apply,
+  and neither do its key and its job: the next line that covers the call decides, else the method. `affiant policy explain` shows it; the route's own `idempotency` and `job` fill the gap.
 - What hands out credentials is left out, because no redaction knows them: a route that covers such a host or path only by its preset does not. To open one, name it: `match.host` for a host,
   `match.path` for a path. Other places of a service may hand out credentials too: the narrower the route, the better.
 - "Not promised" means that no public document promises it. Without a promise an unknown outcome stays unknown.
-- Jobs come with the preset where a document gives their shape: the job that such a call starts is on record and followed. `job` on the route takes the place of that. A repeat of the
-  submission is not promised, so it stays in doubt until a person or `reconcile` decides. No service here answers the members of one request in a shape that `batch` reads.
+- Jobs come with the preset where a document gives their shape: the job that such a call starts is on record and followed. `job` on the route takes the place of that, and
+  `job = "none"` switches it off. A repeat of the submission is not promised, so it stays in doubt until a person or `reconcile` decides. No service here answers the members of one request in a shape that `batch` reads.
 - A preset of registries names no host, because there are many and each is its own: the route says `match = { host = ... }`.
 - A key is trusted only where the table names its place. Affiant adds none by itself; `idempotency = { generate = true }` on the route has it add one where the table names a place and the call has
   none. A key's scope is the preset and the credential, and the host where the table names hosts.
