@@ -10,7 +10,7 @@ use crate::render::Status;
 use crate::request;
 use crate::respond::{Account, Broken, Refusal};
 use journal::contract::{
-    Body, Digest, Ended, Envelope, Evidence, InvocationId, Observation, Outcome, Problem,
+    Body, Digest, Ended, Envelope, Evidence, InvocationId, Noted, Observation, Outcome, Problem,
     RepeatAnswered, Retry, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation, Journal, State, result};
@@ -171,10 +171,14 @@ impl Job<'_> {
     }
 
     /// A record for a call that is refused before it was admitted.
-    fn take_on_record(&self, link: Option<InvocationId>) -> Option<Call> {
-        let left_out = match self.known.agent {
-            Some(_) => 0,
-            None => self.shared.strangers.take(Instant::now())?,
+    fn take_on_record(&mut self, link: Option<InvocationId>) -> Option<Call> {
+        if self.known.agent.is_none() {
+            // What was refused before it was asked who calls is an agent's all the same.
+            self.known.agent = self.identity().map(|identity| identity.agent);
+        }
+        let mut leave = match self.known.agent {
+            Some(_) => None,
+            None => Some(self.shared.strangers.take(Instant::now())?),
         };
         let journal = &self.shared.journal;
         let fresh = || (journal.new_id(), false);
@@ -185,9 +189,15 @@ impl Job<'_> {
         };
         for (id, caller_id) in [first, fresh()] {
             match journal.admit(id, self.accepted(caller_id, link), Guard::default()) {
-                Ok(Admission::New(mut call)) => {
-                    if left_out > 0 {
-                        call.note("refused_without_a_record", &left_out.to_string());
+                Ok(Admission::New(call)) => {
+                    if let Some(leave) = &mut leave
+                        && let Some(left_out) = leave.recorded()
+                    {
+                        let name = "refused_without_a_record".to_owned();
+                        let noted = Noted { name, detail: left_out.to_string() };
+                        if record(journal, call.id(), Body::Noted(noted)) {
+                            leave.told();
+                        }
                     }
                     return Some(call);
                 }
@@ -208,7 +218,7 @@ impl Job<'_> {
         ended: Ended,
         follow: Option<InvocationId>,
     ) -> Envelope {
-        let mut id = self.known.caller_id;
+        let mut id = None;
         let mut evidence = Evidence::default();
         if let Some(mut call) = call {
             id = Some(call.id());
@@ -224,7 +234,7 @@ impl Job<'_> {
             }
         }
         Envelope {
-            invocation_id: id.unwrap_or_else(|| self.shared.journal.new_id()),
+            invocation_id: id.unwrap_or_else(|| self.unrecorded_id()),
             error: Problem {
                 verdict: ended.verdict,
                 message: ended.message,
@@ -234,6 +244,14 @@ impl Job<'_> {
             },
             evidence,
         }
+    }
+
+    /// The id of an answer without a record. The caller's own only if nothing is on record under it: of
+    /// what is, this answer knows nothing (contract D-1, J-3).
+    fn unrecorded_id(&self) -> InvocationId {
+        let journal = &self.shared.journal;
+        let unused = |id: &InvocationId| matches!(journal.invocation(*id), Ok(None));
+        self.known.caller_id.filter(unused).unwrap_or_else(|| journal.new_id())
     }
 
     /// Sends an envelope. `content_lost`: where the next request begins is not known; `replayed`: it

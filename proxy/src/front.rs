@@ -40,6 +40,8 @@ struct Connection {
     tunnel: Option<Tunnel>,
     /// Deliveries that are not confirmed yet; more than one only when the caller pipelines.
     pending: Vec<Pending>,
+    /// So many of them, the first, have another answer after them.
+    outlived: usize,
     /// Deliveries that a reset takes back, until the caller asks for more.
     handed_over: Vec<HandedOver>,
     shutdown: watch::Receiver<bool>,
@@ -98,6 +100,7 @@ pub(crate) async fn serve(
         out,
         tunnel: None,
         pending: Vec::new(),
+        outlived: 0,
         handed_over: Vec::new(),
         shutdown,
     };
@@ -129,6 +132,7 @@ pub(crate) fn inside(
             out,
             tunnel: None,
             pending: Vec::new(),
+            outlived: 0,
             handed_over: Vec::new(),
             shutdown,
         };
@@ -268,10 +272,16 @@ impl Connection {
     /// one after that.
     fn confirm(&mut self, asked: bool) {
         if !self.pending.is_empty() && self.is_acknowledged() {
+            let outlived = std::mem::take(&mut self.outlived);
             let pending = self.pending.drain(..);
             match asked {
                 true => pending.for_each(Pending::confirm),
-                false => self.handed_over.extend(pending.filter_map(Pending::arrived)),
+                false => {
+                    let last = |(at, pending): (usize, Pending)| {
+                        pending.arrived().filter(|_| at >= outlived)
+                    };
+                    self.handed_over.extend(pending.enumerate().filter_map(last));
+                }
             }
         }
     }
@@ -323,6 +333,9 @@ impl Connection {
 
     async fn request(&mut self, head: Request, inbound: Inbound) -> Then {
         self.confirm(false);
+        // A reset from here on speaks of the answer to this request; what came before may be read.
+        self.handed_over.clear();
+        self.outlived = self.pending.len();
         let framing = match engine::framing(&head) {
             Ok(framing) => framing,
             Err(refusal) => return self.refuse_unread(head, inbound, &refusal).await,
@@ -382,8 +395,6 @@ impl Connection {
             return Then::Close(None);
         };
         let mut job = self.job(head, Framing::Empty, incoming, false);
-        job.known.agent =
-            Identity::of(&job.head, &job.shared.policy).map(|identity| identity.agent);
         drop(job.refuse(None, refusal).await);
         Then::Close(Some(job.incoming))
     }
@@ -487,7 +498,8 @@ impl Connection {
         let inbound = Inbound::new(wire.clone());
         let tunnel = Some(tunnel);
         let out = Outbound::new(wire);
-        Some((Self { out, tunnel, pending: Vec::new(), handed_over: Vec::new(), ..self }, inbound))
+        let (pending, handed_over) = (Vec::new(), Vec::new());
+        Some((Self { out, tunnel, pending, outlived: 0, handed_over, ..self }, inbound))
     }
 }
 

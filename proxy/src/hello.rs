@@ -1,7 +1,9 @@
 //! The name that the TLS inside a tunnel asks for, read without taking part in it. A tunnel that is left
 //! alone leads to the host that policy named, and to no other one behind the same address.
 //!
-//! What is no TLS has no such name and passes; so does a ClientHello without one (RFC 6066 section 3).
+//! What is no TLS has no such name and passes; so does a ClientHello without one (RFC 6066 section 3). The
+//! first byte alone tells: an origin has to ignore the version after it (RFC 8446 section 5.1), so another
+//! one there would lead past the name.
 
 use crate::target::Host;
 use rustls::server::Acceptor;
@@ -146,6 +148,8 @@ mod tests {
         let (half, _) = asked.split_at(asked.len() / 2);
         check("api.test", half, Ok(false));
         check("api.test", b"SSH-2.0-x\r\n", Ok(true));
+        let odd_version = [&[22, 5], asked.get(2..).expect("more")].concat();
+        check("api.test", &odd_version, Err(UNREADABLE));
         check("api.test", &[&[22, 3, 1, 0, 4, 9, 9, 9, 9][..], half].concat(), Err(UNREADABLE));
     }
 }

@@ -25,7 +25,9 @@ pub(crate) fn stored_head(request: &Request, target: &Target) -> Zeroizing<Vec<u
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
     let scheme = target.scheme.as_str().as_bytes();
     put(&[request.method.as_bytes(), b" ", scheme, b"://", authority.as_bytes()]);
-    put(&[target.path_and_query.as_bytes(), b" HTTP/1.1\r\n"]);
+    // All of a server has no path in this form (RFC 9112 section 3.2.4).
+    let path = if target.path_and_query == "*" { "" } else { &target.path_and_query };
+    put(&[path.as_bytes(), b" HTTP/1.1\r\n"]);
     for (name, value) in kept() {
         put(&[name, b": ", value, b"\r\n"]);
     }
@@ -60,6 +62,21 @@ impl Job<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// T-3: `OPTIONS *` comes back as what it was, and not as a host with a star in its name.
+    #[test]
+    fn t_3_all_of_a_server_comes_back() {
+        let text = "OPTIONS * HTTP/1.1\r\nHost: api.example\r\n\r\n";
+        let request = head::request(&Bytes::from_static(text.as_bytes())).expect("head");
+        let authority = crate::target::Authority::parse("api.example:443", None).expect("host");
+        let scheme = crate::target::Scheme::Https;
+        let target = Target::origin(scheme, authority, "*", "OPTIONS").expect("target");
+        let restored = restore(&stored_head(&request, &target)).expect("restored");
+        assert_eq!(restored.target, "https://api.example");
+        let again = crate::request::target(&restored, None).map_err(|e| e.to_string());
+        let again = again.expect("target");
+        assert_eq!((again.path_and_query.as_str(), again.recorded()), ("*", target.recorded()));
+    }
 
     /// T-3: what comes back is what was sent, but for the hop's own fields.
     #[test]

@@ -2,7 +2,7 @@
 //! V-1), and who has no token could fill the disk by asking: so they share an allowance, and the next
 //! record says how many were left out.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Refusals in a row that are recorded one by one.
@@ -26,10 +26,41 @@ impl Default for Strangers {
     }
 }
 
+/// Leave to record one refusal. What it does not come to say is counted for the next one.
+pub(crate) struct Leave<'s> {
+    strangers: &'s Strangers,
+    /// Whether the refusal itself is on record.
+    is_recorded: bool,
+    /// Refused without a record, and not told yet.
+    left_out: u64,
+}
+
+impl Leave<'_> {
+    /// The refusal is on record; how many before it are not, if any.
+    pub(crate) const fn recorded(&mut self) -> Option<u64> {
+        self.is_recorded = true;
+        if self.left_out > 0 { Some(self.left_out) } else { None }
+    }
+
+    /// The record says how many.
+    pub(crate) const fn told(&mut self) {
+        self.left_out = 0;
+    }
+}
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        let owed = self.left_out + u64::from(!self.is_recorded);
+        if owed > 0 {
+            self.strangers.state().unrecorded += owed;
+        }
+    }
+}
+
 impl Strangers {
-    /// Whether a refusal is recorded: then how many before it were not.
-    pub(crate) fn take(&self, now: Instant) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Leave to record a refusal, if there is room.
+    pub(crate) fn take(&self, now: Instant) -> Option<Leave<'_>> {
+        let mut state = self.state();
         let earned = now.saturating_duration_since(state.since).as_secs() / SECONDS;
         if earned > 0 {
             let earned = u32::try_from(earned).unwrap_or(u32::MAX);
@@ -39,13 +70,18 @@ impl Strangers {
         match state.left.checked_sub(1) {
             Some(left) => {
                 state.left = left;
-                Some(std::mem::take(&mut state.unrecorded))
+                let left_out = std::mem::take(&mut state.unrecorded);
+                Some(Leave { strangers: self, is_recorded: false, left_out })
             }
             None => {
                 state.unrecorded += 1;
                 None
             }
         }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -54,20 +90,42 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    /// Records a refusal whole; how many it says were left out.
+    fn record(strangers: &Strangers, now: Instant) -> Option<u64> {
+        let mut leave = strangers.take(now)?;
+        let left_out = leave.recorded();
+        leave.told();
+        Some(left_out.unwrap_or_default())
+    }
+
     /// V-1: a flood is counted, not written; who comes after it finds the count.
     #[test]
     fn v_1_a_flood_of_strangers_is_counted() {
         let strangers = Strangers::default();
         let start = Instant::now();
-        let recorded = (0..5000).filter(|_| strangers.take(start).is_some()).count();
+        let recorded = (0..5000).filter(|_| record(&strangers, start).is_some()).count();
         assert_eq!(recorded, BURST as usize);
         let later = start + Duration::from_secs(2);
-        assert_eq!(strangers.take(later), Some(4000));
-        assert_eq!(strangers.take(later), Some(0));
-        assert_eq!(strangers.take(later), None);
+        assert_eq!(record(&strangers, later), Some(4000));
+        assert_eq!(record(&strangers, later), Some(0));
+        assert_eq!(record(&strangers, later), None);
         let much_later = later + Duration::from_secs(86_400);
-        assert_eq!(strangers.take(much_later), Some(1));
-        let recorded = (0..5000).filter(|_| strangers.take(much_later).is_some()).count();
+        assert_eq!(record(&strangers, much_later), Some(1));
+        let recorded = (0..5000).filter(|_| record(&strangers, much_later).is_some()).count();
         assert_eq!(recorded, BURST as usize - 1);
+    }
+
+    /// V-1: a count that could not be written is not lost, nor is the refusal that was to say it.
+    #[test]
+    fn v_1_what_was_not_written_is_counted_on() {
+        let strangers = Strangers::default();
+        let now = Instant::now();
+        // The record failed, then a record without its note.
+        drop(strangers.take(now));
+        let mut noteless = strangers.take(now).expect("leave");
+        assert_eq!(noteless.recorded(), Some(1));
+        drop(noteless);
+        assert_eq!(record(&strangers, now), Some(1));
+        assert_eq!(record(&strangers, now), Some(0));
     }
 }

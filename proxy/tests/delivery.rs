@@ -297,3 +297,28 @@ async fn half_closed_callers_get_a_stream_to_its_end() {
     assert!(answer.contains("data: 2\n\n"), "{answer}");
     assert!(answer.contains("\r\n0\r\nAffiant-Outcome: committed;"), "{answer}");
 }
+
+/// a reset speaks of the last answer. The one before it, on the same connection, stays handed over,
+/// though its caller had asked for both at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn r_5_a_reset_leaves_the_answer_before() {
+    let world = World::new().await;
+    let ids = [world.journal.new_id(), world.journal.new_id()];
+    let mut tcp = TcpStream::connect(world.address).await.expect("connect");
+    let both = ids.map(|id| {
+        let fields = format!("Affiant-Invocation: {id}\r\n");
+        world.plain_request("POST", "/ok", &fields, &id.to_string())
+    });
+    tcp.write_all(both.concat().as_bytes()).await.expect("write");
+    recorded(&world, ids[0], "RESULT_DELIVERED", 1).await;
+    recorded(&world, ids[1], "RESULT_DELIVERED", 1).await;
+    let mut bytes = vec![0; 64 * 1024];
+    let length = tcp.peek(&mut bytes).await.expect("peek");
+    let second = memchr::memmem::rfind(&bytes[..length], b"HTTP/1.1 200").expect("an answer");
+    assert!(second > 0, "both are there");
+    tcp.read_exact(&mut bytes[..second]).await.expect("read");
+    drop(tcp);
+    recorded(&world, ids[1], "DELIVERY_FAILED", 1).await;
+    let first = world.events(ids[0], "RESULT_DELIVERED").await;
+    assert_eq!(confirmations(&first), [Confirmation::Transport]);
+}

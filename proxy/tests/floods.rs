@@ -5,8 +5,7 @@
 
 mod support;
 
-use journal::Filter;
-use journal::contract::{InvocationId, Outcome};
+use journal::contract::{Body, InvocationId, Outcome};
 use std::time::Duration;
 use support::http2::Http2Origin;
 use support::wire::Transport;
@@ -164,8 +163,6 @@ async fn check(name: &str, piece: impl Fn(&str, u32) -> Vec<u8>) {
     assert_eq!(other.response("GET").await.status, 200, "{name}");
 }
 
-/// Requests that are taken back at once (rapid reset). What was dispatched runs to its end (D-4), and
-/// no more of it at a time than a connection may have.
 /// V-1: callers that nobody knows are answered, however many they are, and the journal does not grow with
 /// them; a caller with a token is recorded as ever.
 #[tokio::test]
@@ -173,24 +170,34 @@ async fn v_1_strangers_do_not_fill_the_journal() {
     let world = World::new().await;
     let mut client = Client::connect(world.address).await;
     let request = "GET http://example.test/ HTTP/1.1\r\nHost: example.test\r\n\r\n";
-    for _ in 0..1500 {
+    let (mut sent, mut recorded, mut left_out) = (0, 0, 0);
+    // On until one is recorded again: it says how many were not.
+    while recorded + left_out < 1500 || left_out == 0 {
         client.send(request).await;
         let response = client.response("GET").await;
         assert_eq!((response.status, response.facts()[0].as_str()), (407, "AGENT_UNAUTHENTICATED"));
-    }
-    let filter = Filter { limit: 500, ..Filter::default() };
-    let mut recorded = 0;
-    let mut cursor = None;
-    loop {
-        let page = world.journal.list(&Filter { cursor, ..filter.clone() }).expect("a page");
-        recorded += page.invocations.len();
-        cursor = page.next;
-        if cursor.is_none() {
-            break;
+        let events = world.journal.events(response.id()).expect("events");
+        sent += 1;
+        recorded += usize::from(!events.is_empty());
+        for (_, event) in events {
+            if let Body::Noted(noted) = event.body
+                && noted.name == "refused_without_a_record"
+            {
+                left_out += noted.detail.parse::<usize>().expect("a number");
+                assert_eq!(recorded + left_out, sent);
+            }
         }
     }
     assert!((1000..1490).contains(&recorded), "{recorded}");
+    // D-1, J-3: an answer without a record says nothing under an id that has one.
     let refused = client_refused(&world).await;
+    for _ in 0..5 {
+        let fields = format!("Host: a.test\r\nAffiant-Invocation: {refused}\r\n");
+        client.send(&format!("GET http://a.test/ HTTP/1.1\r\n{fields}\r\n")).await;
+        let response = client.response("GET").await;
+        assert_eq!(response.facts()[0], "AGENT_UNAUTHENTICATED");
+        assert_ne!(response.id(), refused);
+    }
     assert_eq!(world.invocation(refused).await.verdict().code().as_str(), "TARGET_NOT_ALLOWED");
 }
 
@@ -203,6 +210,8 @@ async fn client_refused(world: &World) -> InvocationId {
     client.response("GET").await.id()
 }
 
+/// Requests that are taken back at once (rapid reset). What was dispatched runs to its end (D-4), and
+/// no more of it at a time than a connection may have.
 #[tokio::test(flavor = "multi_thread")]
 async fn v_1_rapid_resets_end_the_connection() {
     check("rapid reset", |authority, n| {

@@ -174,6 +174,35 @@ async fn v_1_refusals_have_their_codes() {
     check(&world, connect.as_bytes(), 403, "TARGET_NOT_ALLOWED", "target.host").await;
 }
 
+/// V-1: a refusal is recorded for the agent that it was given to, however early it came.
+#[tokio::test]
+async fn v_1_early_refusals_are_the_agents() {
+    let world = World::new().await;
+    let credentials = world.credentials();
+    let via = world.plain("GET", "/echo", "", "").await.text();
+    let via = via.lines().find(|line| line.starts_with("Via: ")).expect("via").to_owned();
+    let port = world.secure.address.port();
+    let connect = format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n{credentials}");
+    let inside = |fields: &str| world.secure_request("GET", "/ok", fields, "");
+    for (in_tunnel, request, code) in [
+        (false, format!("{connect}{via}\r\n\r\n"), "LOOP_DETECTED"),
+        (true, inside(&format!("{via}\r\n")), "LOOP_DETECTED"),
+        (true, inside("Affiant-Invocation: act_x\r\n"), "INVALID_INVOCATION_ID"),
+        (true, inside("X : a\r\n"), "INVALID_REQUEST"),
+        (true, inside("Content-Length: -1\r\n"), "INVALID_REQUEST"),
+    ] {
+        let mut client = match in_tunnel {
+            true => world.tunnel().await,
+            false => Client::connect(world.address).await,
+        };
+        client.send(&request).await;
+        let response = client.response("GET").await;
+        assert_eq!(response.facts()[0], code, "{request}");
+        let recorded = world.invocation(response.id()).await;
+        assert_eq!(recorded.accepted().agent.as_deref(), Some("coder"), "{request}");
+    }
+}
+
 /// I-1: a locked vault and an absent secret stop the call before dispatch.
 #[tokio::test]
 async fn i_1_credentials_that_cannot_be_had() {

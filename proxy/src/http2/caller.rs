@@ -278,6 +278,8 @@ fn request_head(parts: &Parts, tunnel: Option<&Tunnel>) -> Request {
     let connects = parts.method == http::Method::CONNECT && parts.uri.path_and_query().is_none();
     let target = match authority {
         Some(authority) if connects => authority.to_owned(),
+        // Only OPTIONS asks for all of a server (RFC 9113 section 8.3.1); this form has no authority.
+        Some(_) if path == "*" && parts.method != http::Method::OPTIONS => path.to_owned(),
         // Another scheme than the tunnel's is another target; without a tunnel all of it is one.
         Some(authority) if tunnel.is_none() || scheme != Scheme::Https.as_str() => {
             // All of a server has no path in this form (RFC 9112 section 3.2.4).
@@ -314,6 +316,29 @@ fn framing(head: &Request, content: &RecvStream) -> Result<Framing, head::Fault>
         Framing::Empty if !content.is_end_stream() => Ok(Framing::Chunked),
         framing @ (Framing::Empty | Framing::Length(_) | Framing::Chunked | Framing::Close) => {
             Ok(framing)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// V-1: all of a server is asked for by OPTIONS alone (RFC 9113 section 8.3.1); in no other request
+    /// is a star the root.
+    #[test]
+    fn v_1_a_star_is_for_options() {
+        let target = |method: &str| {
+            let uri = http::Uri::builder().scheme("https").authority("a.test:1");
+            let uri = uri.path_and_query("*").build().expect("uri");
+            let request = http::Request::builder().method(method).uri(uri).body(());
+            let head = request_head(&request.expect("request").into_parts().0, None);
+            (crate::request::target(&head, None).ok().map(|t| t.path_and_query), head.target)
+        };
+        let options = (Some("*".to_owned()), "https://a.test:1".to_owned());
+        assert_eq!(target("OPTIONS"), options);
+        for method in ["GET", "POST", "DELETE"] {
+            assert_eq!(target(method), (None, "*".to_owned()), "{method}");
         }
     }
 }
