@@ -314,6 +314,25 @@ fn i_1_a_killed_change_leaves_a_home_that_opens() {
     assert!(known > 24, "{known}");
 }
 
+/// I-1: pages that a killed change wrote behind the end of the store are overwritten as well.
+#[test]
+fn i_1_what_a_killed_change_left_behind_the_end_goes() {
+    let (dir, policy) = home();
+    policy.set_secret("tok", &Secret::from("one")).unwrap();
+    drop(policy);
+    let home = dir.path().join("home");
+    let file = home.join("policy/data.mdb");
+    let whole = fs::read(&file).unwrap();
+    let left = b"left behind ".repeat(1000);
+    fs::write(&file, [whole.as_slice(), &left].concat()).unwrap();
+    let policy = Policy::open(&home).unwrap();
+    policy.erase_unused();
+    let found = fs::read(&file).unwrap();
+    assert_eq!(found.len(), whole.len() + left.len());
+    assert!(found[whole.len()..].iter().all(|byte| *byte == 0));
+    assert_eq!(policy.list_secrets().unwrap().len(), 1);
+}
+
 /// A store that was cut is refused by name, also one of which nothing is left; it is not made anew.
 #[test]
 fn a_cut_store_is_refused_by_name() {

@@ -77,7 +77,7 @@ fn reading(place: &[u8]) -> Option<u64> {
 
 /// Overwrites all that is not in use. The caller holds the write lock and has changed nothing.
 pub(crate) fn erase(file: &File, readers: &Readers) -> Result<(), Error> {
-    let Survey { page_bytes, transaction, gaps, free } = pages::survey(file)?;
+    let Survey { page_bytes, transaction, gaps, free, end } = pages::survey(file)?;
     let until = Instant::now() + PATIENCE;
     while !readers.are_past(transaction)? {
         if Instant::now() > until {
@@ -87,9 +87,13 @@ pub(crate) fn erase(file: &File, readers: &Readers) -> Result<(), Error> {
     }
     // Free pages at the end need not be there.
     let length = file.metadata()?.len();
-    let pages = free.iter().map(|page| page * page_bytes..(page + 1) * page_bytes);
+    let behind = end..length.div_ceil(page_bytes);
+    let unused = free.into_iter().chain(behind);
+    let pages = unused.map(|page| page * page_bytes..((page + 1) * page_bytes).min(length));
     let mut wrote = false;
-    for range in gaps.into_iter().chain(pages).filter(|range| range.end <= length) {
+    for range in
+        gaps.into_iter().chain(pages).filter(|range| range.start < range.end && range.end <= length)
+    {
         wrote |= overwrite(file, range)?;
     }
     if wrote {

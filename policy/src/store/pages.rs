@@ -61,6 +61,8 @@ pub(crate) struct Survey {
     pub(crate) gaps: Vec<Range<u64>>,
     /// Pages that nothing uses, as LMDB's own list has them.
     pub(crate) free: BTreeSet<u64>,
+    /// The first page behind all of these. What lies there was written for a change that was cut off.
+    pub(crate) end: u64,
 }
 
 /// One of the two meta pages.
@@ -104,7 +106,7 @@ pub(crate) fn survey(file: &File) -> Result<Survey, Error> {
         return Err(Error::Unknown("a page is neither in use nor free, or both"));
     }
     let Meta { page_bytes, transaction, .. } = meta;
-    Ok(Survey { page_bytes, transaction, gaps, free })
+    Ok(Survey { page_bytes, transaction, gaps, free, end: meta.last_page + 1 })
 }
 
 fn walk(file: &File, length: u64, meta: Meta) -> Result<Walk<'_>, Error> {
