@@ -5,6 +5,7 @@ use crate::command::{CommandQuery, CommandRetry, ReleaseRule};
 use crate::repeat::{JobRule, ReconcileRule, RetryRule};
 use crate::{Grant, Hashicorp, IdempotencyRule, Inject, Login, Mint, Onward, Parent, glob};
 use journal::contract::{Code, KeepResult, Retry, Verdict};
+use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -329,6 +330,11 @@ impl HttpGrant {
     }
 }
 
+/// With `-` for each `_`; nearly no text has one, and this runs for every field of every call.
+fn dashed(text: &str) -> Cow<'_, str> {
+    if text.contains('_') { Cow::Owned(text.replace('_', "-")) } else { Cow::Borrowed(text) }
+}
+
 /// The name in lower case, if a pattern names it. What frames or routes a message has rules of its own.
 /// To some services `_` is `-`, as in [`crate::is_same_field`].
 fn names(patterns: &[String], name: &str) -> Option<String> {
@@ -336,11 +342,9 @@ fn names(patterns: &[String], name: &str) -> Option<String> {
         return None;
     }
     let name = name.to_ascii_lowercase();
-    let read = name.replace('_', "-");
-    let matches = |pattern: &String| {
-        let pattern = pattern.replace('_', "-");
-        glob::matches(pattern.as_bytes(), read.as_bytes(), |_| true)
-    };
+    let read = dashed(&name);
+    let matches =
+        |pattern: &String| glob::matches(dashed(pattern).as_bytes(), read.as_bytes(), |_| true);
     (!FRAMING.contains(&name.as_str()) && patterns.iter().any(matches)).then_some(name)
 }
 
