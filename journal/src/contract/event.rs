@@ -18,8 +18,8 @@
 use super::lease::{LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed};
 use super::wire::wire_enum;
 use super::{
-    ApprovalDecided, ApprovalRequested, Digest, Fingerprint, Idempotency, InvocationId, Member,
-    Sequence, Verdict,
+    ApprovalDecided, ApprovalRequested, Digest, Fact, Fingerprint, Idempotency, InvocationId,
+    Member, Sequence, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -142,10 +142,10 @@ pub struct Event {
 pub enum Body {
     /// The broker took the call on record. First event of every invocation.
     #[serde(rename = "ACTION_ACCEPTED")]
-    ActionAccepted(Box<Accepted>),
+    ActionAccepted(Fact<Accepted>),
     /// Policy allows the call; what it is bound to is fixed (contract V-5).
     #[serde(rename = "PREFLIGHT_VALIDATED")]
-    PreflightValidated(Box<Preflight>),
+    PreflightValidated(Fact<Preflight>),
     /// The call is held until a person decides (contract V-6).
     #[serde(rename = "APPROVAL_REQUESTED")]
     ApprovalRequested(Box<ApprovalRequested>),
@@ -166,7 +166,7 @@ pub enum Body {
     SetupAttempted(SetupAttempt),
     /// From here on bytes may reach the remote (contract D-1). Durable before the first of them.
     #[serde(rename = "DISPATCH_STARTED")]
-    DispatchStarted(Box<Dispatch>),
+    DispatchStarted(Fact<Dispatch>),
     /// The dispatch on record was never acknowledged, and nothing was sent.
     #[serde(rename = "DISPATCH_WITHDRAWN")]
     DispatchWithdrawn(Box<DispatchWithdrawn>),

@@ -12,6 +12,7 @@ mod decision;
 mod envelope;
 mod event;
 mod evidence;
+mod fact;
 mod id;
 mod instruction;
 mod key_place;
@@ -36,6 +37,7 @@ pub use event::{
     ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
 };
 pub use evidence::{Evidence, Idempotency, RemoteContract};
+pub use fact::Fact;
 pub use id::{Digest, Fingerprint, InvocationId, ParseIdError, Sequence};
 pub use instruction::{
     Operation, RetryAfter, after_unknown, settle_http, settle_ssh, settle_ssh_compare,
