@@ -397,7 +397,7 @@ fn render(
     stored: Stored,
     offset: Option<u64>,
 ) -> Result<Response, Problem> {
-    let outcome = proxy::render::affiant_outcome(invocation.verdict(), Some(invocation.id()), true);
+    let outcome = proxy::render::affiant_outcome(invocation.verdict(), invocation.id(), true);
     let mut builder = Response::builder().header("affiant-outcome", outcome);
     match stored.head {
         Some(head) => {
