@@ -8,8 +8,10 @@ use crate::outgoing::{is_header_only, stays};
 use crate::render::{self, Status};
 use crate::respond::forbids_retry;
 use crate::stream::{Shared, Wire};
+use crate::unread::{Connection, Unread};
 use journal::contract::{InvocationId, Verdict};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::time::timeout;
@@ -156,10 +158,18 @@ impl Outbound {
         }
     }
 
-    /// Keeps a delivery that a reset of the connection takes back.
-    pub(crate) fn hand_over(&self, handed_over: HandedOver) {
+    /// Keeps a delivery that a reset of the stream's connection takes back.
+    pub(crate) fn hand_over(&self, handed_over: HandedOver, unread: &Arc<Unread>) {
         if let Sink::Stream(stream) = &self.sink {
-            stream.hand_over(handed_over);
+            stream.hand_over(handed_over, unread);
+        }
+    }
+
+    /// The connection itself, to be asked whether it has ended.
+    pub(crate) fn connection(&self) -> Option<Connection> {
+        match &self.sink {
+            Sink::Wire(wire) => Some(wire.into()),
+            Sink::Stream(_) | Sink::Nobody | Sink::Kept(..) => None,
         }
     }
 
