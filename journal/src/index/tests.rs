@@ -314,7 +314,7 @@ fn the_dictionary_is_that_of_the_schema() {
     assert_eq!((tables::SCHEMA, crc32c::crc32c(stored::DICTIONARY)), (6, 0xd87d_9340));
     let mut buffer = Vec::new();
     let stored = stored::encode(&whole(0).invocation, &mut buffer).unwrap();
-    assert!(stored.len() * 3 < buffer.len(), "{} of {}", stored.len(), buffer.len());
+    assert!(stored.len() * 2 < buffer.len(), "{} of {}", stored.len(), buffer.len());
 }
 
 /// The index of another schema has no watermark, so that it is emptied and built again.
