@@ -394,7 +394,7 @@ fn any_position() -> impl Strategy<Value = Position> {
     parts.prop_map(|(segment, frame, frame_length, offset, length)| Position {
         segment,
         // Few frames, so that records share them.
-        frame: frame % 3 << 12,
+        frame: (frame % 3) << 12,
         frame_length,
         offset,
         length,
