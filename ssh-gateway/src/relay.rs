@@ -143,7 +143,10 @@ impl<'a> Relay<'a> {
             tokio::select! {
                 message = running.read.wait() => match message {
                     Some(message) => self.take(message).await,
-                    None => break,
+                    None => {
+                        self.cut_off(running.violation());
+                        break;
+                    }
                 },
                 Some(news) = fed.recv() => self.heed(news).await,
                 Ok(()) = resized.changed() => {
@@ -179,6 +182,13 @@ impl<'a> Relay<'a> {
         };
         self.seen.redacted = self.filters.iter().any(Redactor::found);
         self.seen
+    }
+
+    /// The connection is gone. What followed a refusal takes nothing from it.
+    fn cut_off(&mut self, violation: Option<&'static str>) {
+        if self.seen.accepted != Some(false) {
+            self.seen.violation = self.seen.violation.or(violation);
+        }
     }
 
     /// Keeps what the target had of a stdin that did not end, for a comparison with a repeat.

@@ -185,6 +185,11 @@ impl Running {
         self.witness.cause()
     }
 
+    /// How the target broke the protocol, if that ended the connection.
+    pub(crate) fn violation(&self) -> Option<&'static str> {
+        self.witness.violation()
+    }
+
     /// Turns true when the connection is gone.
     pub(crate) fn lost(&self) -> watch::Receiver<bool> {
         self.witness.lost()

@@ -4,9 +4,11 @@
 
 mod cases;
 mod client;
+mod exchange;
 mod judge;
 mod jump;
 mod play;
+mod raw;
 mod script;
 mod target;
 mod wire;
@@ -15,5 +17,6 @@ pub use cases::{Case, Expected, Truth, cases};
 pub(crate) use client::run;
 pub use jump::{Jump, gateway};
 pub use play::{Asked, Gateway, Placed, Row, rows};
+pub use raw::Raw;
 pub use script::{Opening, Stage, Step};
 pub use target::{Target, user_key};

@@ -25,6 +25,8 @@ pub enum Opening {
     Ends(Stage, Way),
     /// Says that it speaks HTTP, and closes.
     NotSsh,
+    /// Says that its first packet is 4 GB long, and nothing more.
+    LongPacket,
     /// Signs the exchange with another key than it shows.
     BadSignature,
     /// Refuses every login.
@@ -52,6 +54,12 @@ pub enum Step {
     Stderr(Bytes),
     /// Sends on a channel that nobody opened.
     Elsewhere(Bytes),
+    /// Sends on stdout until the peer ends the connection, whatever window it gives.
+    Flood,
+    /// Lets the peer send so many bytes more.
+    Grant(u32),
+    /// Waits until the owner of the target says `go`.
+    Await,
     /// Sends an exit status.
     ExitStatus(u32),
     /// Sends an exit signal.

@@ -1,12 +1,11 @@
 //! The scripted target: listens on loopback, takes one request per connection, keeps the ledger.
 
+use super::exchange;
 use super::script::{Opening, Stage, Step};
-use super::wire::{Cipher, Fields, Packets, Text, malformed, random};
+use super::wire::{Fields, Packets, Text, malformed, message, random};
 use crate::peer::{self, After, Counts, Life, counted};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
-use ring::digest::{SHA256, digest};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use std::collections::HashMap;
 use std::io;
@@ -14,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 const VERSION: &str = "SSH-2.0-Conformance";
 /// What a peer may send before it is told to go on. No script reads more.
@@ -21,39 +21,15 @@ const WINDOW: u32 = 1 << 20;
 /// The number that this end gives its channel.
 const CHANNEL: u32 = 7;
 
-/// Numbers of messages (RFC 4250 section 4.1.2).
-mod message {
-    pub(super) const DISCONNECT: u8 = 1;
-    pub(super) const SERVICE_REQUEST: u8 = 5;
-    pub(super) const SERVICE_ACCEPT: u8 = 6;
-    pub(super) const KEXINIT: u8 = 20;
-    pub(super) const NEWKEYS: u8 = 21;
-    pub(super) const KEX_INIT: u8 = 30;
-    pub(super) const KEX_REPLY: u8 = 31;
-    pub(super) const LOGIN: u8 = 50;
-    pub(super) const LOGIN_FAILURE: u8 = 51;
-    pub(super) const LOGIN_SUCCESS: u8 = 52;
-    pub(super) const LOGIN_KEY_OK: u8 = 60;
-    pub(super) const GLOBAL: u8 = 80;
-    pub(super) const GLOBAL_SUCCESS: u8 = 81;
-    pub(super) const GLOBAL_FAILURE: u8 = 82;
-    pub(super) const OPEN: u8 = 90;
-    pub(super) const OPENED: u8 = 91;
-    pub(super) const OPEN_FAILURE: u8 = 92;
-    pub(super) const DATA: u8 = 94;
-    pub(super) const EXTENDED: u8 = 95;
-    pub(super) const EOF: u8 = 96;
-    pub(super) const CLOSE: u8 = 97;
-    pub(super) const REQUEST: u8 = 98;
-    pub(super) const SUCCESS: u8 = 99;
-    pub(super) const FAILURE: u8 = 100;
-}
-
 /// What arrived.
 #[derive(Debug, Default)]
 struct Ledger {
     requests: Vec<Vec<u8>>,
     effects: Vec<Vec<u8>>,
+    /// What [`Step::Flood`] got rid of.
+    flooded_bytes: u64,
+    /// Floods that the peer ended.
+    floods_over: usize,
 }
 
 struct Shared {
@@ -62,6 +38,7 @@ struct Shared {
     key: Ed25519KeyPair,
     ledger: Mutex<Ledger>,
     life: Life,
+    go: watch::Sender<bool>,
 }
 
 /// A running target. Ends when it is dropped.
@@ -128,7 +105,8 @@ impl Target {
         let listener = TcpListener::from_std(listener)?;
         let (key, _) = key_pair()?;
         let ledger = Mutex::default();
-        let shared = Arc::new(Shared { opening, steps, key, ledger, life: Life::default() });
+        let (life, go) = (Life::default(), watch::Sender::new(false));
+        let shared = Arc::new(Shared { opening, steps, key, ledger, life, go });
         tokio::spawn(serve(listener, Arc::clone(&shared)));
         Ok(Self { address, shared })
     }
@@ -161,8 +139,20 @@ impl Target {
     pub(crate) fn take_counts(&self) -> HashMap<String, Counts> {
         let mut ledger = self.shared.ledger();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let Ledger { requests, effects } = &mut *ledger;
+        let Ledger { requests, effects, .. } = &mut *ledger;
         counted(requests.drain(..).map(text), effects.drain(..).map(text))
+    }
+
+    /// Bytes that [`Step::Flood`] got rid of, and how many floods the peer ended.
+    #[must_use]
+    pub fn flooded(&self) -> (u64, usize) {
+        let ledger = self.shared.ledger();
+        (ledger.flooded_bytes, ledger.floods_over)
+    }
+
+    /// Lets scripts go on behind [`Step::Await`].
+    pub fn go(&self) {
+        self.shared.go.send_replace(true);
     }
 
     /// How many effects a request had.
@@ -211,72 +201,24 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) -> io::Result<()
     }
     let client = String::from_utf8_lossy(&client).trim_end().to_owned();
     let mut packets = Packets { stream, sealing: None, opening: None };
-    exchange_keys(&mut packets, &client, shared).await?;
+    if shared.opening == Opening::LongPacket {
+        packets.stream.write_all(&[0xff; 16]).await?;
+        return shared.life.over().await;
+    }
+    let signs = match shared.opening {
+        Opening::BadSignature => &key_pair()?.0,
+        Opening::Serve
+        | Opening::Ends(..)
+        | Opening::NotSsh
+        | Opening::LongPacket
+        | Opening::RefuseLogin
+        | Opening::RefuseChannel => &shared.key,
+    };
+    let host = exchange::Host { blob: &blob(&shared.key), signs, version: VERSION };
+    exchange::as_server(&mut packets, &client, &host).await?;
     Session { packets, shared, peer: 0, stdin: Vec::new(), ended: false, asked: Vec::new() }
         .run()
         .await
-}
-
-/// RFC 4253 sections 7 and 8, RFC 8731.
-async fn exchange_keys(packets: &mut Packets, client: &str, shared: &Shared) -> io::Result<()> {
-    let cookie = random::<16>()?;
-    let mut own = Text::new(message::KEXINIT);
-    own.0.extend_from_slice(&cookie);
-    let cipher = "aes256-gcm@openssh.com";
-    for list in [
-        "curve25519-sha256",
-        "ssh-ed25519",
-        cipher,
-        cipher,
-        "hmac-sha2-256",
-        "hmac-sha2-256",
-        "none",
-        "none",
-        "",
-        "",
-    ] {
-        own = own.string(list);
-    }
-    let own = own.bool(false).u32(0).0;
-    packets.send(&own).await?;
-    let theirs = packets.read().await?;
-    let init = packets.read().await?;
-    let (kind, init) = init.split_first().ok_or_else(|| malformed("an empty message"))?;
-    if *kind != message::KEX_INIT {
-        return Err(malformed("another message than the key exchange's"));
-    }
-    let point = Fields(init).string()?;
-    let rng = ring::rand::SystemRandom::new();
-    let failed = |_| io::Error::other("no key agreement");
-    let private = EphemeralPrivateKey::generate(&X25519, &rng).map_err(failed)?;
-    let public = private.compute_public_key().map_err(failed)?;
-    let peer = UnparsedPublicKey::new(&X25519, point);
-    let secret = agree_ephemeral(private, &peer, <[u8]>::to_vec).map_err(failed)?;
-    let host_key = blob(&shared.key);
-    let hashed = Text(Vec::new()).string(client).string(VERSION).string(theirs).string(&own);
-    let hashed = hashed.string(&host_key).string(point).string(&public).mpint(&secret).0;
-    let hash = digest(&SHA256, &hashed);
-    let signature = if shared.opening == Opening::BadSignature {
-        key_pair()?.0.sign(hash.as_ref())
-    } else {
-        shared.key.sign(hash.as_ref())
-    };
-    let signature = Text(Vec::new()).string("ssh-ed25519").string(signature.as_ref()).0;
-    let reply = Text::new(message::KEX_REPLY).string(host_key).string(public).string(signature);
-    packets.send(&reply.0).await?;
-    packets.send(&[message::NEWKEYS]).await?;
-    let key = |letter: u8| {
-        let base = Text(Vec::new()).mpint(&secret).0;
-        digest(&SHA256, &[&base, hash.as_ref(), &[letter], hash.as_ref()].concat())
-    };
-    let iv = |letter: u8| key(letter).as_ref().get(..12).map(<[u8]>::to_vec).unwrap_or_default();
-    packets.sealing = Some(Cipher::new(key(b'D').as_ref(), &iv(b'B'))?);
-    // Whoever can't follow says so here, or goes away.
-    if packets.read().await?.first() != Some(&message::NEWKEYS) {
-        return Err(malformed("another message than NEWKEYS"));
-    }
-    packets.opening = Some(Cipher::new(key(b'C').as_ref(), &iv(b'A'))?);
-    Ok(())
 }
 
 struct Session<'a> {
@@ -411,6 +353,19 @@ impl Session<'_> {
                 return Ok(After::Next);
             }
             Step::Settle => return self.settle().await.map(|()| After::Next),
+            Step::Echo => {
+                let pieces: Vec<_> = self.stdin.chunks(1 << 15).map(data).collect();
+                for piece in pieces {
+                    self.packets.send(&piece).await?;
+                }
+                return Ok(After::Next);
+            }
+            Step::Flood => return self.flood().await.map(|()| After::Ended),
+            Step::Await => {
+                let mut go = self.shared.go.subscribe();
+                let gone = go.wait_for(|go| *go).await.map(drop);
+                return gone.map(|()| After::Next).map_err(io::Error::other);
+            }
             Step::Bytes(bytes) => {
                 return self.packets.stream.write_all(bytes).await.map(|()| After::Next);
             }
@@ -426,7 +381,6 @@ impl Session<'_> {
             }
             Step::Accept => Text::new(message::SUCCESS).u32(peer).0,
             Step::Refuse => Text::new(message::FAILURE).u32(peer).0,
-            Step::Echo => data(&self.stdin),
             Step::Stdout(bytes) => data(bytes),
             Step::Stderr(bytes) => Text::new(message::EXTENDED).u32(peer).u32(1).string(bytes).0,
             Step::Elsewhere(bytes) => Text::new(message::DATA).u32(peer + 99).string(bytes).0,
@@ -434,11 +388,23 @@ impl Session<'_> {
             Step::ExitSignal(name) => {
                 ask("exit-signal").string(name).bool(false).string("").string("").0
             }
+            Step::Grant(bytes) => Text::new(message::ADJUST).u32(peer).u32(*bytes).0,
             Step::Eof => Text::new(message::EOF).u32(peer).0,
             Step::CloseChannel => Text::new(message::CLOSE).u32(peer).0,
             Step::Message(bytes) => bytes.to_vec(),
         };
         self.packets.send(&payload).await.map(|()| After::Next)
+    }
+
+    /// Sends on stdout until the peer ends the connection, whatever window it gives.
+    async fn flood(&mut self) -> io::Result<()> {
+        let piece = [b'x'; 1 << 15];
+        let data = Text::new(message::DATA).u32(self.peer).string(piece).0;
+        while self.packets.send(&data).await.is_ok() {
+            self.shared.ledger().flooded_bytes += piece.len() as u64;
+        }
+        self.shared.ledger().floods_over += 1;
+        Ok(())
     }
 
     /// Asks something that has to be answered, and waits for the answer.

@@ -10,6 +10,35 @@ use tokio::net::TcpStream;
 const LONGEST: usize = 256 * 1024;
 const TAG: usize = 16;
 
+/// Numbers of messages (RFC 4250 section 4.1.2).
+pub(super) mod message {
+    pub(in crate::ssh) const DISCONNECT: u8 = 1;
+    pub(in crate::ssh) const SERVICE_REQUEST: u8 = 5;
+    pub(in crate::ssh) const SERVICE_ACCEPT: u8 = 6;
+    pub(in crate::ssh) const KEXINIT: u8 = 20;
+    pub(in crate::ssh) const NEWKEYS: u8 = 21;
+    pub(in crate::ssh) const KEX_INIT: u8 = 30;
+    pub(in crate::ssh) const KEX_REPLY: u8 = 31;
+    pub(in crate::ssh) const LOGIN: u8 = 50;
+    pub(in crate::ssh) const LOGIN_FAILURE: u8 = 51;
+    pub(in crate::ssh) const LOGIN_SUCCESS: u8 = 52;
+    pub(in crate::ssh) const LOGIN_KEY_OK: u8 = 60;
+    pub(in crate::ssh) const GLOBAL: u8 = 80;
+    pub(in crate::ssh) const GLOBAL_SUCCESS: u8 = 81;
+    pub(in crate::ssh) const GLOBAL_FAILURE: u8 = 82;
+    pub(in crate::ssh) const OPEN: u8 = 90;
+    pub(in crate::ssh) const OPENED: u8 = 91;
+    pub(in crate::ssh) const OPEN_FAILURE: u8 = 92;
+    pub(in crate::ssh) const ADJUST: u8 = 93;
+    pub(in crate::ssh) const DATA: u8 = 94;
+    pub(in crate::ssh) const EXTENDED: u8 = 95;
+    pub(in crate::ssh) const EOF: u8 = 96;
+    pub(in crate::ssh) const CLOSE: u8 = 97;
+    pub(in crate::ssh) const REQUEST: u8 = 98;
+    pub(in crate::ssh) const SUCCESS: u8 = 99;
+    pub(in crate::ssh) const FAILURE: u8 = 100;
+}
+
 pub(super) fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }

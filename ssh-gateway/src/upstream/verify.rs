@@ -11,6 +11,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 use tokio::sync::watch;
 
+/// The cause where it was the engine that ended the connection, for what came on it.
+const NO_SSH: &str = "PROTOCOL_ERROR";
+
 /// What proves the target: pinned keys, and the lines of a `known_hosts` text.
 pub(super) struct Pins {
     keys: Vec<PublicKey>,
@@ -91,6 +94,11 @@ impl Witness {
         self.seen.cause.get().copied().unwrap_or("EOF")
     }
 
+    /// What of it broke the protocol, if something did.
+    pub(super) fn violation(&self) -> Option<&'static str> {
+        (self.cause() == NO_SSH).then_some("what it sent is no message of SSH")
+    }
+
     pub(super) fn lost(&self) -> watch::Receiver<bool> {
         self.lost.clone()
     }
@@ -151,6 +159,17 @@ impl Handler for Verifier {
             DisconnectReason::ReceivedDisconnect(_) => "DISCONNECT",
             DisconnectReason::Error(russh::Error::KeepaliveTimeout) => "KEEPALIVE_TIMEOUT",
             DisconnectReason::Error(russh::Error::IO(error)) => super::tcp_code(&error),
+            DisconnectReason::Error(
+                russh::Error::PacketSize(_)
+                | russh::Error::PacketAuth
+                | russh::Error::DecryptionError
+                | russh::Error::IndexOutOfBounds
+                | russh::Error::SshEncoding(_)
+                | russh::Error::Inconsistent
+                | russh::Error::Kex
+                | russh::Error::KexInit
+                | russh::Error::WrongServerSig,
+            ) => NO_SSH,
             DisconnectReason::Error(_) => "EOF",
         };
         self.seen.cause.get_or_init(|| cause);
