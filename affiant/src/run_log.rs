@@ -32,10 +32,6 @@ impl RunLog {
         Ok(log)
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// For the standard error of a process.
     pub(crate) fn writer(&self) -> io::Result<Stdio> {
         Ok(self.file.try_clone()?.into())
