@@ -174,7 +174,7 @@ impl Job<'_> {
     fn take_on_record(&mut self, link: Option<InvocationId>) -> Option<Call> {
         if self.known.agent.is_none() {
             // What was refused before it was asked who calls is an agent's all the same.
-            self.known.agent = self.identity().map(|identity| identity.agent);
+            self.known.agent = self.identity().map(|identity| identity.agent().to_owned());
         }
         let journal = &self.shared.journal;
         let admitted = match self.known.agent {
