@@ -112,6 +112,7 @@ fn a_record_is_shown_with_its_rule_and_its_time() {
     home.policy(&origin.policy(""));
     let server = home.serve();
     let sent = server.curl(&["-d", "a", &origin.url("/x")]).invocation();
+    server.await_event(&sent, "RESULT_DELIVERED");
     let shown = home.ok(&["inv", "show", &sent]);
     let value = |name: &str| {
         let line = shown.lines().find(|line| line.split(' ').next() == Some(name));
@@ -195,5 +196,7 @@ fn a_trust_file_without_certificates_is_told_of() {
     let refused = server.curl(&[&origin.url("/x")]);
     let record = server.control(&format!("invocations/{}", refused.invocation()));
     assert_eq!(record["error"]["code"], "TLS_CERTIFICATE_ERROR", "{record}");
-    assert_eq!(record["evidence"]["attempts"][0]["code"], "TRUST_UNREADABLE", "{record}");
+    // localhost may have an address that nobody listens on.
+    let last = record["evidence"]["attempts"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["code"], "TRUST_UNREADABLE", "{record}");
 }

@@ -167,11 +167,9 @@ fn a_run_tells_of_calls_without_an_end() {
     let home = Home::new();
     let origin = Origin::start(vec![Script::apply_and_close("*")], None).unwrap();
     let (_held, closed) = refusing();
-    let mut policy = plain(&origin);
-    policy += &policy.replace("plain", "closed").replace(
-        &format!("port = {}", origin.address().port()),
-        &format!("port = {}", closed.port()),
-    );
+    let open = plain(&origin);
+    let [own, other] = [origin.address(), closed].map(|at| format!("port = {}", at.port()));
+    let policy = open.replace("plain", "closed").replace(&own, &other) + &open;
     home.policy(&policy);
     let script = format!(
         "curl -s https://x.test/; curl -s http://y.test/; curl -s http://{closed}/; \
