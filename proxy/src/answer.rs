@@ -20,8 +20,8 @@ use tokio::time::timeout;
 /// Content that is read for the sake of the connection after a refusal, at most.
 const DRAIN_BYTES: u64 = 64 * 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(2);
-/// A stored result leaves in pieces of that length.
-const STORED_PIECE: usize = 256 * 1024;
+/// So much of a stored result is copied behind its head.
+const TOGETHER_BYTES: usize = 256 * 1024;
 /// How long a repeat by id waits for the call that is under way.
 const WAIT_IN_FLIGHT: Duration = Duration::from_secs(10);
 
@@ -459,14 +459,10 @@ impl Job<'_> {
         };
         let mut bytes = deliver::head(head, self.head.version, delivery, &ours);
         let content = if bodiless { &[][..] } else { content };
-        let (first, rest) = content.split_at(content.len().min(STORED_PIECE));
+        // A short one leaves in one write with its head.
+        let (first, rest) = content.split_at(content.len().min(TOGETHER_BYTES));
         bytes.extend_from_slice(first);
-        let mut sent = self.out.send(&bytes).await.is_ok();
-        // In pieces: each has its own time, so that a slow caller is not one that takes nothing.
-        let mut pieces = rest.chunks(STORED_PIECE);
-        while sent && let Some(piece) = pieces.next() {
-            sent = self.out.send(piece).await.is_ok();
-        }
+        let sent = self.out.send(&bytes).await.is_ok() && self.out.send(rest).await.is_ok();
         let journal = self.shared.journal.clone();
         let pending = Pending::of_record(ids, replayed, journal, self.out.sent);
         if !sent {

@@ -14,8 +14,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-/// A caller that takes nothing for so long is gone.
-pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// What leaves on a stream has its time in pieces of that length: a caller that is slow is not one that
+/// takes nothing.
+const PIECE: usize = 256 * 1024;
 
 /// The writing half of the caller's connection.
 pub(crate) struct Outbound {
@@ -23,6 +24,8 @@ pub(crate) struct Outbound {
     /// Bytes handed to the connection for the response under way.
     pub(crate) sent: u64,
     aborted: bool,
+    /// A caller that takes nothing for so long is gone.
+    patience: Duration,
 }
 
 enum Sink {
@@ -37,23 +40,27 @@ enum Sink {
 }
 
 impl Outbound {
-    pub(crate) const fn new(wire: Shared<Wire>) -> Self {
-        Self { sink: Sink::Wire(wire), sent: 0, aborted: false }
+    pub(crate) const fn new(wire: Shared<Wire>, patience: Duration) -> Self {
+        Self::of(Sink::Wire(wire), patience)
+    }
+
+    const fn of(sink: Sink, patience: Duration) -> Self {
+        Self { sink, sent: 0, aborted: false, patience }
     }
 
     /// What is sent becomes frames of the stream.
-    pub(crate) fn stream(stream: Stream) -> Self {
-        Self { sink: Sink::Stream(Box::new(stream)), sent: 0, aborted: false }
+    pub(crate) fn stream(stream: Stream, patience: Duration) -> Self {
+        Self::of(Sink::Stream(Box::new(stream)), patience)
     }
 
     /// What is sent goes nowhere: an attempt without a caller.
     pub(crate) const fn nobody() -> Self {
-        Self { sink: Sink::Nobody, sent: 0, aborted: false }
+        Self::of(Sink::Nobody, Duration::ZERO)
     }
 
     /// What is sent is kept for the broker itself.
     pub(crate) const fn kept(limit_bytes: usize) -> Self {
-        Self { sink: Sink::Kept(Vec::new(), limit_bytes), sent: 0, aborted: false }
+        Self::of(Sink::Kept(Vec::new(), limit_bytes), Duration::ZERO)
     }
 
     /// What was kept; none when it was too long, or is kept by nobody.
@@ -71,11 +78,14 @@ impl Outbound {
 
     /// Writes and flushes everything.
     pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let patience = self.patience;
         let wire = match &mut self.sink {
             Sink::Wire(wire) => wire,
             Sink::Stream(stream) => {
-                within(stream.send(bytes)).await?;
-                self.sent += bytes.len() as u64;
+                for piece in bytes.chunks(PIECE) {
+                    within(patience, stream.send(piece)).await?;
+                    self.sent += piece.len() as u64;
+                }
                 return Ok(());
             }
             Sink::Nobody => return Ok(()),
@@ -87,14 +97,14 @@ impl Outbound {
             }
         };
         while !bytes.is_empty() {
-            let written = within(wire.write(bytes)).await?;
+            let written = within(patience, wire.write(bytes)).await?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             self.sent += written as u64;
             bytes = bytes.get(written..).unwrap_or_default();
         }
-        within(wire.flush()).await
+        within(patience, wire.flush()).await
     }
 
     /// Ends the writing direction in order, unless the connection was broken off.
@@ -103,7 +113,7 @@ impl Outbound {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         match &mut self.sink {
-            Sink::Wire(wire) => within(wire.shutdown()).await,
+            Sink::Wire(wire) => within(self.patience, wire.shutdown()).await,
             Sink::Stream(stream) => stream.finish(),
             Sink::Nobody | Sink::Kept(..) => Ok(()),
         }
@@ -113,7 +123,8 @@ impl Outbound {
     pub(crate) async fn begun(&self) {
         match &self.sink {
             Sink::Wire(_) | Sink::Kept(..) | Sink::Nobody => {}
-            Sink::Stream(stream) => stream.begun().await,
+            // Whether it left in time makes no difference to what follows.
+            Sink::Stream(stream) => drop(timeout(self.patience, stream.begun()).await),
         }
     }
 
@@ -191,8 +202,8 @@ impl Outbound {
     }
 }
 
-async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(WRITE_TIMEOUT, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+async fn within<T>(patience: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(patience, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Bytes in the send queue that the peer has not acknowledged (`SIOCOUTQ`, tcp(7)).

@@ -63,7 +63,7 @@ impl Control for Echo {
         request: http::Request<bytes::Bytes>,
     ) -> http::Response<bytes::Bytes> {
         let text = format!("{agent} {} {}", request.method(), request.uri());
-        let text = if request.uri() == "/big" { text.repeat(1 << 16) } else { text };
+        let text = if request.uri() == "/big" { text.repeat(1 << 20) } else { text };
         let told = Arc::clone(&self.0);
         let on_delivered = proxy::OnDelivered(Arc::new(move || {
             told.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
