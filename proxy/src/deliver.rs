@@ -326,10 +326,15 @@ fn finish(out: &mut Vec<u8>, status: u16, version: Version, delivery: Delivery, 
     out.extend_from_slice(b"\r\n");
 }
 
+/// The line before a chunk's content.
+pub(crate) fn chunk_size(length: usize) -> Vec<u8> {
+    format!("{length:x}\r\n").into_bytes()
+}
+
 /// One chunk.
 pub(crate) fn chunk(content: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(content.len() + 20);
-    out.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
+    out.extend_from_slice(&chunk_size(content.len()));
     out.extend_from_slice(content);
     out.extend_from_slice(b"\r\n");
     out
@@ -395,14 +400,17 @@ pub(crate) fn interim(response: &Response) -> Vec<u8> {
     out
 }
 
+/// The origin's trailers that may be some.
+pub(crate) fn trailing(trailers: &Fields) -> impl Iterator<Item = (&[u8], &[u8])> {
+    trailers.iter().filter(|(name, _)| !stays(name, trailers) && !is_header_only(name))
+}
+
 /// The last chunk, with those of the origin's trailers that may be some and, where the head could not
 /// say them, the final values of our fields.
 pub(crate) fn last_chunk(trailers: &Fields, ours: Option<&Ours<'_>>) -> Vec<u8> {
     let mut out = b"0\r\n".to_vec();
-    for (name, value) in trailers.iter() {
-        if !stays(name, trailers) && !is_header_only(name) {
-            line(&mut out, name, value);
-        }
+    for (name, value) in trailing(trailers) {
+        line(&mut out, name, value);
     }
     if let Some(ours) = ours {
         let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);

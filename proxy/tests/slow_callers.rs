@@ -106,12 +106,8 @@ async fn r_5_a_caller_that_stops_reading_the_control_api() {
 }
 
 async fn begin(client: &Http2Client, path: &str, id: InvocationId) -> RecvStream {
-    let request = http::Request::builder()
-        .method("POST")
-        .uri(format!("https://{}{path}", client.authority))
-        .header("affiant-invocation", id.to_string())
-        .body(())
-        .expect("request");
+    let request = client.request("POST", path).header("affiant-invocation", id.to_string());
+    let request = request.body(()).expect("request");
     let mut sender = client.sender.clone().ready().await.expect("ready");
     let (response, mut sending) = sender.send_request(request, false).expect("sent");
     sending.send_data(Bytes::from_static(b"x"), true).expect("data");
