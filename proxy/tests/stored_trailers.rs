@@ -24,7 +24,7 @@ async fn r_4_a_repeat_gets_the_trailers() {
         let again = world.plain("POST", "/trailers", &fields, "x").await;
         assert!(again.outcome().ends_with(";replayed"), "{again:?}");
         assert_eq!((again.text().as_str(), again.trailers.as_str()), ("hello", "X-T: 1\n"));
-        assert_eq!((again.all("trailer"), again.all("content-length").len()), (vec!["X-T"], 0));
+        assert_eq!(again.all("content-length").len(), 0);
         let request = world.plain_request("POST", "/trailers", &fields, "x");
         let mut old = Client::connect(world.address).await;
         old.send(&request.replace("HTTP/1.1\r\n", "HTTP/1.0\r\n")).await;

@@ -287,17 +287,18 @@ fn whole(shape: &Shape, status: u16, more: &str) -> Step {
 fn complete(t: &mut Table) {
     let ok = |shape: &Shape| settled(shape, 200);
     t.steps("length", "S-1 R-1", |shape| applied([whole(shape, 200, "")]), ok).streamed_too();
-    for (name, extension, trailers) in [
-        ("chunked", "", ""),
-        ("chunk_extensions", ";a=\"b\"", ""),
-        ("trailers", "", "X-Sum: 1\r\n"),
+    for (name, zeros, extension, trailers) in [
+        ("chunked", "", "", ""),
+        ("chunk_extensions", "", ";a=\"b\"", ""),
+        ("chunk_sizes_with_zeros", "00000000000000000000", "", ""),
+        ("trailers", "", "", "X-Sum: 1\r\n"),
     ] {
         let steps = move |shape: &Shape| {
             let (first, second) = halves(shape);
             let mut text = head(shape, 200, CHUNKED);
             if shape.bodied() {
-                text += &format!("{:x}{extension}\r\n{first}\r\n{}", first.len(), chunk(second));
-                text += &format!("0\r\n{trailers}\r\n");
+                text += &format!("{zeros}{:x}{extension}\r\n{first}\r\n", first.len());
+                text += &format!("{}{zeros}0\r\n{trailers}\r\n", chunk(second));
             }
             applied([send(text)])
         };
