@@ -14,6 +14,7 @@
 pub mod answers;
 pub mod dns;
 pub mod encoded;
+pub mod frames;
 pub mod http2;
 pub mod origin;
 pub mod parent;
