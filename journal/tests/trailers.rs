@@ -2,7 +2,9 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm,
     reason = "test code: a broken expectation ends the test"
 )]
 

@@ -259,6 +259,16 @@ fn in_the_content(t: &mut Table) {
     )
     .bodied();
     t.steps(
+        "stalled_in_chunk",
+        "S-2 D-2",
+        |shape| {
+            let text = head(shape, 200, CHUNKED) + &chunk(content(shape)) + "ff\r\nxy";
+            applied([send(text), Step::Stall])
+        },
+        |_| open(NO_PROGRESS, true),
+    )
+    .bodied();
+    t.steps(
         "error_closed_in_length",
         "S-2 S-3",
         |shape| applied([send(length_head(shape, 500, "") + halves(shape).0), Step::Close]),
@@ -333,6 +343,13 @@ fn complete(t: &mut Table) {
         move |shape| applied([send(framed), whole(shape, 200, "")]),
         ok,
     );
+    let no_chunk = |shape: &Shape| {
+        let end = if shape.bodied() { "0\r\n\r\n" } else { "" };
+        applied([send(head(shape, 200, CHUNKED) + end)])
+    };
+    let nothing =
+        |_: &Shape| Truth::Settled { status: 200, retry_after: false, content: String::new() };
+    t.steps("empty_chunked", "S-1; RFC 9112 section 7.1", no_chunk, nothing).streamed_too();
     for (name, status, more) in [
         ("empty", 200, "Content-Length: 0\r\n"),
         ("no_content", 204, ""),
