@@ -8,7 +8,6 @@ mod support;
 use bytes::Bytes;
 use h2::RecvStream;
 use journal::contract::InvocationId;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use support::World;
 use support::http2::Http2Client;
@@ -79,11 +78,17 @@ async fn r_2_a_caller_that_stops_reading_a_stored_result() {
     assert_eq!(world.origin.effects(&path), 1);
 }
 
-/// an answer of the control API whose caller stops reading counts as handed over to nobody.
+/// a stored result whose reader at the control API stops is handed over to nobody; to who takes all of
+/// it, it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn r_5_a_caller_that_stops_reading_the_control_api() {
     let patience = Duration::from_secs(1);
     let world = world(patience).await;
+    let id = world.journal.new_id();
+    let path = format!("/big?{LENGTH}");
+    let fields = format!("Affiant-Invocation: {id}\r\nConnection: close\r\n");
+    stops(&world, &world.plain_request("POST", &path, &fields, "x"), patience).await;
+    *world.fetched.lock().expect("lock") = Some(proxy::Fetched { asked: id, held: id });
     let request = format!(
         "GET http://affiant.internal/big HTTP/1.1\r\nHost: affiant.internal\r\nConnection: close\r\n{}\r\n",
         world.credentials()
@@ -91,18 +96,17 @@ async fn r_5_a_caller_that_stops_reading_the_control_api() {
     let length = "coder GET /big".len() << 20;
     let taken = stops(&world, &request, patience).await;
     assert!(taken < length, "{taken} bytes");
-    assert_eq!(world.told.load(Ordering::SeqCst), 0);
-    // Who takes all of it has it.
+    let names = names(&world, id);
+    let counts = ["DELIVERY_FAILED", "RESULT_DELIVERED"].map(|name| count(&names, name));
+    assert_eq!(counts, [1, 0], "{names:?}");
+    assert_eq!(world.invocation(id).await.verdict().retry().as_str(), "fetch_result");
     let mut tcp = connect(&world).await;
     tcp.write_all(request.as_bytes()).await.expect("write");
     let mut all = Vec::new();
     tcp.read_to_end(&mut all).await.expect("read");
     assert!(all.len() > length);
-    let until = tokio::time::Instant::now() + Duration::from_secs(20);
-    while world.told.load(Ordering::SeqCst) < 1 {
-        assert!(tokio::time::Instant::now() < until, "never told");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    world.events(id, "RESULT_DELIVERED").await;
+    assert_eq!(world.origin.effects(&path), 1);
 }
 
 async fn begin(client: &Http2Client, path: &str, id: InvocationId) -> RecvStream {

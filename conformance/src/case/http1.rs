@@ -26,8 +26,10 @@ pub(super) fn cases() -> Vec<Case> {
     in_the_head(&mut table);
     malformed_heads(&mut table);
     in_the_content(&mut table);
+    stalled_in_the_content(&mut table);
     malformed_content(&mut table);
     complete(&mut table);
+    complete_with_nothing(&mut table);
     complete_oddly(&mut table);
     statuses(&mut table);
     table.cases
@@ -251,6 +253,10 @@ fn in_the_content(t: &mut Table) {
     )
     .bodied()
     .only(|shape| shape.tls);
+}
+
+fn stalled_in_the_content(t: &mut Table) {
+    let cut = |_: &Shape| open(CUT, true);
     t.steps(
         "stalled_in_length",
         "S-2 D-2",
@@ -343,6 +349,9 @@ fn complete(t: &mut Table) {
         move |shape| applied([send(framed), whole(shape, 200, "")]),
         ok,
     );
+}
+
+fn complete_with_nothing(t: &mut Table) {
     let no_chunk = |shape: &Shape| {
         let end = if shape.bodied() { "0\r\n\r\n" } else { "" };
         applied([send(head(shape, 200, CHUNKED) + end)])
