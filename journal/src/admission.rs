@@ -33,7 +33,7 @@ pub(crate) fn admit(
         invocation: id,
         at_ms: core.clock.now_ms(),
         source: Source::TransportObserved,
-        body: Body::ActionAccepted(Box::new(accepted)),
+        body: Body::ActionAccepted(accepted.into()),
     };
     failpoint::event(Stage::Queue, id, event.body.name());
     let draft = event_draft(&event)?;

@@ -215,7 +215,7 @@ impl Call {
     /// [`append::Error`].
     pub fn preflight(&mut self, mut preflight: Preflight) -> Result<(), append::Error> {
         self.uses.bind(&mut preflight);
-        let body = Body::PreflightValidated(Box::new(preflight));
+        let body = Body::PreflightValidated(preflight.into());
         self.append(Source::TransportObserved, body)
     }
 
@@ -240,7 +240,7 @@ impl Call {
     /// # Errors
     /// [`append::Error`]; nothing may be sent then.
     pub async fn dispatch(&mut self, dispatch: Dispatch) -> Result<Dispatched, append::Error> {
-        let body = Body::DispatchStarted(Box::new(dispatch));
+        let body = Body::DispatchStarted(dispatch.into());
         let parts = vec![Part::Event(Source::TransportObserved, body)];
         let sequence = self.append_durable(parts).await?;
         Ok(Dispatched { id: self.entry.id, sequence })
@@ -258,7 +258,7 @@ impl Call {
         not_after_ms: Option<u64>,
         dispatch: Dispatch,
     ) -> Result<Dispatched, crate::lease::Error> {
-        let body = Body::DispatchStarted(Box::new(dispatch));
+        let body = Body::DispatchStarted(dispatch.into());
         let queued = lease.queue_dispatch(not_after_ms, (&self.entry, self.epoch), body)?;
         let sequence = durable(queued.receiver).await?;
         Ok(Dispatched { id: self.entry.id, sequence })

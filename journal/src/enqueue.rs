@@ -63,7 +63,7 @@ impl Core {
         let mut state = entry.state.lock();
         let mut queue = self.queue.lock();
         queue.check(epoch)?;
-        check_all(&state.live, queue.next(), &prepared)?;
+        apply_all(&mut state.live, queue.next(), &prepared)?;
         let last = prepared.len().saturating_sub(1);
         let queued = Instant::now();
         let mut result = Queued { sequence: queue.next(), receiver: None };
@@ -71,7 +71,6 @@ impl Core {
             let sequence = queue.next();
             let mut settling = false;
             if let Some(event) = event {
-                Arc::make_mut(&mut state.live).apply(sequence, &event)?;
                 settling = settles(&event.body);
                 if settling {
                     self.tally.settled(&state.live, event.source);
@@ -185,26 +184,25 @@ impl Core {
     }
 }
 
-/// Checks that all events may follow one another, before any of them is applied.
-fn check_all(
-    live: &Invocation,
-    next: Sequence,
+/// Applies the events of an append: all of them, or none.
+fn apply_all(
+    live: &mut Arc<Invocation>,
+    first: Sequence,
     prepared: &[(Draft, Option<Event>)],
 ) -> Result<(), Error> {
-    let mut events = prepared.iter().filter_map(|(_, event)| event.as_ref());
-    match (events.next(), events.next()) {
-        (None, _) => Ok(()),
-        (Some(only), None) => Ok(live.check(&only.body, only.source)?),
-        (Some(first), Some(second)) => {
-            let mut trial = live.clone();
-            let mut sequence = next;
-            for event in [first, second].into_iter().chain(events) {
-                trial.apply(sequence, event)?;
-                sequence.0 += 1;
-            }
-            Ok(())
-        }
+    let events = || {
+        let numbered = (first.0..).map(Sequence).zip(prepared);
+        numbered.filter_map(|(sequence, (_, event))| Some((sequence, event.as_ref()?)))
+    };
+    // One that is refused has changed nothing; the first of several could have.
+    let mut trial = events().nth(1).is_some().then(|| Arc::clone(live));
+    for (sequence, event) in events() {
+        Arc::make_mut(trial.as_mut().unwrap_or(live)).apply(sequence, event)?;
     }
+    if let Some(next) = trial {
+        *live = next;
+    }
+    Ok(())
 }
 
 /// Encodes the parts, outside of every lock.

@@ -278,7 +278,7 @@ mod tests {
             counted: false,
             link: None,
         };
-        let start = event(Body::ActionAccepted(Box::new(accepted)));
+        let start = event(Body::ActionAccepted(accepted.into()));
         let mut invocation = Invocation::start(Sequence(1), &start).unwrap();
         let ended = Ended {
             verdict: Verdict::refused(Retry::Backoff, Code::BrokerRestarted),

@@ -6,7 +6,7 @@ use crate::contract::{Accepted, Body, Event, InvocationId, Outcome, ResultRef, S
 use crate::core::{Core, closed};
 use crate::enqueue::{Part, Queued, Wait};
 use crate::guard::{Admission, Guard};
-use crate::log::{Kind, Position, random};
+use crate::log::{Kind, Position, unique};
 use crate::options::{Filter, Maintained, Options, Page, Recovery, Stats};
 use crate::projection::{IllegalEvent, Invocation, State};
 use crate::queue::Outcome as Told;
@@ -98,7 +98,7 @@ impl Journal {
     #[must_use]
     pub fn new_id(&self) -> InvocationId {
         // Without randomness the time and a counter still make an id of this process unique.
-        let random = random::<10>().unwrap_or_else(|_| {
+        let random = unique::<10>().unwrap_or_else(|_| {
             let mut bytes = [0; 10];
             let clock = Instant::now().elapsed().as_nanos().to_le_bytes();
             bytes.iter_mut().zip(clock).for_each(|(to, from)| *to = from);

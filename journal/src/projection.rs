@@ -16,9 +16,9 @@
 //! it. None leads out of `Ended(not_attempted)` (contract D-1, J-3).
 
 use crate::contract::{
-    Accepted, Approval, BatchMembers, Body, Confirmation, Dispatch, Event, InvocationId, Member,
-    Preflight, RequestSent, RequestStored, ResponseComplete, ResponseStarted, ResultCommitted,
-    ResultRef, Sequence, SetupAttempt, Source, Verdict,
+    Accepted, Approval, BatchMembers, Body, Confirmation, Dispatch, Event, Fact, InvocationId,
+    Member, Preflight, RequestSent, RequestStored, ResponseComplete, ResponseStarted,
+    ResultCommitted, ResultRef, Sequence, SetupAttempt, Source, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -94,18 +94,18 @@ pub struct Invocation {
     id: InvocationId,
     state: State,
     delivery: Delivery,
-    accepted: Accepted,
+    accepted: Fact<Accepted>,
     accepted_at_ms: u64,
     first_sequence: Sequence,
     last_sequence: Sequence,
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    preflight: Option<Preflight>,
+    preflight: Option<Fact<Preflight>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     approval: Option<Approval>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     attempts: Vec<SetupAttempt>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    dispatch: Option<(Sequence, Dispatch)>,
+    dispatch: Option<(Sequence, Fact<Dispatch>)>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     dispatched_at_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -181,7 +181,7 @@ impl Invocation {
             id: event.invocation,
             state: State::Accepted,
             delivery: Delivery::Pending,
-            accepted: (**accepted).clone(),
+            accepted: accepted.clone(),
             accepted_at_ms: event.at_ms,
             first_sequence: sequence,
             last_sequence: sequence,
@@ -230,7 +230,7 @@ impl Invocation {
         match &event.body {
             Body::ActionAccepted(_) | Body::RepeatAnswered(_) | Body::Noted(_) => {}
             Body::PreflightValidated(preflight) => {
-                self.preflight = Some((**preflight).clone());
+                self.preflight = Some(preflight.clone());
                 self.state = State::Validated;
             }
             Body::ApprovalRequested(requested) => self.ask(requested, event.at_ms),
@@ -239,7 +239,7 @@ impl Invocation {
             Body::RequestStored(stored) => self.request = Some((sequence, *stored)),
             Body::SetupAttempted(attempt) => self.attempts.push(attempt.clone()),
             Body::DispatchStarted(dispatch) => {
-                self.dispatch = Some((sequence, (**dispatch).clone()));
+                self.dispatch = Some((sequence, dispatch.clone()));
                 self.dispatched_at_ms = self.accepted.counted.then_some(event.at_ms);
                 self.state = State::Dispatched;
             }

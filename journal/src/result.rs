@@ -8,7 +8,7 @@ mod key;
 use crate::contract::{Digest, InvocationId, ResultRef, Sequence};
 use crate::core::Core;
 use crate::log::format::Attachment;
-use crate::log::{Draft, Kind, Position, random};
+use crate::log::{Draft, Kind, Position, unique};
 use ring::aead::{Aad, LessSafeKey, Nonce};
 use sha2::{Digest as _, Sha256};
 use std::collections::VecDeque;
@@ -164,7 +164,7 @@ pub(crate) struct Sealer {
 
 impl Sealer {
     pub(crate) fn new(key: &ResultKey, id: InvocationId) -> Option<Self> {
-        let (salt, made) = (random().ok()?, Made::Under(key.newest()?));
+        let (salt, made) = (unique().ok()?, Made::Under(key.newest()?));
         Some(Self {
             id,
             key: key.derive(made, Purpose::Chunks, &salt, id)?,

@@ -175,7 +175,7 @@ async fn j_3_late_facts_and_nothing_else_are_recorded_beside_a_call() {
     let mut call = dispatched(&journal, "coder", "a").await;
     let id = call.id();
     let observed = Source::TransportObserved;
-    let dispatch = Body::DispatchStarted(Box::new(dispatch()));
+    let dispatch = Body::DispatchStarted(dispatch().into());
     assert!(matches!(journal.record(id, observed, dispatch), Err(append::Error::Illegal(_))));
     let delivered = || Body::ResultDelivered(Delivered { confirmation: Confirmation::Fetched });
     assert!(matches!(journal.record(id, observed, delivered()), Err(append::Error::Illegal(_))));

@@ -106,14 +106,14 @@ impl Maker {
     fn begin(&mut self, n: u128, link: Option<InvocationId>) -> Invocation {
         self.sequence += 1;
         let accepted = Accepted { link, ..accepted("coder", "f") };
-        let body = Body::ActionAccepted(Box::new(accepted));
+        let body = Body::ActionAccepted(accepted.into());
         let id = InvocationId::from_parts(1, n);
         let event = Event { invocation: id, at_ms: 1, source: Source::TransportObserved, body };
         let mut made = Invocation::start(Sequence(self.sequence), &event).unwrap();
         let (idempotent, idempotency) = (self.history.idempotent, self.key());
         let bound = Preflight { idempotent, idempotency, ..preflight() };
         let ours = Source::TransportObserved;
-        assert!(self.apply(&mut made, ours, Body::PreflightValidated(Box::new(bound))));
+        assert!(self.apply(&mut made, ours, Body::PreflightValidated(bound.into())));
         assert!(self.apply(&mut made, ours, Body::CredentialAuthorized(None)));
         made
     }
@@ -122,7 +122,7 @@ impl Maker {
     fn run(&mut self, attempt: &mut Invocation, end: End) {
         let operation = attempt.operation();
         let ours = Source::TransportObserved;
-        assert!(self.apply(attempt, ours, Body::DispatchStarted(Box::new(dispatch()))));
+        assert!(self.apply(attempt, ours, Body::DispatchStarted(dispatch().into())));
         let (source, body) = match end {
             End::Open => return,
             End::Unknown => {

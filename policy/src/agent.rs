@@ -170,18 +170,58 @@ impl Book {
     fn hash(&self, token: &str) -> Vec<u8> {
         seal::mac(&self.key, token.as_bytes()).as_ref().to_vec()
     }
+
+    fn holds(&self, agent: &str, hash: &[u8]) -> bool {
+        let now = now_ms();
+        self.agents.get(agent).is_some_and(|entry| {
+            entry.tokens.iter().any(|(known, end)| hash.ct_eq(known).into() && now < *end)
+        })
+    }
+}
+
+/// What an agent showed to be let in, without the token: its keyed hash.
+#[derive(Clone)]
+pub struct ShownToken {
+    agent: String,
+    hash: Vec<u8>,
+}
+
+impl ShownToken {
+    /// The agent.
+    #[must_use]
+    pub fn agent(&self) -> &str {
+        &self.agent
+    }
 }
 
 impl Policy {
     /// Whether the token is this agent's, in constant time.
     #[must_use]
     pub fn authenticate(&self, agent: &str, token: &str) -> bool {
+        self.login(agent, token).is_some()
+    }
+
+    /// The login of an agent with its token, compared in constant time; none if it is not its token.
+    #[must_use]
+    pub fn login(&self, agent: &str, token: &str) -> Option<ShownToken> {
         let state = self.state();
-        let given = state.agents.hash(token);
-        let now = now_ms();
-        state.agents.agents.get(agent).is_some_and(|entry| {
-            entry.tokens.iter().any(|(hash, end)| given.ct_eq(hash).into() && now < *end)
-        })
+        let hash = state.agents.hash(token);
+        let holds = state.agents.holds(agent, &hash);
+        holds.then(|| ShownToken { agent: agent.to_owned(), hash })
+    }
+
+    /// The login with a token alone.
+    #[must_use]
+    pub fn login_by_token(&self, token: &str) -> Option<ShownToken> {
+        let agent = self.agent_by_token(token)?;
+        self.login(&agent, token)
+    }
+
+    /// Whether a login would be let in again: policy still knows agent and token. Cheap enough to ask
+    /// for each request.
+    #[must_use]
+    pub fn knows(&self, login: &ShownToken) -> bool {
+        self.state().agents.holds(&login.agent, &login.hash)
     }
 
     /// Whether there is such an agent, and its access has not ended. For what outlives its login, and

@@ -150,6 +150,11 @@ impl Conditions {
         words.collect::<Vec<_>>().join(", ")
     }
 
+    /// Whether the content takes part.
+    pub(crate) fn looks_at_body(&self) -> bool {
+        !self.body.is_empty()
+    }
+
     /// Judges a request. Only where all else is met does it matter that something can't be judged;
     /// the content is looked at last.
     pub(crate) fn unmet(&self, details: &Details<'_>, content: &Content) -> Option<Unmet<'_>> {

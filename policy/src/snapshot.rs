@@ -176,6 +176,9 @@ impl Snapshot {
     /// Whether conditions on the content take part in the decision, so that it has to be read first.
     #[must_use]
     pub fn looks_at_body(&self, action: &HttpAction<'_>, details: &Details<'_>) -> bool {
+        if !self.http.looks_at_body() {
+            return false;
+        }
         let details = Details { body: Body::Unreadable(UNREAD), ..*details };
         let target = self.http.target(action, details);
         target.is_ok_and(|target| match self.http.find(&target) {

@@ -44,7 +44,7 @@ impl Access<'_> {
             if judged.replace(snapshot.version()) == Some(snapshot.version()) {
                 continue;
             }
-            let agent = &identity.agent;
+            let agent = identity.agent();
             let holds = match self.asked {
                 Asked::Tunnel(Authority { host, port }) => {
                     matches!(snapshot.opaque(agent, &host.to_string(), *port), Ok(Some(_)))

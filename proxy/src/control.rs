@@ -40,7 +40,7 @@ pub(crate) async fn answer(job: &mut Job<'_>) -> Finished {
     let Some(identity) = Identity::of(&job.head, &job.shared.policy) else {
         return job.refuse(None, &Refusal::Unauthenticated).await;
     };
-    job.known.agent = Some(identity.agent.clone());
+    job.known.agent = Some(identity.agent().to_owned());
     if let Err(refusal) = job.ask_for_content().await {
         return job.refuse(None, &refusal).await;
     }
@@ -51,7 +51,7 @@ pub(crate) async fn answer(job: &mut Job<'_>) -> Finished {
     let Some(request) = request(&job.head, content) else {
         return job.refuse(None, &Refusal::Target(crate::target::Error::Form)).await;
     };
-    let response = job.shared.control.call(&identity.agent, request).await;
+    let response = job.shared.control.call(identity.agent(), request).await;
     let bodiless = job.head.method == "HEAD";
     let bytes = deliver::own(&response, job.head.version, job.keep_alive, bodiless);
     let sent = job.out.send(&bytes).await.is_ok();

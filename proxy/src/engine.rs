@@ -273,7 +273,7 @@ impl Job<'_> {
         self.known.caller_id = request::invocation_id(&self.head)?;
         // A request of our own carries no identity.
         request::refuse_loop(&self.head, &self.shared.pseudonym)?;
-        let agent = self.identity().ok_or(Refusal::Unauthenticated)?.agent;
+        let agent = self.identity().ok_or(Refusal::Unauthenticated)?.agent().to_owned();
         self.prepare_for(agent).await
     }
 

@@ -520,7 +520,7 @@ fn tunnel(job: &mut Job<'_>) -> Result<Granted, Refusal> {
     job.known.target = Some(format!("https://{}", job.head.target));
     request::refuse_loop(&job.head, &shared.pseudonym)?;
     let identity = Identity::of(&job.head, &shared.policy).ok_or(Refusal::Unauthenticated)?;
-    job.known.agent = Some(identity.agent.clone());
+    job.known.agent = Some(identity.agent().to_owned());
     if !matches!(job.framing, Framing::Empty | Framing::Length(0)) {
         return Err(Refusal::Unsupported {
             what: "CONNECT with content",
@@ -538,8 +538,8 @@ fn tunnel(job: &mut Job<'_>) -> Result<Granted, Refusal> {
     job.known.caller_id = request::invocation_id(&job.head)?;
     let host = authority.host.to_string();
     let snapshot = shared.policy.snapshot();
-    snapshot.tunnel(&identity.agent, &host, authority.port).map_err(Refusal::Denied)?;
-    let opaque = snapshot.opaque(&identity.agent, &host, authority.port);
+    snapshot.tunnel(identity.agent(), &host, authority.port).map_err(Refusal::Denied)?;
+    let opaque = snapshot.opaque(identity.agent(), &host, authority.port);
     if let Some(grant) = opaque.map_err(Refusal::Denied)? {
         return Ok((authority, identity, Some((snapshot, Box::new(grant)))));
     }

@@ -7,14 +7,12 @@ use crate::target::{self, Authority, Scheme, Target};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use journal::contract::InvocationId;
+use policy::agent::ShownToken;
 use policy::{Policy, Secret};
 
-/// Who calls, and the token that shows it.
+/// Who calls, and what shows it.
 #[derive(Clone)]
-pub(crate) struct Identity {
-    pub(crate) agent: String,
-    token: Secret,
-}
+pub(crate) struct Identity(ShownToken);
 
 impl Identity {
     /// Reads `Proxy-Authorization` (Basic `agent:token`, or Bearer) and asks policy.
@@ -26,11 +24,9 @@ impl Identity {
         if scheme.eq_ignore_ascii_case("basic") {
             let decoded = Secret::new(STANDARD.decode(rest).ok()?);
             let (agent, token) = decoded.expose_text()?.split_once(':')?;
-            let identity = Self { agent: agent.to_owned(), token: Secret::from(token) };
-            identity.is_valid(policy).then_some(identity)
+            policy.login(agent, token).map(Self)
         } else if scheme.eq_ignore_ascii_case("bearer") {
-            let agent = policy.agent_by_token(rest)?;
-            Some(Self { agent, token: Secret::from(rest) })
+            policy.login_by_token(rest).map(Self)
         } else {
             None
         }
@@ -38,7 +34,11 @@ impl Identity {
 
     /// Whether policy still knows agent and token. Asked for each request of a tunnel.
     pub(crate) fn is_valid(&self, policy: &Policy) -> bool {
-        self.token.expose_text().is_some_and(|token| policy.authenticate(&self.agent, token))
+        policy.knows(&self.0)
+    }
+
+    pub(crate) fn agent(&self) -> &str {
+        self.0.agent()
     }
 }
 

@@ -12,6 +12,7 @@ mod decision;
 mod envelope;
 mod event;
 mod evidence;
+mod fact;
 mod id;
 mod instruction;
 mod key_place;
@@ -28,14 +29,14 @@ pub use budget::{Budget, LONGEST_MS, Spent, Usage};
 pub use code::Code;
 pub use decision::{Decision, decide};
 pub use envelope::{Envelope, Problem};
-pub use event::{
-    Accepted, BatchMembers, Body, Completion, Confirmation, CredentialUse, Delivered,
-    DeliveryFailed, Dispatch, DispatchWithdrawn, Ended, Event, Gateway, JOB, JobTracked,
-    KeepResult, MembersJudged, Noted, Observation, PeerIdentity, Preflight, RepeatAnswered,
-    RequestSent, RequestStored, ResponseComplete, ResponseStarted, ResultCommitted, ResultExpired,
-    ResultRef, SetupAttempt, SetupStage, Source, SshEnd,
-};
+pub use event::{Body, Completion, Confirmation, Event, Gateway, KeepResult, SetupStage, Source};
 pub use evidence::{Evidence, Idempotency, RemoteContract};
+pub use fact::{
+    Accepted, BatchMembers, CredentialUse, Delivered, DeliveryFailed, Dispatch, DispatchWithdrawn,
+    Ended, Fact, JOB, JobTracked, MembersJudged, Noted, Observation, PeerIdentity, Preflight,
+    RepeatAnswered, RequestSent, RequestStored, ResponseComplete, ResponseStarted, ResultCommitted,
+    ResultExpired, ResultRef, SetupAttempt, SshEnd,
+};
 pub use id::{Digest, Fingerprint, InvocationId, ParseIdError, Sequence};
 pub use instruction::{
     Operation, RetryAfter, after_unknown, settle_http, settle_ssh, settle_ssh_compare,

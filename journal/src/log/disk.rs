@@ -1,10 +1,14 @@
 //! The little of a file system that the log needs, as a trait, so that tests can crash it.
 
+use parking_lot::Mutex;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+/// What direct I/O wants of addresses, offsets and lengths.
+const ALIGN: usize = super::BLOCK;
 
 /// A directory of segment files.
 pub(crate) trait Disk: Send + Sync {
@@ -30,8 +34,8 @@ pub(crate) trait File: Send + Sync {
     fn length(&self) -> io::Result<u64>;
     /// Writes all of the bytes in one call; a short write is an error.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// As [`File::write_at`], past the page cache where the platform can and bytes, length and offset
-    /// are aligned to blocks: for what nobody reads soon. Says whether it went past it.
+    /// As [`File::write_at`], past the page cache where the platform can and length and offset are
+    /// aligned to blocks: for what nobody reads soon. Says whether it went past it.
     fn write_past_cache(&self, bytes: &[u8], offset: u64) -> io::Result<bool> {
         self.write_at(bytes, offset).map(|()| false)
     }
@@ -136,13 +140,13 @@ impl Disk for Directory {
             .create_new(true)
             .mode(0o600)
             .open(&path)?;
-        Ok(Arc::new(RealFile { file, path, durable: self.durable }))
+        Ok(Arc::new(RealFile::new(file, path, self.durable)))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
         let path = self.path.join(name);
         let file = fs::OpenOptions::new().read(true).write(self.writable).open(&path)?;
-        Ok(Arc::new(RealFile { file, path, durable: self.durable }))
+        Ok(Arc::new(RealFile::new(file, path, self.durable)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -167,6 +171,37 @@ struct RealFile {
     file: fs::File,
     path: PathBuf,
     durable: bool,
+    /// The same file past the page cache, for writing; opened when it is asked for.
+    direct: OnceLock<Option<fs::File>>,
+    /// Where bytes that lie elsewhere are aligned.
+    space: Mutex<Vec<u8>>,
+}
+
+impl RealFile {
+    fn new(file: fs::File, path: PathBuf, durable: bool) -> Self {
+        Self { file, path, durable, direct: OnceLock::new(), space: Mutex::new(Vec::new()) }
+    }
+
+    /// Writes past the page cache; `None` where that is not to be had.
+    fn write_direct(&self, bytes: &[u8], offset: u64) -> Option<io::Result<usize>> {
+        let open = || open_direct(&self.path, fs::OpenOptions::new().write(true));
+        let direct = self.direct.get_or_init(open).as_ref().filter(|_| self.durable)?;
+        let written = if bytes.as_ptr().align_offset(ALIGN) == 0 {
+            direct.write_at(bytes, offset)
+        } else {
+            let mut space = self.space.lock();
+            space.resize(bytes.len() + ALIGN, 0);
+            let skip = space.as_ptr().align_offset(ALIGN);
+            let aligned = space.get_mut(skip..skip + bytes.len())?;
+            aligned.copy_from_slice(bytes);
+            direct.write_at(aligned, offset)
+        };
+        match written {
+            // Not on this file system, or not in blocks of this size.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => None,
+            written => Some(written),
+        }
+    }
 }
 
 impl File for RealFile {
@@ -180,13 +215,11 @@ impl File for RealFile {
     }
 
     fn write_past_cache(&self, bytes: &[u8], offset: u64) -> io::Result<bool> {
-        let direct = open_direct(&self.path, fs::OpenOptions::new().write(true));
-        match direct.map(|direct| direct.write_at(bytes, offset)) {
+        match self.write_direct(bytes, offset) {
             Some(Ok(written)) if written == bytes.len() => Ok(true),
             Some(Ok(_)) => Err(io::ErrorKind::WriteZero.into()),
-            Some(Err(error)) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
-            // Not on this file system, or not in blocks of this size.
-            Some(Err(_)) | None => self.write_at(bytes, offset).map(|()| false),
+            Some(Err(error)) => Err(error),
+            None => self.write_at(bytes, offset).map(|()| false),
         }
     }
 
@@ -228,7 +261,6 @@ fn open_direct(_path: &Path, _how: &mut fs::OpenOptions) -> Option<fs::File> {
 /// Reads a file from its beginning, up to a limit in whole blocks, through a buffer that direct
 /// reading accepts.
 fn read_all(file: &fs::File, limit: u64) -> io::Result<Vec<u8>> {
-    const ALIGN: usize = 4096;
     let length = file.metadata()?.len().min(limit.next_multiple_of(ALIGN as u64));
     let length = usize::try_from(length).map_err(io::Error::other)?;
     let piece = length.next_multiple_of(ALIGN).clamp(ALIGN, 1 << 20);

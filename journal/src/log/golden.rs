@@ -11,7 +11,7 @@ use super::{Draft, Header, Kind};
 use crate::contract::{
     Accepted, ApprovalDecided, ApprovalRequested, BatchMembers, Body, Code, Completion,
     Confirmation, CredentialUse, Delivered, DeliveryFailed, Digest, Dispatch, DispatchWithdrawn,
-    Ended, Event, Gateway, Idempotency, InvocationId, JobTracked, KeepResult, LeaseAcquired,
+    Ended, Event, Fact, Gateway, Idempotency, InvocationId, JobTracked, KeepResult, LeaseAcquired,
     LeaseReleased, LeaseRenewed, LeaseUsed, Member, MembersJudged, Noted, Observation,
     PeerIdentity, Preflight, RemoteContract, RepeatAnswered, RequestSent, RequestStored,
     ResponseComplete, ResponseStarted, ResultCommitted, ResultExpired, ResultRef, Retry, Ruling,
@@ -38,7 +38,7 @@ fn id() -> InvocationId {
 fn bodies() -> Vec<Body> {
     let credential = || CredentialUse { id: "pay".into(), version: 7, mode: "bearer".into() };
     vec![
-        Body::ActionAccepted(Box::new(Accepted {
+        Body::ActionAccepted(Fact::from(Accepted {
             gateway: Gateway::Ssh,
             agent: Some("coder".into()),
             action: "exec".into(),
@@ -49,7 +49,7 @@ fn bodies() -> Vec<Body> {
             counted: false,
             link: Some(InvocationId::from_parts(1, 2)),
         })),
-        Body::PreflightValidated(Box::new(Preflight {
+        Body::PreflightValidated(Fact::from(Preflight {
             policy_version: 3,
             would_deny: None,
             route: Some("payments.create".into()),
@@ -75,7 +75,7 @@ fn bodies() -> Vec<Body> {
             code: "ECONNREFUSED".into(),
             address: Some("10.0.0.4:443".into()),
         }),
-        Body::DispatchStarted(Box::new(Dispatch {
+        Body::DispatchStarted(Fact::from(Dispatch {
             attempt: 1,
             connection: 9,
             reused: true,
@@ -184,7 +184,7 @@ fn golden_expiries_of_version_1_are_read_and_written_the_same() {
         keep_total_bytes: Some(1 << 30),
     };
     let expired = ResultExpired { total_bytes: 1_073_741_900, limit_bytes: 1 << 30 };
-    let bodies = vec![Body::PreflightValidated(Box::new(bound)), Body::ResultExpired(expired)];
+    let bodies = vec![Body::PreflightValidated(bound.into()), Body::ResultExpired(expired)];
     check_events("expired-v1.jsonl", bodies);
 }
 
@@ -208,7 +208,7 @@ fn check_lines(name: &str, events: &[Event]) {
 fn golden_approvals_of_version_1_are_read_and_written_the_same() {
     let mut bodies = bodies();
     let Some(Body::ActionAccepted(accepted)) = bodies.first_mut() else { panic!("no first") };
-    accepted.counted = true;
+    *accepted = Accepted { counted: true, ..(**accepted).clone() }.into();
     bodies.truncate(1);
     let decided = |ruling| Body::ApprovalDecided(ApprovalDecided { by: "alice".into(), ruling });
     bodies.extend([

@@ -21,6 +21,7 @@ mod tests;
 
 pub(crate) use format::{BLOCK, Draft, Header, Kind, Position, RecordView};
 
+use std::cell::RefCell;
 use std::io;
 
 /// The name of a segment's file.
@@ -39,10 +40,32 @@ pub(crate) fn file_number(name: &str) -> Option<u64> {
 
 /// Random bytes from the operating system.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
-    use ring::rand::SecureRandom as _;
     let mut bytes = [0; N];
-    ring::rand::SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| io::Error::other("the system gave no randomness"))?;
+    fill(&mut bytes)?;
     Ok(bytes)
+}
+
+fn fill(bytes: &mut [u8]) -> io::Result<()> {
+    use ring::rand::SecureRandom as _;
+    ring::rand::SystemRandom::new()
+        .fill(bytes)
+        .map_err(|_| io::Error::other("the system gave no randomness"))
+}
+
+/// Random bytes that are no secret (ids, salts), asked for in larger pieces: a call to the system
+/// costs more than its bytes do.
+pub(crate) fn unique<const N: usize>() -> io::Result<[u8; N]> {
+    const STOCK: usize = 1024;
+    thread_local! {
+        static STOCKED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    STOCKED.with_borrow_mut(|stock| {
+        if stock.len() < N {
+            stock.resize(STOCK.max(N), 0);
+            fill(stock).inspect_err(|_| stock.clear())?;
+        }
+        let bytes = stock.last_chunk::<N>().copied();
+        stock.truncate(stock.len() - N);
+        bytes.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    })
 }

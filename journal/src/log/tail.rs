@@ -203,7 +203,7 @@ impl Tail {
         if offset + buffer.len() as u64 > self.header.length {
             return Err(io::Error::other("the frame is longer than a segment"));
         }
-        self.file.write_at(&buffer, offset)?;
+        self.file.write_past_cache(&buffer, offset)?;
         crate::failpoint::written();
         self.file.sync()?;
         self.offset += buffer.len() as u64;

@@ -18,14 +18,14 @@ impl Invocation {
 
     /// What the caller asked for.
     #[must_use]
-    pub const fn accepted(&self) -> &Accepted {
+    pub fn accepted(&self) -> &Accepted {
         &self.accepted
     }
 
     /// What it is bound to, once validated.
     #[must_use]
-    pub const fn preflight(&self) -> Option<&Preflight> {
-        self.preflight.as_ref()
+    pub fn preflight(&self) -> Option<&Preflight> {
+        self.preflight.as_deref()
     }
 
     /// The stored result, if one is kept.
@@ -48,7 +48,7 @@ impl Invocation {
 
     /// When it was taken on record, in milliseconds since 1970.
     #[must_use]
-    pub const fn accepted_at_ms(&self) -> u64 {
+    pub fn accepted_at_ms(&self) -> u64 {
         self.accepted_at_ms
     }
 

@@ -17,7 +17,7 @@ fn event(source: Source, body: Body) -> Event {
 }
 
 fn accepted() -> Body {
-    Body::ActionAccepted(Box::new(Accepted {
+    Body::ActionAccepted(Fact::from(Accepted {
         gateway: Gateway::Http,
         agent: Some("coder".into()),
         action: "POST".into(),
@@ -31,7 +31,7 @@ fn accepted() -> Body {
 }
 
 fn validated() -> Body {
-    Body::PreflightValidated(Box::new(Preflight {
+    Body::PreflightValidated(Fact::from(Preflight {
         policy_version: 1,
         would_deny: None,
         route: None,
@@ -45,7 +45,7 @@ fn validated() -> Body {
 }
 
 fn dispatch() -> Body {
-    Body::DispatchStarted(Box::new(Dispatch {
+    Body::DispatchStarted(Fact::from(Dispatch {
         attempt: 1,
         connection: 1,
         reused: false,
@@ -364,7 +364,7 @@ fn e_1_the_envelope_of_a_repeat_names_the_earlier_invocation() {
     for (code, follow) in [(Code::InDoubtDuplicate, Some(earlier)), (Code::InvalidTarget, None)] {
         let mut first = event(Source::TransportObserved, accepted());
         if let Body::ActionAccepted(accepted) = &mut first.body {
-            accepted.link = Some(earlier);
+            *accepted = Accepted { link: Some(earlier), ..(**accepted).clone() }.into();
         }
         let mut invocation = Invocation::start(Sequence(1), &first).unwrap();
         let end = event(Source::TransportObserved, ended(Verdict::refused(Retry::Never, code)));

@@ -107,6 +107,8 @@ pub(super) struct Index {
     exact: HashMap<String, Site>,
     under: HashMap<String, Site>,
     spellings: Spellings,
+    /// Whether any route has conditions on the content.
+    looks_at_body: bool,
 }
 
 /// The routes of one host or suffix.
@@ -176,6 +178,7 @@ impl Index {
             if let Some(path) = &route.path {
                 index.spellings.add(path);
             }
+            index.looks_at_body |= route.conditions.looks_at_body();
             for host in &route.hosts {
                 let site = match host {
                     Pattern::Exact(name) => index.exact.entry(name.clone()).or_default(),
@@ -234,6 +237,11 @@ impl Index {
                 }
             })
         })
+    }
+
+    /// Whether any route has conditions on the content.
+    pub(super) const fn looks_at_body(&self) -> bool {
+        self.looks_at_body
     }
 
     /// All routes.
