@@ -69,29 +69,36 @@ pub(super) fn http(
         explanation.line = snapshot.defaults.place.map(|p| p.line);
     }
     if let Ok(target) = &target {
-        let others = snapshot.http.of_host(&target.host);
-        let others = others.filter(|r| found.is_none_or(|f| f.name != r.name));
-        explanation.considered = others
-            .take(CONSIDERED)
-            .map(|route| Considered {
-                route: route.name.clone(),
-                line: route.place.line,
-                reason: match http::mismatch(route, target) {
-                    None => "matches, but is wider",
-                    Some(http::Mismatch::Agent) => "is for other agents",
-                    Some(http::Mismatch::Scheme) => "is for the other scheme",
-                    Some(http::Mismatch::Port) => "is for another port",
-                    Some(http::Mismatch::Path) => "is for other paths",
-                    Some(http::Mismatch::Method) => "is for other methods",
-                    Some(http::Mismatch::Query) => "has a condition on the query",
-                    Some(http::Mismatch::Header) => "has a condition on headers",
-                    Some(http::Mismatch::Body) => "has a condition on the content",
-                }
-                .to_owned(),
-            })
-            .collect();
+        explanation.considered = considered(snapshot, found, target);
     }
     explanation
+}
+
+/// The other routes of the host, and why they did not decide.
+fn considered(
+    snapshot: &Snapshot,
+    found: Option<&HttpRoute>,
+    target: &http::Target<'_>,
+) -> Vec<Considered> {
+    let others = snapshot.http.of_host(&target.host);
+    let others = others.filter(|r| found.is_none_or(|f| f.name != r.name));
+    let of = |route: &HttpRoute| Considered {
+        route: route.name.clone(),
+        line: route.place.line,
+        reason: match http::mismatch(route, target) {
+            None => "matches, but is wider",
+            Some(http::Mismatch::Agent) => "is for other agents",
+            Some(http::Mismatch::Scheme) => "is for the other scheme",
+            Some(http::Mismatch::Port) => "is for another port",
+            Some(http::Mismatch::Path) => "is for other paths",
+            Some(http::Mismatch::Method) => "is for other methods",
+            Some(http::Mismatch::Query) => "has a condition on the query",
+            Some(http::Mismatch::Header) => "has a condition on headers",
+            Some(http::Mismatch::Body) => "has a condition on the content",
+        }
+        .to_owned(),
+    };
+    others.take(CONSIDERED).map(of).collect()
 }
 
 /// Explains what becomes of the tunnel to the host, where that is all that is judged: it is left alone, it is
