@@ -79,7 +79,7 @@ pub(super) fn http(
 fn considered(
     snapshot: &Snapshot,
     found: Option<&HttpRoute>,
-    target: &http::Target<'_>,
+    target: &Target<'_>,
 ) -> Vec<Considered> {
     let others = snapshot.http.of_host(&target.host);
     let others = others.filter(|r| found.is_none_or(|f| f.name != r.name));
