@@ -69,6 +69,20 @@ impl Outbound {
         matches!(self.sink, Sink::Stream(_))
     }
 
+    /// Whether somebody waits for the answer.
+    pub(crate) const fn has_caller(&self) -> bool {
+        matches!(self.sink, Sink::Wire(_) | Sink::Stream(_))
+    }
+
+    /// Whether nobody waits for the answer any more; `by_end`: nor does a caller that ended its own side.
+    pub(crate) fn has_left(&mut self, by_end: bool) -> bool {
+        match &mut self.sink {
+            Sink::Wire(wire) => wire.lock().has_left(by_end),
+            Sink::Stream(stream) => stream.has_left(),
+            Sink::Nobody | Sink::Kept(..) => true,
+        }
+    }
+
     /// Writes and flushes everything.
     pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let wire = match &mut self.sink {

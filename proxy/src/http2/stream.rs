@@ -14,6 +14,7 @@ use h2::{Reason, SendStream};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use tokio::io::AsyncRead;
 use tokio::time::timeout;
 
@@ -140,6 +141,15 @@ impl Stream {
         self.reset = Reason::CANCEL;
         self.state = State::Content(Decoder::Close);
         Ok(())
+    }
+
+    /// Whether the caller reset the stream, or its connection is gone.
+    pub(crate) fn has_left(&mut self) -> bool {
+        let cx = &mut Context::from_waker(Waker::noop());
+        match &mut self.sending {
+            Some(sending) => sending.poll_reset(cx).is_ready(),
+            None => self.respond.poll_reset(cx).is_ready(),
+        }
     }
 
     /// Ends what was opened, in order.

@@ -45,6 +45,10 @@ const FIXED: &[(&str, bool, &str)] = &[
          Transfer-Encoding: gzip\r\nCache-Control: no-store\r\nAge: 1\r\nVary: *\r\n\
          Retry-After: 9\r\nKeep-Alive: timeout=9\r\nETag: \"e\"\r\n\r\n",
     ),
+    ("/half/chunked", KEEPS, "3\r\nend\r\n0\r\n\r\n"),
+    ("/half/job", KEEPS, "1\r\n}\r\n0\r\n\r\n"),
+    ("/half/close", CLOSES, "end"),
+    ("/half/length", KEEPS, "end"),
     ("/no-length", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
     ("/abrupt", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
     (
@@ -115,6 +119,23 @@ pub fn answer(path: &str, argument: &str, head: &str, content: &[u8]) -> Answer 
             (counted(&format!("Content-Length: {length}\r\n"), length), KEEPS)
         }
         other => (status(other, argument).into_bytes(), KEEPS),
+    }
+}
+
+/// What is sent at once of an answer whose rest waits for the gate.
+pub fn first_half(path: &str) -> Option<String> {
+    const CHUNKED: &str = "Transfer-Encoding: chunked\r\n\r\n";
+    let start = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n";
+    match path.strip_prefix("/half/")? {
+        "chunked" => Some(format!("{start}{CHUNKED}3\r\nthe\r\n")),
+        "job" => {
+            Some(format!("HTTP/1.1 202 Accepted\r\n{CHUNKED}14\r\n{{\"url\":\"/status/200\"\r\n"))
+        }
+        "events" => {
+            Some(format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{CHUNKED}"))
+        }
+        "close" => Some(format!("{start}\r\nthe")),
+        _ => Some(format!("{start}Content-Length: 6\r\n\r\nthe")),
     }
 }
 
