@@ -1,6 +1,6 @@
 //! The content of HTTP/1.1 messages as it comes in: lengths, chunks, and their proven end.
 
-use crate::head::{self, Fields, Framing};
+use crate::head::{self, Fields, Framing, Limit};
 use bytes::{Bytes, BytesMut};
 use journal::contract::Completion;
 
@@ -84,6 +84,15 @@ impl From<Framing> for Decoder {
 impl Decoder {
     /// Takes the next step on what is buffered.
     pub(crate) fn step(&mut self, buffer: &mut BytesMut) -> Result<Step, Fault> {
+        self.step_within(buffer, head::OF_PEERS)
+    }
+
+    /// As [`Decoder::step`], with another limit of the trailer section.
+    pub(crate) fn step_within(
+        &mut self,
+        buffer: &mut BytesMut,
+        limit: Limit,
+    ) -> Result<Step, Fault> {
         loop {
             match *self {
                 Self::Empty => return Ok(self.end(Completion::NoContent)),
@@ -113,7 +122,8 @@ impl Decoder {
                     _ => return Err(Fault::Chunk),
                 },
                 Self::Trailer => {
-                    let Some(trailers) = trailer_section(buffer)? else { return Ok(Step::More) };
+                    let trailers = trailer_section(buffer, limit)?;
+                    let Some(trailers) = trailers else { return Ok(Step::More) };
                     *self = Self::Done;
                     return Ok(Step::End(Completion::Chunked, trailers));
                 }
@@ -163,18 +173,18 @@ fn size_line(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
     }
 }
 
-fn trailer_section(buffer: &mut BytesMut) -> Result<Option<Fields>, Fault> {
+fn trailer_section(buffer: &mut BytesMut, limit: Limit) -> Result<Option<Fields>, Fault> {
     if buffer.starts_with(b"\r\n") {
         drop(buffer.split_to(2));
         return Ok(Some(Fields::default()));
     }
     let mut searched = 0;
-    match head::find_end(buffer, &mut searched) {
+    match head::find_end_within(buffer, &mut searched, limit) {
         None => Ok(None),
         Some(Err(fault)) => Err(Fault::of_trailers(fault)),
         Some(Ok(end)) => {
             let section = buffer.split_to(end).freeze();
-            head::fields(&section, 0).map(Some).map_err(Fault::of_trailers)
+            head::fields(&section, 0, limit).map(Some).map_err(Fault::of_trailers)
         }
     }
 }

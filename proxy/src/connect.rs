@@ -3,7 +3,7 @@
 
 use crate::batch;
 use crate::engine::{Job, Prepared, Ready};
-use crate::head::Framing;
+use crate::head::{Fault, Framing};
 use crate::inject::{Before, Injected};
 use crate::key::Keyed;
 use crate::outgoing;
@@ -108,8 +108,10 @@ impl Job<'_> {
             client: own.client,
         };
         let idle = self.connection(call, prepared, &mut way).await?;
-        if !idle.can_carry(&head) {
-            return Err(Refusal::Target(TargetError::Form));
+        match idle.fault(&head) {
+            None => {}
+            Some(Fault::Target) => return Err(Refusal::Target(TargetError::Form)),
+            Some(fault) => return Err(Refusal::Head(fault)),
         }
         Ok(Ready { idle, key: way.key, head, framing, content, chunks, redactor })
     }

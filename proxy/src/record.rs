@@ -91,7 +91,7 @@ pub(crate) fn restore_head(text: &[u8]) -> Option<Response> {
         lines.extend_from_slice(b"\r\n");
     }
     lines.extend_from_slice(b"\r\n");
-    head::response(&Bytes::from(lines)).ok()
+    head::response_within(&Bytes::from(lines), head::OF_OURS).ok()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 mod support;
 
+use support::http2::Http2Client;
 use support::{Client, World};
 
 /// Trailers of a request reach the origin with what announces them; what frames, routes, modifies or
@@ -212,4 +213,32 @@ async fn options_and_trace_are_forwarded_as_their_rules_say() {
         assert_eq!((answer.status, answer.facts()[2].as_str()), (501, "not_attempted"), "{method}");
     }
     assert_eq!(world.origin.all_effects(), before);
+}
+
+/// S-1, R-1: a head or a trailer section that is as large as an origin's may be reaches callers of every
+/// version, with our own fields in it.
+#[tokio::test]
+async fn s_1_the_largest_field_sections_arrive() {
+    let world = World::new().await;
+    let h2 = Http2Client::open_to(&world, "localhost", world.secure.address.port()).await;
+    for (query, fields) in
+        [("97", 96), ("98", 97), ("99", 98), ("100", 99), ("long-65300", 1), ("trailers-100", 100)]
+    {
+        let path = format!("/fields?{query}");
+        let answer = world.plain("POST", &path, "", "").await;
+        let of_origin = |line: &&str| line.starts_with("X-") || line.starts_with("X: ");
+        let section = if query.starts_with('t') { &answer.trailers } else { &answer.head };
+        assert_eq!(section.lines().filter(of_origin).count(), fields, "{query}");
+        assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "{query}");
+
+        let answer = h2.call("POST", &path, b"").await;
+        assert_eq!((answer.status, answer.content.as_slice()), (200, &b"ok"[..]), "{query}");
+        assert!(answer.whole, "{query}");
+        let section = if query.starts_with('t') { &answer.trailers } else { &answer.head };
+        let of_origin = |name: &&http::HeaderName| name.as_str().starts_with("x");
+        // `x-should-retry` is ours.
+        let ours = usize::from(section.contains_key("x-should-retry"));
+        assert_eq!(section.keys().filter(of_origin).count() - ours, fields, "{query}");
+        assert!(section["affiant-outcome"].to_str().expect("text").starts_with("committed;"));
+    }
 }

@@ -341,3 +341,19 @@ async fn c_6_an_answer_voids_the_word_that_nothing_was_processed() {
         assert!(status == 502 || (status == 200 && case == "head, refused"), "{case} {status}");
     }
 }
+
+/// V-1: a request with as many fields as a caller may send goes on in frames, too, with ours beside them.
+#[tokio::test]
+async fn v_1_the_largest_request_head_goes_on_in_frames() {
+    let (world, origin, _directory) = world(&[b"h2"]).await;
+    let port = origin.address.port();
+    let mut client = tunnel(&world, port).await;
+    let fields: String = (0..99).map(|i| format!("X-{i}: v\r\n")).collect();
+    client.send(&format!("GET /ok HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{fields}\r\n")).await;
+    let answer = client.response("GET").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let seen = origin.seen.lock().expect("lock");
+    let head = &seen.heads.last().expect("a head").headers;
+    let of_caller = head.keys().filter(|name| name.as_str().starts_with("x-"));
+    assert_eq!(of_caller.count(), 99);
+}

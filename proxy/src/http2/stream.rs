@@ -7,7 +7,7 @@ use crate::body::{Decoder, Step};
 use crate::carrier::{self, Carrier};
 use crate::deliver::WRITE_TIMEOUT;
 use crate::handover::HandedOver;
-use crate::head::{self, Fields, Framing, Response};
+use crate::head::{self, Fields, Framing, OF_OURS, Response};
 use crate::unread::Unread;
 use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
@@ -74,13 +74,18 @@ impl Stream {
             match &mut self.state {
                 State::Ended => return Ok(()),
                 State::Head => {
-                    let Some(end) = head::find_end(&self.buffer, &mut 0) else { return Ok(()) };
+                    let Some(end) = head::find_end_within(&self.buffer, &mut 0, OF_OURS)
+                    else {
+                        return Ok(());
+                    };
                     let end = end.map_err(io::Error::other)?;
                     let head = self.buffer.split_to(end).freeze();
-                    self.head(&head::response(&head).map_err(io::Error::other)?)?;
+                    let head = head::response_within(&head, OF_OURS).map_err(io::Error::other)?;
+                    self.head(&head)?;
                 }
                 State::Content(decoder) => {
-                    let step = decoder.step(&mut self.buffer).map_err(io::Error::other)?;
+                    let step = decoder.step_within(&mut self.buffer, OF_OURS);
+                    let step = step.map_err(io::Error::other)?;
                     let data = held.take().unwrap_or_default();
                     match step {
                         Step::More => return self.data(data, false).await,

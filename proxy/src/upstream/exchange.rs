@@ -132,9 +132,9 @@ impl Idle {
         }
     }
 
-    /// Whether the connection can carry a request of this head.
-    pub(crate) fn can_carry(&self, head: &[u8]) -> bool {
-        self.streams().is_none() || http2::can_carry(head)
+    /// Why the connection can't carry a request of this head, if so.
+    pub(crate) fn fault(&self, head: &[u8]) -> Option<head::Fault> {
+        self.streams().and_then(|_| http2::fault(head))
     }
 
     pub(crate) const fn peer(&self) -> &Peer {

@@ -114,6 +114,7 @@ pub fn answer(path: &str, argument: &str, head: &str, content: &[u8]) -> Answer 
             (out, CLOSES)
         }
         "/until-close" => (counted("", argument.parse().expect("a length")), CLOSES),
+        "/fields" => (many_fields(argument).into_bytes(), KEEPS),
         "/big" => {
             let length = argument.parse().unwrap_or(3 << 20);
             (counted(&format!("Content-Length: {length}\r\n"), length), KEEPS)
@@ -180,6 +181,23 @@ fn long(path: &str) -> String {
         }
         _ => "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(40),
     }
+}
+
+/// As many fields as the query says, in the head or, behind `trailers-`, behind an event stream; or one of that
+/// length, behind `long-`.
+fn many_fields(query: &str) -> String {
+    let number = |text: &str| text.parse::<usize>().expect("a number");
+    let lines = |n: usize| (0..n).map(|i| format!("X-{i}: v\r\n")).collect::<String>();
+    if let Some(n) = query.strip_prefix("trailers-") {
+        let start = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+                     Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n";
+        return format!("{start}{}\r\n", lines(number(n)));
+    }
+    let fields = match query.strip_prefix("long-") {
+        Some(n) => format!("X: {}\r\n", "v".repeat(number(n))),
+        None => lines(number(query) - 1),
+    };
+    format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{fields}\r\nok")
 }
 
 /// Content in which each byte tells its place.
