@@ -71,6 +71,13 @@ impl Outbound {
         matches!(self.sink, Sink::Stream(_))
     }
 
+    /// What follows the next head comes in chunks, whatever that head says ([`Delivery::Frames`]).
+    pub(crate) fn frames_follow(&mut self) {
+        if let Sink::Stream(stream) = &mut self.sink {
+            stream.chunks_follow();
+        }
+    }
+
     /// Whether somebody waits for the answer.
     pub(crate) const fn has_caller(&self) -> bool {
         matches!(self.sink, Sink::Wire(_) | Sink::Stream(_))
@@ -245,6 +252,8 @@ pub(crate) enum Delivery {
     Length(u64),
     /// Chunks with a trailer section.
     Chunked,
+    /// The same, written to what makes frames of it: there the declared length stands beside trailers.
+    Frames,
     /// Chunks as the origin sent them, all of them here; the head says the outcome.
     HeldChunks,
     /// Until the connection closes (callers of HTTP/1.0).
@@ -288,10 +297,14 @@ fn passing(
     fields.iter().filter(move |(name, _)| {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("trailer") {
-            return matches!(delivery, Delivery::Chunked | Delivery::HeldChunks);
+            return match delivery {
+                Delivery::Chunked | Delivery::Frames | Delivery::HeldChunks => true,
+                Delivery::AsDeclared | Delivery::Length(_) | Delivery::Close => false,
+            };
         }
         // A 204 has no content, and may not declare any (RFC 9110 section 8.6).
-        let unframed = delivery != Delivery::AsDeclared || response.status == 204;
+        let declared = matches!(delivery, Delivery::AsDeclared | Delivery::Frames);
+        let unframed = !declared || response.status == 204;
         let reframed = unframed && is("content-length");
         !(stays(name, fields) || reframed || (retry_forbidden && is("x-should-retry")))
     })
@@ -328,6 +341,7 @@ fn finish(out: &mut Vec<u8>, status: u16, version: Version, delivery: Delivery, 
             line(out, b"Transfer-Encoding", b"chunked");
             line(out, b"Trailer", b"Affiant-Outcome, Proxy-Status");
         }
+        Delivery::Frames => line(out, b"Trailer", b"Affiant-Outcome, Proxy-Status"),
         Delivery::HeldChunks => line(out, b"Transfer-Encoding", b"chunked"),
         Delivery::Close => {}
     }

@@ -37,6 +37,8 @@ pub(crate) struct Stream {
     reset: Reason,
     /// Whether the next head opens what was asked for.
     opens: bool,
+    /// Whether chunks follow the next head, whatever it says.
+    chunks: bool,
     progress: Arc<Progress>,
 }
 
@@ -60,6 +62,7 @@ impl Stream {
             id,
             reset,
             opens: false,
+            chunks: false,
             progress,
         }
     }
@@ -114,12 +117,21 @@ impl Stream {
         if head.status < 200 {
             return self.respond.send_informational(response).map_err(failed);
         }
-        let framing = head::response_framing(head, &self.method).map_err(io::Error::other)?;
+        let framing = if std::mem::take(&mut self.chunks) {
+            Framing::Chunked
+        } else {
+            head::response_framing(head, &self.method).map_err(io::Error::other)?
+        };
         let ended = matches!(framing, Framing::Empty | Framing::Length(0));
         let sending = self.respond.send_response(response, ended).map_err(failed)?;
         self.sending = Some(sending);
         self.state = if ended { State::Ended } else { State::Content(framing.into()) };
         Ok(())
+    }
+
+    /// Chunks follow the next head: a declared length has no other meaning there than for the caller.
+    pub(crate) const fn chunks_follow(&mut self) {
+        self.chunks = true;
     }
 
     /// The next head opens what the request asked for.

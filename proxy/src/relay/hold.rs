@@ -145,19 +145,21 @@ impl Relay<'_> {
 
     /// Sends the head with the outcome still open, and what was held.
     pub(super) async fn begin_streaming(&mut self, head: &Response) -> Result<(), Broken> {
-        let delivery = if is_bodiless(self.parts.method, head.status) {
+        if is_bodiless(self.parts.method, head.status) {
             return Ok(());
-        } else if self.parts.version == Version::Http10 {
+        }
+        let delivery = self.streamed(head);
+        if delivery == Delivery::Close {
             self.parts.keep_alive = false;
-            Delivery::Close
-        } else {
-            Delivery::Chunked
-        };
+        }
         self.keep_head(head).await;
         let retry = after_unknown(self.parts.operation, self.parts.shared.journal.latest_ms());
         let verdict = Verdict::unknown(retry, Code::InFlight);
         let bytes = self.response_head(head, verdict, delivery);
         self.down = Down::Streaming(delivery);
+        if delivery == Delivery::Frames {
+            self.parts.out.frames_follow();
+        }
         if self.parts.out.send(&bytes).await.is_err() {
             self.down = Down::Gone;
         }
@@ -169,9 +171,24 @@ impl Relay<'_> {
         Ok(())
     }
 
+    /// How a response goes on whose end is not there yet. Its length stays true where nothing is encoded anew,
+    /// and stays in the head where it leaves room for trailers, or where there are none: of HTTP/1.1 only
+    /// chunks have trailers (contract E-4).
+    fn streamed(&self, head: &Response) -> Delivery {
+        let framing = head::response_framing(head, self.parts.method);
+        let is_declared =
+            matches!(framing, Ok(Framing::Length(_))) && matches!(self.search, Search::Plain);
+        match self.parts.version {
+            Version::Http10 if is_declared => Delivery::AsDeclared,
+            Version::Http10 => Delivery::Close,
+            Version::Http11 if is_declared && self.parts.out.is_stream() => Delivery::Frames,
+            Version::Http11 => Delivery::Chunked,
+        }
+    }
+
     async fn stream(&mut self, data: &[u8]) {
         let sent = match self.down {
-            Down::Streaming(Delivery::Chunked) => {
+            Down::Streaming(Delivery::Chunked | Delivery::Frames) => {
                 self.parts.out.send(&crate::deliver::chunk(data)).await
             }
             Down::Streaming(_) => self.parts.out.send(data).await,

@@ -87,7 +87,7 @@ impl<'a> Relay<'a> {
     ) -> bool {
         match self.down {
             Down::Untouched => self.deliver_held(settled, head, held, (completion, trailers)).await,
-            Down::Streaming(Delivery::Chunked) => {
+            Down::Streaming(Delivery::Chunked | Delivery::Frames) => {
                 let last = self.last_chunk(head, settled.verdict(), trailers);
                 self.parts.out.send(&last).await.is_ok()
             }
