@@ -34,7 +34,7 @@ impl<'a> Relay<'a> {
             }
         }
         let said = hops::read(&head.fields);
-        if let Some(doubt) = said.doubt(head.status) {
+        if let Some(doubt) = said.doubt(head.status, self.parts.through_parent) {
             return self.hop_failed(head, (&said, doubt), &held, (completion, trailers)).await;
         }
         let status = match grpc::settling_status(head, trailers) {
