@@ -21,13 +21,17 @@ pub(crate) enum Fault {
     /// The trailer section is longer than a head may be.
     #[error("the trailer section is longer than 64 KiB")]
     TrailerTooLong,
+    /// The trailer section has more fields than a head may have.
+    #[error("the trailer section has more than 100 fields")]
+    TooManyTrailers,
 }
 
 impl Fault {
     /// What a fault of a field section is in trailers.
     pub(crate) const fn of_trailers(fault: head::Fault) -> Self {
         match fault {
-            head::Fault::TooLong | head::Fault::TooManyFields => Self::TrailerTooLong,
+            head::Fault::TooLong => Self::TrailerTooLong,
+            head::Fault::TooManyFields => Self::TooManyTrailers,
             head::Fault::StartLine
             | head::Fault::Target
             | head::Fault::Version

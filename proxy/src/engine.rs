@@ -229,7 +229,7 @@ impl Job<'_> {
         match ended {
             relay::Ended::Switched(_) => Finished { keep: false, pending: None },
             relay::Ended::Refused => self.refused(call).await,
-            relay::Ended::Withheld => self.withheld(call).await,
+            relay::Ended::Withheld(coding) => self.withheld(call, coding, &next_hop).await,
             relay::Ended::Settled { delivered, keep } => self.concluded(call, delivered, keep),
             relay::Ended::Answered { keep } => {
                 Finished { keep: keep && self.incoming.is_ended(), pending: None }

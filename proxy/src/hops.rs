@@ -40,6 +40,17 @@ pub(crate) fn read(fields: &Fields) -> Said {
     Said { text: String::from_utf8_lossy(&text).into_owned(), errors, relayed }
 }
 
+/// Takes lines away that are no list of structured fields: with a member of ours behind them, nobody could
+/// read that, either (RFC 9651 section 4.2). Whether there were some.
+pub(crate) fn drop_unreadable(fields: &mut Fields) -> bool {
+    let lines: Vec<_> = fields.all("proxy-status").collect();
+    let unreadable = !lines.is_empty() && Parser::new(&lines.join(&b", "[..])).parse::<List>().is_err();
+    if unreadable {
+        fields.retain(|name| !name.eq_ignore_ascii_case(b"proxy-status"));
+    }
+    unreadable
+}
+
 fn error(member: &ListEntry) -> Option<String> {
     match member {
         ListEntry::Item(item) => match item.params.get("error") {

@@ -15,6 +15,7 @@ use crate::deliver::{self, Delivery, Outbound};
 use crate::engine::Prepared;
 use crate::grpc;
 use crate::head::{Fields, Response, Version};
+use crate::hops;
 use crate::proxy::Shared;
 use crate::record::{is_event_stream, remote_request_id};
 use crate::redact::Redactor;
@@ -74,8 +75,8 @@ pub(crate) enum Ended {
     /// On record as refused, and nothing of the response was sent: it may be tried again first.
     Refused,
     /// On record, and nothing of it can be delivered: it holds the credential where it can't be
-    /// replaced (contract I-4).
-    Withheld,
+    /// replaced (contract I-4). The coding that is in the way, where it has a name.
+    Withheld(Option<String>),
     /// The connection was upgraded; the exchange has no end of its own any more.
     Switched(Response),
     /// No deciding result. `begun`: the caller has a part of the response.
@@ -157,6 +158,7 @@ impl<'a> Relay<'a> {
             Ok(Received::Final(head) | Received::Interim(head)) => self.parts.redactor.head(head),
             Err(error) => return self.broken(error),
         };
+        let head = self.readable(head);
         if self.parts.through_parent && head.status == 407 {
             // By its meaning the hop's own word, whatever its content (RFC 9110 section 15.5.8).
             return self.broken(Broken::ParentAuth);
@@ -189,6 +191,7 @@ impl<'a> Relay<'a> {
             return self.broken(Broken::Receive { error: exchange::Error::Switched, begun: true });
         }
         let head = self.parts.redactor.head(head);
+        let head = self.readable(head);
         let started = ResponseStarted {
             status: Some(head.status),
             remote_request_id: remote_request_id(&head.fields),
@@ -197,6 +200,14 @@ impl<'a> Relay<'a> {
             Ok(()) => Ended::Switched(head),
             Err(error) => self.broken(Broken::NotStored(error)),
         }
+    }
+
+    /// The head without a `Proxy-Status` that nobody can read, ours behind it included.
+    fn readable(&mut self, mut head: Response) -> Response {
+        if hops::drop_unreadable(&mut head.fields) {
+            self.parts.call.note("proxy_status_unreadable", "the origin's is no list, and left out");
+        }
+        head
     }
 
     fn broken(&self, error: Broken) -> Ended {
@@ -322,7 +333,12 @@ impl<'a> Relay<'a> {
             match piece.map_err(|error| Broken::Receive { error, begun: true })? {
                 Piece::End(completion, trailers) => {
                     self.search_end(head).await?;
-                    return Ok((completion, self.parts.redactor.fields(trailers)));
+                    let mut trailers = self.parts.redactor.fields(trailers);
+                    if hops::drop_unreadable(&mut trailers) {
+                        let why = "the one in the origin's trailers is no list, and left out";
+                        self.parts.call.note("proxy_status_unreadable", why);
+                    }
+                    return Ok((completion, trailers));
                 }
                 Piece::Data(data) => {
                     self.received += data.len() as u64;

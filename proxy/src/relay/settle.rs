@@ -67,7 +67,8 @@ impl<'a> Relay<'a> {
             }
         };
         if self.search.is_withheld() && matches!(self.down, Down::Untouched) {
-            return Ended::Withheld;
+            let coding = head.fields.first("content-encoding").map(|name| name.trim().to_owned());
+            return Ended::Withheld(coding);
         }
         let refused = backoff && verdict.outcome() == Outcome::Rejected;
         if refused && self.parts.hold_refusal && matches!(self.down, Down::Untouched) {

@@ -49,6 +49,17 @@ const FIXED: &[(&str, bool, &str)] = &[
     ("/half/job", KEEPS, "1\r\n}\r\n0\r\n\r\n"),
     ("/half/close", CLOSES, "end"),
     ("/half/length", KEEPS, "end"),
+    (
+        "/bad-chunk",
+        CLOSES,
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\nzz\r\n",
+    ),
+    (
+        "/odd-status",
+        KEEPS,
+        "HTTP/1.1 200 OK\r\nProxy-Status: a;;garbage=\r\nTransfer-Encoding: chunked\r\n\r\n\
+         2\r\nok\r\n0\r\nProxy-Status: b;;\r\n\r\n",
+    ),
     ("/no-length", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
     ("/abrupt", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
     (
@@ -188,9 +199,12 @@ fn long(path: &str) -> String {
 fn many_fields(query: &str) -> String {
     let number = |text: &str| text.parse::<usize>().expect("a number");
     let lines = |n: usize| (0..n).map(|i| format!("X-{i}: v\r\n")).collect::<String>();
-    if let Some(n) = query.strip_prefix("trailers-") {
-        let start = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
-                     Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n";
+    if let Some((held, n)) = query.split_once("trailers-") {
+        let kind = if held.is_empty() { "text/event-stream" } else { "text/plain" };
+        let start = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n\
+             2\r\nok\r\n0\r\n"
+        );
         return format!("{start}{}\r\n", lines(number(n)));
     }
     let fields = match query.strip_prefix("long-") {
