@@ -4,7 +4,7 @@
 use crate::deliver::{self, Delivery, Ours};
 use crate::engine::{BACKOFF_MS, Job, Prepared};
 use crate::handover::{Pending, record};
-use crate::head::{self, Response};
+use crate::head::{self, Received, Response};
 use crate::record::restore_head;
 use crate::render::Status;
 use crate::request;
@@ -292,6 +292,7 @@ impl Job<'_> {
             },
             keep_alive: keep,
             pseudonym: &self.shared.pseudonym,
+            received: Received::By(head::Version::Http11),
         };
         let with_content = self.head.method != "HEAD";
         let now_ms = self.shared.journal.now_ms();
@@ -469,6 +470,7 @@ impl Job<'_> {
             status: Status { received_status: Some(head.status), ..Status::default() },
             keep_alive: keep,
             pseudonym: &self.shared.pseudonym,
+            received: Received::By(head::Version::Http11),
         };
         let mut bytes = deliver::head(head, self.head.version, delivery, &ours);
         let content = if bodiless { &[][..] } else { content };

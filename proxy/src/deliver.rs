@@ -2,7 +2,7 @@
 
 use crate::carrier::Carrier;
 use crate::handover::HandedOver;
-use crate::head::{Fields, Response, Version};
+use crate::head::{Fields, Received, Response, Version};
 use crate::http2::stream::Stream;
 use crate::outgoing::{is_header_only, stays};
 use crate::render::{self, Status};
@@ -269,6 +269,8 @@ pub(crate) struct Ours<'a> {
     pub(crate) status: Status<'a>,
     pub(crate) keep_alive: bool,
     pub(crate) pseudonym: &'a str,
+    /// How the message came that goes on.
+    pub(crate) received: Received,
 }
 
 /// A response head for the caller, from the origin's.
@@ -327,7 +329,7 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 /// Writes our own fields, the framing and the empty line.
 fn finish(out: &mut Vec<u8>, status: u16, version: Version, delivery: Delivery, ours: &Ours<'_>) {
-    line(out, b"Via", format!("1.1 {}", ours.pseudonym).as_bytes());
+    line(out, b"Via", format!("{} {}", ours.received.name(), ours.pseudonym).as_bytes());
     status_lines(out, ours);
     if forbids_retry(status, ours.verdict) {
         line(out, b"x-should-retry", b"false");

@@ -117,6 +117,23 @@ pub(crate) enum Version {
     Http11,
 }
 
+/// The protocol that a message was received by, as `Via` names it (RFC 9110 section 7.6.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Received {
+    By(Version),
+    InFrames,
+}
+
+impl Received {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::By(Version::Http10) => "1.0",
+            Self::By(Version::Http11) => "1.1",
+            Self::InFrames => "2",
+        }
+    }
+}
+
 /// A field section in the order and spelling of the wire.
 #[derive(Clone, Default)]
 pub(crate) struct Fields {

@@ -113,6 +113,8 @@ pub(crate) struct Parts<'a> {
     /// Whether an upstream proxy answers for the origin, in clear text.
     pub(crate) through_parent: bool,
     pub(crate) pseudonym: &'a str,
+    /// Whether the response comes in frames.
+    pub(crate) in_frames: bool,
     pub(crate) hold_bytes: usize,
     /// Whether a refusal that may be tried again later is kept from the caller.
     pub(crate) hold_refusal: bool,

@@ -5,7 +5,7 @@ use crate::batch;
 use crate::deliver::{self, Delivery, Ours};
 use crate::engine::BACKOFF_MS;
 use crate::grpc;
-use crate::head::{Fields, Response, Version, is_bodiless};
+use crate::head::{Fields, Received, Response, Version, is_bodiless};
 use crate::hops;
 use crate::job;
 use crate::record::retry_after;
@@ -137,7 +137,7 @@ impl<'a> Relay<'a> {
         verdict: Verdict,
         delivery: Delivery,
     ) -> Vec<u8> {
-        let ours = self.ours(verdict, head.status);
+        let ours = self.ours(verdict, head);
         if !self.would_mislead(head) {
             return deliver::head(head, self.parts.version, delivery, &ours);
         }
@@ -157,22 +157,26 @@ impl<'a> Relay<'a> {
     }
 
     fn last_chunk(&self, head: &Response, verdict: Verdict, trailers: &Fields) -> Vec<u8> {
-        deliver::last_chunk(trailers, Some(&self.ours(verdict, head.status)))
+        deliver::last_chunk(trailers, Some(&self.ours(verdict, head)))
     }
 
-    fn ours(&self, verdict: Verdict, status: u16) -> Ours<'a> {
+    fn ours(&self, verdict: Verdict, head: &Response) -> Ours<'a> {
         Ours {
             verdict,
             id: self.parts.call.id(),
             replayed: false,
             status: Status {
-                received_status: Some(status),
+                received_status: Some(head.status),
                 next_hop: Some(self.parts.next_hop),
                 ..Status::default()
             },
             // A caller that is still sending would send its next request into this content.
             keep_alive: self.parts.keep_alive && !self.sending,
             pseudonym: self.parts.pseudonym,
+            received: match self.parts.in_frames {
+                true => Received::InFrames,
+                false => Received::By(head.version),
+            },
         }
     }
 }

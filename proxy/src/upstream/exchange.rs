@@ -244,6 +244,11 @@ impl Receiver {
         }
     }
 
+    /// Whether the response comes in frames.
+    pub(crate) const fn is_stream(&self) -> bool {
+        matches!(self.side, Side::Stream(_))
+    }
+
     /// Reads the next response head; `method` decides the framing of a final one, `opening` whether
     /// a WebSocket begins. Cancel-safe.
     pub(crate) async fn head(

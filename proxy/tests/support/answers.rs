@@ -60,6 +60,7 @@ const FIXED: &[(&str, bool, &str)] = &[
         "HTTP/1.1 200 OK\r\nProxy-Status: a;;garbage=\r\nTransfer-Encoding: chunked\r\n\r\n\
          2\r\nok\r\n0\r\nProxy-Status: b;;\r\n\r\n",
     ),
+    ("/old-answer", CLOSES, "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"),
     ("/no-length", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
     ("/abrupt", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
     (
