@@ -66,6 +66,12 @@ pub(crate) enum Fault {
     /// No or more than one `Host`.
     #[error("Host is not there exactly once")]
     Host,
+    /// `Host` holds something else than a host and, perhaps, a port.
+    #[error("Host is not a host with or without a port")]
+    HostValue,
+    /// `Max-Forwards` is there more than once, or is no number, where it counts.
+    #[error("Max-Forwards is not exactly one number")]
+    MaxForwards,
 }
 
 impl Fault {
@@ -79,7 +85,8 @@ impl Fault {
             Self::Folded | Self::FieldName | Self::FieldValue => "request.headers",
             Self::ContentLength | Self::ConflictingFraming => "request.headers.content-length",
             Self::TransferEncoding => "request.headers.transfer-encoding",
-            Self::Host => "request.headers.host",
+            Self::Host | Self::HostValue => "request.headers.host",
+            Self::MaxForwards => "request.headers.max-forwards",
         }
     }
 }
