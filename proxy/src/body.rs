@@ -283,7 +283,7 @@ mod tests {
         );
         for extensions in [" ;a", "\t; a = b", ";a=\"b;c\\\"d\" ;e", ";a;b;c=\"\""] {
             let text = format!("2{extensions}\r\nok\r\n0{extensions}\r\n\r\n");
-            chunked(&text, Ok(("ok", Completion::Chunked, 0)));
+            check(Framing::Chunked, &text, Ok(("ok", Completion::Chunked, 0)));
         }
         chunked(
             "A;x=\"y\"\r\n0123456789\r\n0\r\nT: 1\r\n\r\n",

@@ -44,7 +44,8 @@ pub(crate) fn read(fields: &Fields) -> Said {
 /// read that, either (RFC 9651 section 4.2). Whether there were some.
 pub(crate) fn drop_unreadable(fields: &mut Fields) -> bool {
     let lines: Vec<_> = fields.all("proxy-status").collect();
-    let unreadable = !lines.is_empty() && Parser::new(&lines.join(&b", "[..])).parse::<List>().is_err();
+    let unreadable =
+        !lines.is_empty() && Parser::new(&lines.join(&b", "[..])).parse::<List>().is_err();
     if unreadable {
         fields.retain(|name| !name.eq_ignore_ascii_case(b"proxy-status"));
     }

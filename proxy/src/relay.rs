@@ -207,7 +207,9 @@ impl<'a> Relay<'a> {
     /// The head without a `Proxy-Status` that nobody can read, ours behind it included.
     fn readable(&mut self, mut head: Response) -> Response {
         if hops::drop_unreadable(&mut head.fields) {
-            self.parts.call.note("proxy_status_unreadable", "the origin's is no list, and left out");
+            self.parts
+                .call
+                .note("proxy_status_unreadable", "the origin's is no list, and left out");
         }
         head
     }

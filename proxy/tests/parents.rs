@@ -369,12 +369,7 @@ async fn c_8_a_parents_own_502_and_504_leave_the_outcome_open() {
             "committed",
             "REMOTE_FAILED",
         ),
-        (
-            "HTTP/1.1 500 Error\r\nContent-Length: 4\r\n\r\nlost",
-            500,
-            "committed",
-            "REMOTE_FAILED",
-        ),
+        ("HTTP/1.1 500 Error\r\nContent-Length: 4\r\n\r\nlost", 500, "committed", "REMOTE_FAILED"),
     ] {
         let parent = Parent::plain(Some(script)).await;
         let world = world(&format!("http://{}", parent.address), 1, "").await;

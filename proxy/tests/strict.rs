@@ -137,7 +137,9 @@ async fn v_1_host_is_one_authority() {
         }
         let text = format!("{request} HTTP/1.1\r\nHost: user:pw@h\r\n{credentials}\r\n");
         check(&world, text.as_bytes(), 400, "INVALID_TARGET", "request.target").await;
-        for (version, host) in [("1.1", "Host: other.test:1\r\n"), ("1.1", "Host: [::1]\r\n"), ("1.0", "")] {
+        for (version, host) in
+            [("1.1", "Host: other.test:1\r\n"), ("1.1", "Host: [::1]\r\n"), ("1.0", "")]
+        {
             let mut client = Client::connect(world.address).await;
             client.send(&format!("{request} HTTP/{version}\r\n{host}{credentials}\r\n")).await;
             let method = request.split(' ').next().unwrap_or_default();
@@ -168,7 +170,8 @@ async fn v_1_hops_are_counted_by_one_number() {
     let world = World::new().await;
     let (url, credentials) = (world.plain_url("/ok"), world.credentials());
     for method in ["OPTIONS", "TRACE"] {
-        for hops in ["+5", "", "-1", "0x1", "1, 1", "5\r\nMax-Forwards: 5", "0\r\nMax-Forwards: 0"] {
+        for hops in ["+5", "", "-1", "0x1", "1, 1", "5\r\nMax-Forwards: 5", "0\r\nMax-Forwards: 0"]
+        {
             let text = format!(
                 "{method} {url} HTTP/1.1\r\nHost: x\r\n{credentials}Max-Forwards: {hops}\r\n\r\n"
             );

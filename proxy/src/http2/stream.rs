@@ -77,8 +77,7 @@ impl Stream {
             match &mut self.state {
                 State::Ended => return Ok(()),
                 State::Head => {
-                    let Some(end) = head::find_end_within(&self.buffer, &mut 0, OF_OURS)
-                    else {
+                    let Some(end) = head::find_end_within(&self.buffer, &mut 0, OF_OURS) else {
                         return Ok(());
                     };
                     let end = end.map_err(io::Error::other)?;

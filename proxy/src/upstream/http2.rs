@@ -417,8 +417,7 @@ impl Receiver {
         if head.status > 599 {
             return Err(Error::Head(head::Fault::StartLine));
         }
-        head::response_framing(&head, method)
-                    .map_err(|fault| Error::of_framing(fault, &head))?;
+        head::response_framing(&head, method).map_err(|fault| Error::of_framing(fault, &head))?;
         self.response = None;
         self.bodiless = head::is_bodiless(method, head.status);
         self.body = body;
