@@ -163,7 +163,7 @@ fn written<'a>(
 
 /// The value of `Max-Forwards` for the next hop.
 fn one_less(value: &[u8]) -> String {
-    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse::<u64>().ok());
+    let number = request::decimal(value);
     number.unwrap_or_default().saturating_sub(1).to_string()
 }
 

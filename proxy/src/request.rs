@@ -124,7 +124,7 @@ pub(crate) fn hops_left(head: &Request) -> Option<u64> {
 }
 
 /// A number of digits and nothing else; what is larger than any is as large as can be.
-fn decimal(value: &[u8]) -> Option<u64> {
+pub(crate) fn decimal(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))

@@ -286,15 +286,14 @@ async fn e_4_a_callers_fault_is_the_callers() {
         } else {
             String::new()
         };
-        let id = world.journal.new_id();
-        let fields = format!("Transfer-Encoding: chunked\r\nAffiant-Invocation: {id}\r\n");
+        let fields = "Transfer-Encoding: chunked\r\n";
         let mut client = Client::connect(world.address).await;
-        client.send(&world.plain_request("PUT", "/status/200", &fields, "")).await;
+        client.send(&world.plain_request("PUT", "/status/200", fields, "")).await;
         client.send(&(much + size)).await;
         let answer = client.response("PUT").await;
         assert_eq!(answer.status, 400, "{answer:?}");
         check(&answer, "http_request_error", ";status-code=400;status-phrase=\"Bad Request\"");
-        let dispatched = world.invocation(id).await.evidence().dispatch_started;
+        let dispatched = world.invocation(answer.id()).await.evidence().dispatch_started;
         assert_eq!(dispatched, length == "more");
         let outcome = if dispatched { "unknown;" } else { "not_attempted;" };
         assert!(answer.outcome().starts_with(outcome), "{}", answer.outcome());

@@ -124,7 +124,7 @@ async fn v_1_host_is_one_authority() {
     let requests = [format!("GET {url}"), format!("CONNECT localhost:{port}")];
     for request in &requests {
         for host in [
-            "Host: a b@c/%%\r\n",
+            "Host: a b/%%\r\n",
             "Host: 127.0.0.1:9001, other.test\r\n",
             "Host: \r\n",
             "Host: \u{ff}\u{fe}\r\n",
@@ -137,8 +137,10 @@ async fn v_1_host_is_one_authority() {
             let field = "request.headers.host";
             check(&world, text.as_bytes(), 400, "INVALID_REQUEST", field).await;
         }
-        let text = format!("{request} HTTP/1.1\r\nHost: user:pw@h\r\n{credentials}\r\n");
-        check(&world, text.as_bytes(), 400, "INVALID_TARGET", "request.target").await;
+        for host in ["user:pw@h", "a b@c/%%"] {
+            let text = format!("{request} HTTP/1.1\r\nHost: {host}\r\n{credentials}\r\n");
+            check(&world, text.as_bytes(), 400, "INVALID_TARGET", "request.target").await;
+        }
         for (version, host) in
             [("1.1", "Host: other.test:1\r\n"), ("1.1", "Host: [::1]\r\n"), ("1.0", "")]
         {
@@ -161,7 +163,7 @@ async fn v_2_a_request_to_a_server_is_told_so() {
         let answer = client.response("OPTIONS").await;
         assert_eq!((answer.status, answer.facts()[0].as_str()), (400, "INVALID_TARGET"));
         let message = answer.json()["error"]["message"].to_string();
-        assert!(message.contains("this is a proxy"), "{message}");
+        assert!(message.contains("This is a proxy"), "{message}");
         assert!(message.contains("HTTP_PROXY"), "{message}");
     }
 }
