@@ -16,14 +16,15 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
     match command {
         Inv::List { outcome, phase, agent, would_be_denied, since, limit, cursor } => {
             let mut query = Vec::new();
-            for (name, value) in [("outcome", outcome), ("phase", phase), ("agent", agent)] {
+            let observed = would_be_denied.then(|| "true".to_owned());
+            for (name, value) in [
+                ("outcome", outcome),
+                ("phase", phase),
+                ("agent", agent),
+                ("would_be_denied", observed),
+                ("since", since),
+            ] {
                 query.extend(value.map(|value| (name, value)));
-            }
-            if would_be_denied {
-                query.push(("would_be_denied", would_be_denied.to_string()));
-            }
-            if let Some(since) = since {
-                query.push(("since", since));
             }
             let page = gathered(usize::from(limit), cursor, async |limit, cursor| {
                 let mut query = query.clone();
