@@ -26,13 +26,7 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
             ] {
                 query.extend(value.map(|value| (name, value)));
             }
-            let page = gathered(usize::from(limit), cursor, async |limit, cursor| {
-                let mut query = query.clone();
-                query.push(("limit", limit.to_string()));
-                query.extend(cursor.map(|cursor| ("cursor", cursor)));
-                client.json(&list_path(&query)).await
-            });
-            print_list(context, &page.await?)
+            print_list(context, &listed(&client, &query, usize::from(limit), cursor).await?)
         }
         Inv::Show { id, wait } => {
             let wait = wait.map(|wait| format!("?wait={wait}")).unwrap_or_default();
@@ -103,6 +97,21 @@ fn path(id: &str, rest: &str) -> anyhow::Result<String> {
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or("-")
+}
+
+async fn listed(
+    client: &Client,
+    query: &[(&str, String)],
+    limit: usize,
+    cursor: Option<String>,
+) -> anyhow::Result<Value> {
+    let page = async |limit: usize, cursor: Option<String>| {
+        let mut query = query.to_vec();
+        query.push(("limit", limit.to_string()));
+        query.extend(cursor.map(|cursor| ("cursor", cursor)));
+        client.json(&list_path(&query)).await
+    };
+    gathered(limit, cursor, page).await
 }
 
 /// So many of a list. A page ends where enough was looked through, whether or not anything was found: it goes
