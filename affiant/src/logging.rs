@@ -1,9 +1,12 @@
-//! The log on standard error: what its filter can ask for, and what it can't.
+//! The log on standard error, or in a file: what its filter can ask for, and what it can't.
 
+use crate::run_log::RunLog;
 use anyhow::Context as _;
 use std::io::IsTerminal as _;
+use std::sync::Mutex;
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{EnvFilter, FilterExt as _, filter_fn};
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -12,14 +15,22 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 const CAPPED: &[(&str, Level)] =
     &[("russh", Level::ERROR), ("ureq", Level::WARN), ("ureq_proto", Level::WARN)];
 
-/// Begins to log, by the filter of `--log`.
-pub(crate) fn init(filter: Option<&str>) -> anyhow::Result<()> {
+/// Begins to log, by the filter of `--log`; to a file, if there is one for this process, which becomes its
+/// standard error.
+pub(crate) fn init(filter: Option<&str>, file: Option<RunLog>) -> anyhow::Result<()> {
     let filter = filter.unwrap_or("warn,affiant=info,pingora_core=error");
     let filter = EnvFilter::builder()
         .parse(filter)
         .with_context(|| format!("--log {filter:?} is no filter, try `info` or `proxy=debug`"))?;
+    let writer = match file {
+        None => BoxMakeWriter::new(std::io::stderr),
+        Some(mut log) => {
+            log.become_stderr().context("log to the file")?;
+            BoxMakeWriter::new(Mutex::new(log))
+        }
+    };
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal())
         .with_filter(filter.and(filter_fn(is_safe)));
     tracing_subscriber::registry().with(lines).init();
