@@ -154,6 +154,14 @@ async fn stream(
         seen.lock().expect("lock").heads.push(parts);
         return websocket(&path, body, respond).await;
     }
+    if let Some(status) = path.strip_prefix("/grpc/early/") {
+        // Before the content has ended, whatever is still to come.
+        let response = Response::builder().header("content-type", "application/grpc");
+        let response = response.header("grpc-status", status).body(()).expect("response");
+        drop(respond.send_response(response, true));
+        while let Some(Ok(_)) = body.data().await {}
+        return;
+    }
     let mut content = Vec::new();
     while let Some(Ok(piece)) = body.data().await {
         drop(body.flow_control().release_capacity(piece.len()));
@@ -266,6 +274,7 @@ async fn websocket(path: &str, mut body: h2::RecvStream, mut respond: SendRespon
     drop(sending.send_data(Bytes::new(), true));
 }
 
+#[derive(Debug)]
 pub struct Answer {
     pub status: u16,
     pub head: HeaderMap,
@@ -310,15 +319,28 @@ impl Http2Client {
     }
 
     pub async fn call(&self, method: &str, path: &str, content: &'static [u8]) -> Answer {
-        let request = Request::builder()
+        self.exchange(method, path, content, true).await
+    }
+
+    /// As [`Http2Client::call`]; without `ends` more content may come, until the answer is there.
+    pub async fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        content: &'static [u8],
+        ends: bool,
+    ) -> Answer {
+        let mut request = Request::builder()
             .method(method)
             .uri(format!("https://{}{path}", self.authority))
-            .header("te", "trailers")
-            .body(())
-            .expect("request");
+            .header("te", "trailers");
+        if !ends {
+            request = request.header("content-type", "application/grpc");
+        }
+        let request = request.body(()).expect("request");
         let mut sender = self.sender.clone().ready().await.expect("ready");
         let (response, mut sending) = sender.send_request(request, false).expect("sent");
-        sending.send_data(Bytes::from_static(content), true).expect("data");
+        sending.send_data(Bytes::from_static(content), ends).expect("data");
         let response = tokio::time::timeout(Duration::from_secs(20), response).await;
         let (parts, mut body) = response.expect("in time").expect("a response").into_parts();
         let (mut content, mut whole) = (Vec::new(), true);
