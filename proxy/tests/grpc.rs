@@ -105,7 +105,8 @@ async fn s_9_an_early_status_in_the_head_stays_the_last_section() {
     let test = Test::new().await;
     for (status, outcome) in [("16", "rejected;"), ("12", "rejected;"), ("14", "committed;")] {
         let path = format!("/grpc/early/{status}");
-        let answer = test.client.exchange("POST", &path, b"\0\0\0\0\x01x", false).await;
+        let request = test.client.request("POST", &path).header("content-type", "application/grpc");
+        let answer = test.client.asked(request, b"\0\0\0\0\x01x", false).await;
         assert_eq!((answer.status, answer.field("grpc-status")), (200, status));
         assert!(answer.field("affiant-outcome").starts_with(outcome), "{answer:?}");
         assert!(answer.trailers.is_empty() && answer.content.is_empty(), "{answer:?}");

@@ -5,7 +5,6 @@ use super::raw::{Writing, failed};
 use super::to_map;
 use crate::body::{Decoder, Step};
 use crate::carrier::{self, Carrier};
-use crate::deliver::WRITE_TIMEOUT;
 use crate::handover::HandedOver;
 use crate::head::{self, Fields, Framing, Response};
 use crate::unread::Unread;
@@ -16,7 +15,6 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use tokio::io::AsyncRead;
-use tokio::time::timeout;
 
 enum State {
     Head,
@@ -196,11 +194,10 @@ impl Stream {
     }
 
     /// Waits until the head of the response left: a reset would overtake it, because the library drops
-    /// what it has not written yet. For a caller that takes nothing, not for ever.
+    /// what it has not written yet. For a caller that takes nothing, for ever.
     pub(crate) async fn begun(&self) {
         if self.sending.is_some() {
-            // Whether it left in time makes no difference to what follows.
-            drop(timeout(WRITE_TIMEOUT, self.progress.begun(self.id)).await);
+            self.progress.begun(self.id).await;
         }
     }
 

@@ -132,6 +132,14 @@ async fn accept(
     }
 }
 
+/// Answers before the content has ended, whatever is still to come.
+async fn early(status: &str, mut content: h2::RecvStream, mut respond: SendResponse<Bytes>) {
+    let response = Response::builder().header("content-type", "application/grpc");
+    let response = response.header("grpc-status", status).body(()).expect("response");
+    drop(respond.send_response(response, true));
+    while let Some(Ok(_)) = content.data().await {}
+}
+
 async fn stream(
     request: Request<h2::RecvStream>,
     mut respond: SendResponse<Bytes>,
@@ -155,12 +163,7 @@ async fn stream(
         return websocket(&path, body, respond).await;
     }
     if let Some(status) = path.strip_prefix("/grpc/early/") {
-        // Before the content has ended, whatever is still to come.
-        let response = Response::builder().header("content-type", "application/grpc");
-        let response = response.header("grpc-status", status).body(()).expect("response");
-        drop(respond.send_response(response, true));
-        while let Some(Ok(_)) = body.data().await {}
-        return;
+        return early(status, body, respond).await;
     }
     let mut content = Vec::new();
     while let Some(Ok(piece)) = body.data().await {
@@ -318,25 +321,30 @@ impl Http2Client {
         Self { sender, authority: format!("{host}:{port}") }
     }
 
-    pub async fn call(&self, method: &str, path: &str, content: &'static [u8]) -> Answer {
-        self.exchange(method, path, content, true).await
+    pub fn request(&self, method: &str, path: &str) -> http::request::Builder {
+        let uri = format!("https://{}{path}", self.authority);
+        Request::builder().method(method).uri(uri).header("te", "trailers")
     }
 
-    /// As [`Http2Client::call`]; without `ends` more content may come, until the answer is there.
+    pub async fn call(&self, method: &str, path: &str, content: &'static [u8]) -> Answer {
+        self.exchange(self.request(method, path), content).await
+    }
+
     pub async fn exchange(
         &self,
-        method: &str,
-        path: &str,
+        request: http::request::Builder,
+        content: &'static [u8],
+    ) -> Answer {
+        self.asked(request, content, true).await
+    }
+
+    /// As [`Http2Client::exchange`]; without `ends` more content may come, until the answer is there.
+    pub async fn asked(
+        &self,
+        request: http::request::Builder,
         content: &'static [u8],
         ends: bool,
     ) -> Answer {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("https://{}{path}", self.authority))
-            .header("te", "trailers");
-        if !ends {
-            request = request.header("content-type", "application/grpc");
-        }
         let request = request.body(()).expect("request");
         let mut sender = self.sender.clone().ready().await.expect("ready");
         let (response, mut sending) = sender.send_request(request, false).expect("sent");
