@@ -3,27 +3,46 @@
 use anyhow::Context as _;
 use std::io::IsTerminal as _;
 use tracing::{Level, Metadata};
-use tracing_subscriber::filter::{EnvFilter, FilterExt as _, filter_fn};
-use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, filter_fn};
+use tracing_subscriber::layer::{Filter, Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Libraries whose lower levels describe what passes, secrets included, and the lowest level of theirs
 /// that is logged, whatever the filter says.
-const CAPPED: &[(&str, Level)] =
-    &[("russh", Level::ERROR), ("ureq", Level::WARN), ("ureq_proto", Level::WARN)];
+const CAPPED: &[(&str, Level)] = &[
+    ("pingora_core", Level::DEBUG),
+    ("russh", Level::ERROR),
+    ("ureq", Level::WARN),
+    ("ureq_proto", Level::WARN),
+];
+
+/// The lowest level at which libraries that log by `log` prepare a line. What they say of each piece that
+/// passes is copied for that, whether or not it is logged then.
+const PREPARED: log::LevelFilter = log::LevelFilter::Debug;
+
+/// The filter of `--log` where nothing is said.
+const DEFAULT: &str = "warn,affiant=info,pingora_core=error";
 
 /// Begins to log, by the filter of `--log`.
 pub(crate) fn init(filter: Option<&str>) -> anyhow::Result<()> {
-    let filter = filter.unwrap_or("warn,affiant=info,pingora_core=error");
-    let filter = EnvFilter::builder()
-        .parse(filter)
-        .with_context(|| format!("--log {filter:?} is no filter, try `info` or `proxy=debug`"))?;
+    let filter = bounded(filter.unwrap_or(DEFAULT))?;
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_filter(filter.and(filter_fn(is_safe)));
+        .with_filter(filter);
     tracing_subscriber::registry().with(lines).init();
+    log::set_max_level(log::max_level().min(PREPARED));
     Ok(())
+}
+
+/// What the filter lets pass and the caps do. It says which levels it lets pass at all: libraries prepare
+/// every line of a level that nobody rules out.
+fn bounded<S>(filter: &str) -> anyhow::Result<impl Filter<S> + use<S>> {
+    let filter = EnvFilter::builder()
+        .parse(filter)
+        .with_context(|| format!("--log {filter:?} is no filter, try `info` or `proxy=debug`"))?;
+    let caps = filter_fn(is_safe).with_max_level_hint(LevelFilter::TRACE);
+    Ok(FilterExt::<S>::and(filter, caps))
 }
 
 fn is_safe(metadata: &Metadata<'_>) -> bool {
@@ -49,10 +68,25 @@ mod tests {
             ("ureq_proto::client", Level::TRACE, false),
             ("russh::client", Level::WARN, false),
             ("russh", Level::ERROR, true),
+            ("pingora_core::protocols::http", Level::TRACE, false),
             ("proxy::engine", Level::TRACE, true),
             ("ureq_like", Level::TRACE, true),
         ] {
             assert_eq!(allows(target, level), allowed, "{target} {level}");
+        }
+    }
+    /// No line is prepared that the filter does not want: what a stranger sends is not copied for a log
+    /// that nobody keeps.
+    #[test]
+    fn levels_that_the_filter_rules_out_are_said() {
+        for (filter, hint) in [
+            (DEFAULT, LevelFilter::INFO),
+            ("error", LevelFilter::ERROR),
+            ("warn,proxy=debug", LevelFilter::DEBUG),
+            ("trace", LevelFilter::TRACE),
+        ] {
+            let bounded = bounded::<tracing_subscriber::Registry>(filter).expect("a filter");
+            assert_eq!(bounded.max_level_hint(), Some(hint), "{filter}");
         }
     }
 }

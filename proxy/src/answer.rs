@@ -264,7 +264,7 @@ impl Job<'_> {
         replayed: bool,
     ) -> Finished {
         let verdict = envelope.error.verdict;
-        let keep = self.keep_alive && !content_lost && self.drain().await;
+        let keep = self.keep_alive && !content_lost && self.can_drain();
         let ours = Ours {
             verdict,
             id: envelope.invocation_id,
@@ -291,17 +291,22 @@ impl Job<'_> {
             now_ms,
         );
         let sent = self.out.send(&bytes).await;
-        Finished { keep: keep && sent.is_ok(), pending: None }
+        Finished { keep: keep && sent.is_ok() && self.drain().await, pending: None }
     }
 
-    /// Reads what is left of short content, so that the connection can go on.
-    pub(crate) async fn drain(&mut self) -> bool {
+    /// Whether what is left of the content may be read for the sake of the connection. That of a stranger
+    /// is not.
+    fn can_drain(&self) -> bool {
+        let long = self.incoming.declared().is_some_and(|length| length > DRAIN_BYTES);
+        let worth = self.known.agent.is_some() && !long && !request::expects_continue(&self.head);
+        self.incoming.is_ended() || worth
+    }
+
+    /// Reads what is left of short content behind the answer, so that the connection can go on. The caller
+    /// may wait for that answer before it sends more.
+    async fn drain(&mut self) -> bool {
         if self.incoming.is_ended() {
             return true;
-        }
-        let long = self.incoming.declared().is_some_and(|length| length > DRAIN_BYTES);
-        if long || request::expects_continue(&self.head) {
-            return false;
         }
         let limit = self.incoming.length() + DRAIN_BYTES;
         let incoming = &mut self.incoming;
@@ -445,7 +450,7 @@ impl Job<'_> {
         replayed: bool,
     ) -> Finished {
         let [asked, _] = ids;
-        let keep = self.keep_alive && self.drain().await;
+        let keep = self.keep_alive && self.can_drain();
         let bodiless = head::is_bodiless(&self.head.method, head.status);
         let delivery =
             if bodiless { Delivery::AsDeclared } else { Delivery::Length(content.len() as u64) };
@@ -473,6 +478,6 @@ impl Job<'_> {
             pending.fail();
             return Finished { keep: false, pending: None };
         }
-        Finished { keep, pending: Some(pending) }
+        Finished { keep: keep && self.drain().await, pending: Some(pending) }
     }
 }

@@ -11,7 +11,7 @@ use crate::stream::{Shared, Wire};
 use journal::contract::{Code, InvocationId, Retry, Verdict};
 use std::io;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 /// A caller that takes nothing for so long is gone.
@@ -107,6 +107,17 @@ impl Outbound {
             Sink::Stream(stream) => stream.finish(),
             Sink::Nobody | Sink::Kept(..) => Ok(()),
         }
+    }
+
+    /// Reads what still comes on the connection until the caller ends its side, as it is, and keeps
+    /// nothing of it.
+    pub(crate) async fn read_away(&mut self) -> io::Result<()> {
+        let Sink::Wire(wire) = &mut self.sink else { return Ok(()) };
+        let mut bytes = Vec::with_capacity(8 * 1024);
+        while wire.read_buf(&mut bytes).await? > 0 {
+            bytes.clear();
+        }
+        Ok(())
     }
 
     /// Waits until the head of a response that is to be broken off left.

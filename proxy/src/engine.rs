@@ -319,7 +319,7 @@ impl Job<'_> {
         let ahead = match read {
             Some(ahead) => ahead,
             None if guarded => self.read_ahead(limit_bytes, one_by_one).await?,
-            None => self.at_hand(limit_bytes)?,
+            None => self.at_hand(limit_bytes).await?,
         };
         if grant.approval.is_some() && !self.incoming.is_ended() {
             return Err(Refusal::TooLongToApprove);

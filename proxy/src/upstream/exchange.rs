@@ -22,6 +22,7 @@ use std::task::Context;
 use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::task::consume_budget;
 use tokio_rustls::client::TlsStream;
 use zeroize::Zeroizing;
 
@@ -264,8 +265,10 @@ impl Receiver {
         Ok(received)
     }
 
-    /// The next piece of content. Cancel-safe.
+    /// The next piece of content. However small the pieces are that came together, others get their turn
+    /// between them. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Piece, Error> {
+        consume_budget().await;
         match &mut self.side {
             Side::Wire(receiver) => receiver.next().await,
             Side::Stream(receiver) => receiver.next().await,
@@ -386,4 +389,41 @@ pub(crate) fn rejoin(sender: Sender, receiver: Receiver) -> Option<Idle> {
     let (Sender::Wire(sender), Side::Wire(side)) = (sender, receiver.side) else { return None };
     let wire = http1::rejoin(sender, side)?;
     Some(Idle::new(wire, Peer { reused: true, ..receiver.peer }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    /// An origin's chunks of a byte do not keep the thread either.
+    #[tokio::test]
+    async fn small_chunks_leave_others_their_turn() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+        let address = listener.local_addr().expect("address");
+        let near = TcpStream::connect(address).await.expect("near");
+        let (mut far, _) = listener.accept().await.expect("far");
+        let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        let answer = [head, b"1\r\nx\r\n".repeat(2000), b"0\r\n\r\n".to_vec()].concat();
+        far.write_all(&answer).await.expect("written");
+        let (_sender, side) = http1::exchange(Wire::Plain(Link::Plain(near)), true);
+        let identity = PeerIdentity::Unverified;
+        let peer = Peer { connection: 1, address, identity, reused: false };
+        let mut receiver = Receiver { side: Side::Wire(side), peer, interim: 0 };
+        assert!(matches!(receiver.head("GET", None).await, Ok(Received::Final(_))));
+        let mut length = 0;
+        {
+            let all = async {
+                while let Piece::Data(data) = receiver.next().await.expect("well-formed") {
+                    length += data.len();
+                }
+            };
+            tokio::pin!(all);
+            assert!(futures::poll!(all.as_mut()).is_pending(), "all was read in one turn");
+            tokio::time::timeout(Duration::from_secs(20), all).await.expect("in time");
+        }
+        assert_eq!(length, 2000);
+    }
 }
