@@ -7,9 +7,11 @@ use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, filter_fn};
 use tracing_subscriber::layer::{Filter, Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Libraries whose lower levels describe what passes, secrets included, and the lowest level of theirs
-/// that is logged, whatever the filter says.
+/// Libraries whose lower levels describe what passes, secrets included, or have a line for each frame that
+/// a peer cares to send, and the lowest level of theirs that is logged, whatever the filter says.
 const CAPPED: &[(&str, Level)] = &[
+    ("h2", Level::ERROR),
+    ("hickory_net", Level::ERROR),
     ("pingora_core", Level::DEBUG),
     ("russh", Level::ERROR),
     ("ureq", Level::WARN),
@@ -20,8 +22,9 @@ const CAPPED: &[(&str, Level)] = &[
 /// passes is copied for that, whether or not it is logged then.
 const PREPARED: log::LevelFilter = log::LevelFilter::Debug;
 
-/// The filter of `--log` where nothing is said.
-const DEFAULT: &str = "warn,affiant=info,pingora_core=error";
+/// The filter of `--log` where nothing is said: of libraries their errors, because what they warn of is what
+/// peers do.
+const DEFAULT: &str = "error,affiant=info,journal=warn,policy=warn,proxy=warn,ssh_gateway=warn";
 
 /// Begins to log, by the filter of `--log`.
 pub(crate) fn init(filter: Option<&str>) -> anyhow::Result<()> {
@@ -63,6 +66,8 @@ mod tests {
     #[test]
     fn i_2_the_cap_holds_for_every_module_of_a_library() {
         for (target, level, allowed) in [
+            ("h2::proto::ping_pong", Level::WARN, false),
+            ("hickory_net::udp", Level::WARN, false),
             ("ureq", Level::WARN, true),
             ("ureq::unversioned::transport", Level::INFO, false),
             ("ureq_proto::client", Level::TRACE, false),

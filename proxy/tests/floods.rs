@@ -21,6 +21,7 @@ const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 const ENHANCE_YOUR_CALM: u32 = 11;
 const REFUSED_STREAM: u32 = 7;
@@ -254,6 +255,12 @@ async fn v_1_idle_frames_end_the_connection() {
     check("SETTINGS", |_, _| settings.clone()).await;
     let ping = frame(PING, 0, 0, b"12345678").repeat(64);
     check("PING", |_, _| ping.clone()).await;
+    for (name, kind, payload) in
+        [("PING ack", PING, &b"12345678"[..]), ("SETTINGS ack", SETTINGS, b"")]
+    {
+        let ack = frame(kind, ACK, 0, payload).repeat(64);
+        check(name, |_, _| ack.clone()).await;
+    }
     let priority = frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 7]).repeat(64);
     check("PRIORITY", |_, _| priority.clone()).await;
     check("empty DATA", |authority, n| match n {
@@ -261,6 +268,41 @@ async fn v_1_idle_frames_end_the_connection() {
         _ => frame(0, 0, 1, b"").repeat(64),
     })
     .await;
+}
+
+/// An origin that acknowledges what nobody asked, on and on: its connection ends, and the call says that
+/// nothing is known.
+#[tokio::test]
+async fn unasked_acknowledgements_of_an_origin_end_the_connection() {
+    let _alone = ALONE.lock().await;
+    let directory = tempfile::tempdir().expect("directory");
+    let (config, ca_file) = support::http2::identity(directory.path(), &[b"h2"]);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let port = listener.local_addr().expect("address").port();
+    let flood = tokio::spawn(async move {
+        let (tcp, _) = listener.accept().await.expect("accept");
+        let tls = tokio_rustls::TlsAcceptor::from(config).accept(tcp).await.expect("handshake");
+        let (reading, mut writing) = tokio::io::split(tls);
+        let (mut reading, mut nothing) = (reading, tokio::io::sink());
+        let read = tokio::spawn(async move { tokio::io::copy(&mut reading, &mut nothing).await });
+        let settings = frame(SETTINGS, 0, 0, b"");
+        writing.write_all(&settings).await.expect("settings");
+        let acks = frame(PING, ACK, 0, b"12345678").repeat(1000);
+        while writing.write_all(&acks).await.is_ok() && writing.flush().await.is_ok() {}
+        drop(read.await);
+    });
+    let extra = format!(
+        "[[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{}\"\n[[route]]\nname = \"h2\"\n\
+         agents = [\"coder\"]\nmatch = {{ host = \"127.0.0.1\", port = {port} }}\n\
+         private_addresses = \"allow\"\n",
+        ca_file.display()
+    );
+    let world = World::with(|_, _| extra, proxy::Options::default()).await;
+    let client = support::http2::Http2Client::open(&world, port).await;
+    let answer = client.call("POST", "/x", b"x").await;
+    let said = answer.field("affiant-outcome").split(';').next().unwrap_or_default().to_owned();
+    assert_eq!((answer.status, said.as_str()), (502, "unknown"));
+    tokio::time::timeout(LIMIT, flood).await.expect("the connection ends").expect("flooded");
 }
 
 /// Streams over the number that was announced are refused one by one, and may be asked for again; the

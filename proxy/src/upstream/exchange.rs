@@ -87,7 +87,7 @@ pub(crate) struct Peer {
 
 enum Transport {
     Wire(Wire),
-    Streams(http2::Connection),
+    Streams(http2::Place),
 }
 
 /// A connection that can carry an exchange now, and can't be written to.
@@ -103,23 +103,23 @@ impl Idle {
     }
 
     /// One more exchange on a connection that carries many.
-    pub(super) fn on_streams(connection: http2::Connection) -> Self {
-        let peer = connection.peer().clone();
-        Self { transport: Transport::Streams(connection), peer, since: Instant::now() }
+    pub(super) fn on_streams(place: http2::Place) -> Self {
+        let peer = place.connection().peer().clone();
+        Self { transport: Transport::Streams(place), peer, since: Instant::now() }
     }
 
     /// The connection, if it carries many exchanges.
     pub(crate) const fn streams(&self) -> Option<&http2::Connection> {
         match &self.transport {
             Transport::Wire(_) => None,
-            Transport::Streams(connection) => Some(connection),
+            Transport::Streams(place) => Some(place.connection()),
         }
     }
 
     /// Waits until the origin takes an exchange.
     pub(crate) async fn ready(self) -> io::Result<Self> {
         let transport = match self.transport {
-            Transport::Streams(connection) => Transport::Streams(connection.ready().await?),
+            Transport::Streams(place) => Transport::Streams(place.ready().await?),
             wire @ Transport::Wire(_) => wire,
         };
         Ok(Self { transport, ..self })
@@ -129,7 +129,7 @@ impl Idle {
     pub(crate) async fn carries_websockets(&self) -> bool {
         match &self.transport {
             Transport::Wire(_) => true,
-            Transport::Streams(connection) => connection.carries_websockets().await,
+            Transport::Streams(place) => place.carries_websockets().await,
         }
     }
 
@@ -153,7 +153,7 @@ impl Idle {
     pub(super) fn is_quiet(&mut self) -> bool {
         match &mut self.transport {
             Transport::Wire(wire) => wire.is_quiet(),
-            Transport::Streams(connection) => connection.again().is_some(),
+            Transport::Streams(place) => !place.connection().is_over(),
         }
     }
 
@@ -162,8 +162,8 @@ impl Idle {
     pub(crate) fn dispatch(self, proof: Dispatched) -> (Sender, Receiver) {
         drop(proof);
         match self.transport {
-            Transport::Streams(connection) => {
-                let (sender, receiver) = connection.exchange();
+            Transport::Streams(place) => {
+                let (sender, receiver) = place.exchange();
                 let receiver =
                     Receiver { side: Side::Stream(receiver), peer: self.peer, interim: 0 };
                 (Sender::Stream(sender), receiver)
@@ -300,6 +300,9 @@ pub(crate) enum Error {
     /// The protocol itself says that the request was not processed (contract C-6).
     #[error("the origin refused the stream and did not process the request")]
     NotProcessed,
+    /// No stream could be opened, and nothing of the request was sent.
+    #[error("the origin took no more streams at that moment, and nothing was sent")]
+    Unsent,
     /// The origin reset the stream.
     #[error("the origin reset the stream")]
     Reset(Option<h2::Reason>),
@@ -315,7 +318,9 @@ impl Error {
             Self::Head(_) | Self::Content(_) | Self::Interim | Self::Switched | Self::Stream => {
                 true
             }
-            Self::Io(_) | Self::Closed | Self::NotProcessed | Self::Reset(_) => false,
+            Self::Io(_) | Self::Closed | Self::NotProcessed | Self::Unsent | Self::Reset(_) => {
+                false
+            }
         }
     }
 
@@ -329,6 +334,7 @@ impl Error {
             Self::Interim => "TOO_MANY_INTERIM".to_owned(),
             Self::Switched => "UNASKED_SWITCH".to_owned(),
             Self::NotProcessed => "NOT_PROCESSED".to_owned(),
+            Self::Unsent => "NO_STREAM".to_owned(),
             Self::Reset(reason) => {
                 reason.map_or_else(|| "RESET".to_owned(), |r| format!("RESET_{}", u32::from(r)))
             }
