@@ -4,6 +4,7 @@
 use crate::engine::Job;
 use crate::fingerprint::WHOLE_BYTES;
 use crate::grpc;
+use crate::pieces;
 use crate::request;
 use crate::respond::Refusal;
 use bytes::Bytes;
@@ -31,10 +32,10 @@ impl Job<'_> {
         self.ask_for_content().await?;
         let mut ahead = Vec::new();
         while self.incoming.length() <= WHOLE_BYTES
-            && !(one_by_one && grpc::first_message(&ahead).is_some())
+            && !(one_by_one && grpc::has_first_message(&ahead, self.incoming.length()))
         {
             let Some(piece) = self.incoming.next().await.map_err(Refusal::Content)? else { break };
-            ahead.push(piece);
+            pieces::push(&mut ahead, piece);
             if self.incoming.length() > limit_bytes {
                 return Err(Refusal::PayloadLimit { limit_bytes });
             }
@@ -52,7 +53,7 @@ impl Job<'_> {
             let next = coop::unconstrained(self.incoming.next()).now_or_never();
             let Some(next) = next else { break };
             let Some(piece) = next.map_err(Refusal::Content)? else { break };
-            ahead.push(piece);
+            pieces::push(&mut ahead, piece);
             if self.incoming.length() > limit_bytes {
                 return Err(Refusal::PayloadLimit { limit_bytes });
             }

@@ -14,6 +14,7 @@ use journal::contract::{
     RepeatAnswered, Retry, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation, Journal, State, result};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
@@ -299,7 +300,7 @@ impl Job<'_> {
     fn can_drain(&self) -> bool {
         let long = self.incoming.declared().is_some_and(|length| length > DRAIN_BYTES);
         let worth = self.known.agent.is_some() && !long && !request::expects_continue(&self.head);
-        self.incoming.is_ended() || worth
+        self.incoming.is_ended() || (worth && !self.shared.is_cut())
     }
 
     /// Reads what is left of short content behind the answer, so that the connection can go on. The caller
@@ -310,7 +311,7 @@ impl Job<'_> {
         }
         let limit = self.incoming.length() + DRAIN_BYTES;
         let incoming = &mut self.incoming;
-        let drained = timeout(DRAIN_TIME, async {
+        let reading = timeout(DRAIN_TIME, async {
             while incoming.length() <= limit {
                 match incoming.next().await {
                     Ok(Some(_)) => {}
@@ -320,7 +321,7 @@ impl Job<'_> {
             }
             false
         });
-        drained.await.unwrap_or(false)
+        matches!(self.shared.unless_cut(reading).await, Some(Ok(true)))
     }
 
     /// Answers what the journal took for a repeat. Of long content the fingerprint saw only the
@@ -340,7 +341,9 @@ impl Job<'_> {
             // True of every content: nothing was sent.
             return self.replay(earlier, by_id).await;
         }
-        let whole = match self.whole(prepared.grant.limits.request_bytes).await {
+        let shared = Arc::clone(self.shared);
+        let whole = shared.unless_cut(self.whole(prepared.grant.limits.request_bytes)).await;
+        let whole = match whole.unwrap_or(Err(Refusal::ShuttingDown)) {
             Ok(whole) => whole,
             Err(refusal) => return self.refuse(None, &refusal).await,
         };
@@ -399,7 +402,8 @@ impl Job<'_> {
         }
         let id = earlier.id();
         // Whether it settled in time is seen by reading it again.
-        drop(timeout(WAIT_IN_FLIGHT, self.shared.journal.changed(id)).await);
+        let waiting = timeout(WAIT_IN_FLIGHT, self.shared.journal.changed(id));
+        drop(self.shared.unless_cut(waiting).await);
         match self.shared.journal.invocation(id) {
             Ok(Some(now)) => Box::new(now),
             Ok(None) | Err(_) => earlier,

@@ -74,7 +74,7 @@ impl Outbound {
         let wire = match &mut self.sink {
             Sink::Wire(wire) => wire,
             Sink::Stream(stream) => {
-                within(stream.send(bytes)).await?;
+                stream.send(bytes).await?;
                 self.sent += bytes.len() as u64;
                 return Ok(());
             }

@@ -108,7 +108,9 @@ pub(crate) struct Ready {
 impl Job<'_> {
     /// Takes the call from its head to its answer.
     pub(crate) async fn run(&mut self) -> Finished {
-        let mut prepared = match self.prepare().await {
+        let shared = Arc::clone(self.shared);
+        let prepared = shared.unless_cut(self.prepare()).await;
+        let mut prepared = match prepared.unwrap_or(Err(Refusal::ShuttingDown)) {
             Ok(prepared) => prepared,
             Err(refusal) => return self.refuse(None, &refusal).await,
         };

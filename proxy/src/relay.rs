@@ -15,6 +15,7 @@ use crate::deliver::{self, Delivery, Outbound};
 use crate::engine::Prepared;
 use crate::grpc;
 use crate::head::{Fields, Response, Version, is_bodiless};
+use crate::pieces;
 use crate::proxy::Shared;
 use crate::record::{is_event_stream, remote_request_id};
 use crate::redact::Redactor;
@@ -348,7 +349,7 @@ impl<'a> Relay<'a> {
             return Ok(());
         }
         self.held_bytes += data.len();
-        self.held.push(data);
+        pieces::push(&mut self.held, data);
         if self.held_bytes > self.parts.hold_bytes {
             self.begin_streaming(head).await?;
         }
