@@ -34,7 +34,7 @@ fn e_4_every_verdict_is_printed_and_read_back() {
                 for &code in Code::ALL {
                     let Ok(verdict) = Verdict::new(phase, outcome, retry, code) else { continue };
                     for replayed in [false, true] {
-                        let field = affiant_outcome(verdict, Some(id), replayed);
+                        let field = affiant_outcome(verdict, id, replayed);
                         let said = fields::outcome(&field).unwrap();
                         assert_eq!(
                             (said.outcome, said.phase, said.retry, said.code, said.replayed),

@@ -12,6 +12,7 @@
 mod support;
 
 use conformance::http::Script;
+use std::os::unix::fs::FileExt as _;
 use support::*;
 
 /// `policy test` and `policy diff`: 0 when all holds or nothing differs, 1 when not, 2 when misused.
@@ -103,6 +104,42 @@ fn i_1_the_vaults_key_changes_beside_a_server() {
     set.env("CREDENTIALS_DIRECTORY", credentials.path());
     let set = finish(set, SECRET.as_bytes());
     assert_eq!(set.status.code(), Some(0), "{}", text(&set.stderr));
+}
+
+/// I-1: a change of the vault's key says so, and ends with status 1, where what the former key opens could not
+/// be overwritten, because a process reads an old version of the store.
+#[test]
+fn i_1_a_change_tells_what_is_still_in_the_file() {
+    let home = Home::new();
+    home.secret("pay-token", SECRET);
+    // This process has the store open, and the first of the 512 places at the end of the lock file says that it
+    // reads the first version.
+    let _store = policy::Policy::open(home.path()).unwrap();
+    let path = home.path().join("policy/lock.mdb");
+    let lock = std::fs::File::options().write(true).open(path).unwrap();
+    // Closing it would give up the locks on it: it stays open to the end.
+    let lock = std::mem::ManuallyDrop::new(lock);
+    let place = lock.metadata().unwrap().len() - 512 * 64;
+    let read = |version: u64, process: u32| {
+        let bytes = [&version.to_ne_bytes()[..], &process.to_ne_bytes()].concat();
+        lock.write_all_at(&bytes, place).unwrap();
+    };
+    read(1, std::process::id());
+
+    let told = home.run(&["vault", "rotate"]);
+    assert_eq!(told.status.code(), Some(1));
+    assert!(text(&told.stdout).contains("1 secret versions were moved"), "{told:?}");
+    let reason = "somebody still reads a former version";
+    assert!(text(&told.stderr).contains(reason), "{told:?}");
+    let told = home.run(&["vault", "rotate", "--json"]);
+    assert_eq!(told.status.code(), Some(1));
+    let answer: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!((&answer["moved"], &answer["erased"]), (&1.into(), &false.into()), "{answer}");
+    assert_eq!(answer["reason"], reason);
+
+    read(u64::MAX, 0);
+    let answer = home.json(&["vault", "rotate"]);
+    assert_eq!((&answer["erased"], &answer["reason"]), (&true.into(), &serde_json::Value::Null));
 }
 
 /// who took the home before the vault's key was changed reads what was stored until then, and

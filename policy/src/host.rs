@@ -19,6 +19,8 @@ pub(crate) enum Error {
     Number,
     #[error("the host is not an IPv6 address")]
     Ipv6,
+    #[error("the host is an IPv4 address in IPv6 form; write it in dotted form")]
+    Mapped,
     #[error("the network is not ADDRESS/BITS")]
     Network,
     #[error("a wildcard is `*.` in front of a name, and stands for whole labels")]
@@ -36,10 +38,10 @@ pub(crate) fn normalize(text: &str) -> Result<String, Error> {
     }
     if let Some(inner) = text.strip_prefix('[') {
         let inner = inner.strip_suffix(']').ok_or(Error::Ipv6)?;
-        return inner.parse::<Ipv6Addr>().map(|ip| ip.to_string()).map_err(|_| Error::Ipv6);
+        return ipv6(inner);
     }
     if text.contains(':') {
-        return text.parse::<Ipv6Addr>().map(|ip| ip.to_string()).map_err(|_| Error::Ipv6);
+        return ipv6(text);
     }
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     if name.is_empty() {
@@ -64,6 +66,16 @@ pub(crate) fn normalize(text: &str) -> Result<String, Error> {
     Ok(name)
 }
 
+/// The canonical text of an IPv6 address. What the network takes for an IPv4 address is none: one
+/// host would have two normal forms (RFC 4291 section 2.5.5).
+fn ipv6(text: &str) -> Result<String, Error> {
+    let address = text.parse::<Ipv6Addr>().map_err(|_| Error::Ipv6)?;
+    match address.to_ipv4_mapped() {
+        Some(_) => Err(Error::Mapped),
+        None => Ok(address.to_string()),
+    }
+}
+
 fn ends_in_number(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     let hex = last.strip_prefix("0x").is_some_and(|h| h.bytes().all(|c| c.is_ascii_hexdigit()));
@@ -80,7 +92,6 @@ pub(crate) fn is_private_literal(host: &str) -> bool {
             || ip.is_unspecified()
             || ip.is_unique_local()
             || ip.is_unicast_link_local()
-            || ip.to_ipv4_mapped().is_some()
     })
 }
 
@@ -175,6 +186,9 @@ mod tests {
             check(text, Err(Error::Number));
         }
         check("example.0x", Err(Error::Number));
+        for text in ["[::ffff:127.0.0.1]", "::ffff:7f00:1", "[0:0:0:0:0:FFFF:10.0.0.1]"] {
+            check(text, Err(Error::Mapped));
+        }
         check("3com.example", Ok("3com.example"));
     }
 

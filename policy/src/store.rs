@@ -8,8 +8,9 @@
 //! ```
 //!
 //! One write transaction per change: a change is there whole or not at all. Several processes may
-//! hold the environment; within one process all handles share it, as LMDB demands. What a change
-//! takes out of use is overwritten behind it.
+//! hold the environment; within one process all handles share it, as LMDB demands, and it is opened anew
+//! only once all of the one before is closed: closing any handle on LMDB's lock file gives up the locks that
+//! this process has on it (fcntl(2)). What a change takes out of use is overwritten behind it.
 
 mod erase;
 mod pages;
@@ -24,7 +25,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A failure of the store.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +66,7 @@ const MAP_BYTES: usize = 1 << 30;
 const FORMAT: &str = "2";
 const FORMATS: [&str; 2] = ["1", FORMAT];
 
+pub use erase::Error as NotErased;
 pub use pages::Error as FileError;
 
 /// One table of the store.
@@ -82,12 +84,23 @@ pub(crate) struct Store {
     pub(crate) agents: Table,
     pub(crate) names: Table,
     pub(crate) sealed: Table,
+    /// Goes last, behind the files.
+    _whole: Arc<()>,
 }
+
+/// A store that this process has open, or is closing.
+struct Known {
+    store: Weak<Store>,
+    whole: Weak<()>,
+}
+
+/// How long a store may take to close.
+const CLOSING: Duration = Duration::from_secs(5);
 
 const NOT_ERASED: &str =
     "what was taken out of use stays readable in the policy store's file until the next change";
 
-static OPEN: LazyLock<Mutex<HashMap<PathBuf, Weak<Store>>>> = LazyLock::new(Mutex::default);
+static OPEN: LazyLock<Mutex<HashMap<PathBuf, Known>>> = LazyLock::new(Mutex::default);
 
 /// Turns LMDB's error into ours.
 pub(crate) fn failed(step: &'static str) -> impl FnOnce(heed::Error) -> Error {
@@ -101,16 +114,16 @@ impl Store {
             |source| Error::Lmdb { step: "find its directory", source: heed::Error::Io(source) };
         let path = directory.canonicalize().map_err(io)?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(store) = open.get(&path).and_then(Weak::upgrade) {
-            return Ok(store);
-        }
-        // The last handle may be going away in another thread this very moment.
-        if let Some(closing) = heed::env_closing_event(&path) {
-            closing.wait_timeout(Duration::from_secs(5));
+        if let Some(known) = open.get(&path) {
+            if let Some(store) = known.store.upgrade() {
+                return Ok(store);
+            }
+            known.wait_until_closed()?;
         }
         let store = Arc::new(Self::open_new(&path)?);
-        open.retain(|_, store| store.strong_count() > 0);
-        open.insert(path, Arc::downgrade(&store));
+        open.retain(|_, known| known.whole.strong_count() > 0);
+        let whole = Arc::downgrade(&store._whole);
+        open.insert(path, Known { store: Arc::downgrade(&store), whole });
         Ok(store)
     }
 
@@ -138,7 +151,8 @@ impl Store {
         let readers = Readers::open(path, env.max_readers())
             .inspect_err(|error| tracing::warn!(%error, "{NOT_ERASED}"))
             .ok();
-        let store = Self { env, readers, meta, versions, texts, agents, names, sealed };
+        let _whole = Arc::new(());
+        let store = Self { env, readers, meta, versions, texts, agents, names, sealed, _whole };
         let txn = store.read()?;
         match store.bytes(&store.meta, &txn, "format")? {
             Some(format) if FORMATS.iter().all(|known| format != known.as_bytes()) => {
@@ -179,19 +193,25 @@ impl Store {
         self.env.write_txn().map_err(failed("begin a write"))
     }
 
-    /// Commits a write; durable when it returns. What it took out of use is overwritten.
+    /// Commits a write; durable when it returns. What it took out of use is overwritten, or the log says why
+    /// not.
     pub(crate) fn commit(&self, txn: RwTxn<'_>) -> Result<(), Error> {
-        txn.commit().map_err(failed("commit a write"))?;
-        self.erase_unused();
+        drop(self.commit_and_tell(txn)?);
         Ok(())
     }
 
+    /// [`Store::commit`], which answers why what the write took out of use was not overwritten.
+    pub(crate) fn commit_and_tell(&self, txn: RwTxn<'_>) -> Result<Option<NotErased>, Error> {
+        txn.commit().map_err(failed("commit a write"))?;
+        Ok(self.erase_unused())
+    }
+
     /// Overwrites what is not in use. The change before it stands, whatever becomes of this.
-    pub(crate) fn erase_unused(&self) {
-        if let Err(error) = self.try_to_erase() {
-            let error: &dyn std::error::Error = &error;
-            tracing::warn!(error, "{NOT_ERASED}");
-        }
+    pub(crate) fn erase_unused(&self) -> Option<NotErased> {
+        let error = self.try_to_erase().err()?;
+        let told: &dyn std::error::Error = &error;
+        tracing::warn!(error = told, "{NOT_ERASED}");
+        Some(error)
     }
 
     fn try_to_erase(&self) -> Result<(), erase::Error> {
@@ -200,7 +220,8 @@ impl Store {
         let txn = self.env.write_txn().map_err(lmdb)?;
         self.env.clear_stale_readers().map_err(lmdb)?;
         let readers = self.readers.as_ref().ok_or(erase::Error::Lock)?;
-        erase::erase(&self.env.try_clone_inner_file().map_err(lmdb)?, readers)?;
+        let places = usize::try_from(self.env.info().number_of_readers).unwrap_or(usize::MAX);
+        erase::erase(&self.env.try_clone_inner_file().map_err(lmdb)?, readers, places)?;
         txn.abort();
         Ok(())
     }
@@ -293,6 +314,21 @@ impl Store {
         key: &str,
     ) -> Result<bool, Error> {
         table.delete(txn, key).map_err(failed("remove a record"))
+    }
+}
+
+impl Known {
+    /// Waits until the last handle has gone, in whatever thread.
+    fn wait_until_closed(&self) -> Result<(), Error> {
+        let until = Instant::now() + CLOSING;
+        while self.whole.strong_count() > 0 {
+            if Instant::now() > until {
+                let source = heed::Error::Io(io::ErrorKind::TimedOut.into());
+                return Err(Error::Lmdb { step: "open it beside a handle that closes", source });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 }
 

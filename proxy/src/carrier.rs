@@ -4,6 +4,7 @@
 use crate::deliver::unacknowledged;
 use crate::http2::progress::Progress;
 use crate::http2::raw::Writing;
+use crate::unread::has_ended;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd, RawFd};
 use std::pin::Pin;
@@ -194,6 +195,14 @@ impl Below {
             }
             Self::Stream { progress, id } => progress.carried(*id),
             Self::Gone { arrived } => Ok(*arrived),
+        }
+    }
+
+    /// Whether the connection has ended, heard of or not; unknown of a stream.
+    pub(crate) fn has_ended(&self) -> bool {
+        match self {
+            Self::Tcp { fd, .. } => has_ended(fd),
+            Self::Stream { .. } | Self::Gone { .. } => false,
         }
     }
 

@@ -4,7 +4,7 @@
 use crate::answer::Finished;
 use crate::deliver;
 use crate::engine::Job;
-use crate::handover::{OnDelivered, Pending};
+use crate::handover::{Fetched, Pending};
 use crate::head::Request;
 use crate::request::{Identity, Tunnel};
 use crate::respond::Refusal;
@@ -61,8 +61,9 @@ pub(crate) async fn answer(job: &mut Job<'_>) -> Finished {
     let bodiless = job.head.method == "HEAD";
     let bytes = deliver::own(&response, job.head.version, job.keep_alive, bodiless);
     let sent = job.out.send(&bytes).await.is_ok();
-    let told = response.extensions().get::<OnDelivered>().cloned().filter(|_| sent);
-    let pending = told.map(|told| Pending::told(told, job.out.sent));
+    let fetched = response.extensions().get::<Fetched>().copied().filter(|_| sent);
+    let journal = || job.shared.journal.clone();
+    let pending = fetched.map(|fetched| Pending::fetched(fetched, journal(), job.out.sent));
     Finished { keep: job.keep_alive && sent, pending }
 }
 

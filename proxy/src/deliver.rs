@@ -8,8 +8,10 @@ use crate::outgoing::{is_header_only, stays};
 use crate::render::{self, Status};
 use crate::respond::forbids_retry;
 use crate::stream::{Shared, Wire};
-use journal::contract::{Code, InvocationId, Retry, Verdict};
+use crate::unread::{Connection, Unread};
+use journal::contract::{InvocationId, Verdict};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
@@ -167,10 +169,18 @@ impl Outbound {
         }
     }
 
-    /// Keeps a delivery that a reset of the connection takes back.
-    pub(crate) fn hand_over(&self, handed_over: HandedOver) {
+    /// Keeps a delivery that a reset of the stream's connection takes back.
+    pub(crate) fn hand_over(&self, handed_over: HandedOver, unread: &Arc<Unread>) {
         if let Sink::Stream(stream) = &self.sink {
-            stream.hand_over(handed_over);
+            stream.hand_over(handed_over, unread);
+        }
+    }
+
+    /// The connection itself, to be asked whether it has ended.
+    pub(crate) fn connection(&self) -> Option<Connection> {
+        match &self.sink {
+            Sink::Wire(wire) => Some(wire.into()),
+            Sink::Stream(_) | Sink::Nobody | Sink::Kept(..) => None,
         }
     }
 
@@ -364,20 +374,18 @@ pub(crate) fn established(ours: &Ours<'_>) -> Vec<u8> {
     out
 }
 
-/// The answer to a CONNECT whose tunnel ends here. Such a tunnel is no invocation, and no hop was asked:
-/// what comes inside is.
+/// The answer to a CONNECT whose tunnel ends here. What comes inside is an invocation, the tunnel is none: it
+/// has no outcome, and a reader that takes the first one it finds gets that of its call (contract E-4).
 pub(crate) fn intercepting() -> Vec<u8> {
     let mut out = ESTABLISHED.to_vec();
     line(&mut out, b"Proxy-Status", render::proxy_status(&Status::default()).as_bytes());
-    let verdict = Verdict::refused(Retry::Never, Code::Ok);
-    line(&mut out, b"Affiant-Outcome", render::affiant_outcome(verdict, None, false).as_bytes());
     out.extend_from_slice(b"\r\n");
     out
 }
 
 fn status_lines(out: &mut Vec<u8>, ours: &Ours<'_>) {
     line(out, b"Proxy-Status", render::proxy_status(&ours.status).as_bytes());
-    let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);
+    let outcome = render::affiant_outcome(ours.verdict, ours.id, ours.replayed);
     line(out, b"Affiant-Outcome", outcome.as_bytes());
 }
 
@@ -405,7 +413,7 @@ pub(crate) fn last_chunk(trailers: &Fields, ours: Option<&Ours<'_>>) -> Vec<u8> 
         }
     }
     if let Some(ours) = ours {
-        let outcome = render::affiant_outcome(ours.verdict, Some(ours.id), ours.replayed);
+        let outcome = render::affiant_outcome(ours.verdict, ours.id, ours.replayed);
         line(&mut out, b"Affiant-Outcome", outcome.as_bytes());
         line(&mut out, b"Proxy-Status", render::proxy_status(&ours.status).as_bytes());
     }

@@ -398,7 +398,11 @@ impl Job<'_> {
     /// As [`Job::admit`], but gives the delivery of an earlier equal call a moment to be confirmed:
     /// the caller may have its response, and mean a new action, before the transport says so.
     async fn admit_when_delivered(&self, prepared: &Prepared) -> Result<Admission, Refusal> {
+        let is_guarded = prepared.grant.repeat_window.is_some() && !prepared.operation.idempotent;
         for _ in 0..DELIVERY_TRIES {
+            if is_guarded {
+                self.shared.unread.heard(prepared.fingerprint).await;
+            }
             let admission = self.admit(prepared)?;
             match &admission {
                 Admission::Settled(earlier) if earlier.delivery() == Delivery::Pending => {}

@@ -131,6 +131,11 @@ pub(crate) fn fingerprint(
 /// Who signed, and for what, by an `Authorization` of AWS Signature Version 4: the access key's id, and
 /// the scope without its date. The signature covers the time of the try. A session that was renewed
 /// between two tries counts as another signer.
+///
+/// It begins with a byte that no field has, so it is no request's that has the same text for a value. The tag
+/// of all fingerprints stays what it was before signers counted: to every other request it means the same, and a
+/// call in doubt from before has to be met by its repeat (contract K-11). A signed one from then is not met; by
+/// its id it is, as one that differs (K-10).
 fn signer(value: &[u8]) -> Option<Vec<u8>> {
     let value = value.strip_prefix(b"AWS4-")?;
     let name = b"Credential=";
@@ -142,7 +147,7 @@ fn signer(value: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     parts.remove(1);
-    Some(parts.join(&b'/'))
+    Some([b"\0", parts.join(&b'/').as_slice()].concat())
 }
 
 /// Whether some of a field, named in lower case, has no part in the fingerprint although it is meaningful.
@@ -291,6 +296,9 @@ mod tests {
         assert_eq!(signed("AKIASTAGING", "20261201", "ec2", "bb"), base);
         assert_ne!(signed("AKIAPRODUCTION", "20261130", "ec2", "aa"), base);
         assert_ne!(signed("AKIASTAGING", "20261130", "s3", "aa"), base);
+        // The same text that signs nothing.
+        let text = "Authorization: AKIASTAGING/eu-west-1/ec2/aws4_request\r\n";
+        assert_ne!(of(text, "x"), base);
         // What has no scope counts as it is.
         let odd = |rest: &str| of(&format!("Authorization: AWS4-HMAC-SHA256 {rest}\r\n"), "x");
         assert_ne!(odd("Credential=a, Signature=b"), odd("Credential=a, Signature=c"));

@@ -232,8 +232,10 @@ impl Connection {
                     Ok(_) => {
                         // A request that came after the acknowledgement shows that the caller has
                         // the response; one that was on its way before shows nothing.
+                        let before = std::mem::take(&mut self.handed_over);
                         self.confirm(acknowledged);
                         self.handed_over.clear();
+                        before.into_iter().for_each(HandedOver::asked_for_more);
                     }
                 },
                 () = sleep_until(look.min(deadline)) => {
@@ -282,7 +284,12 @@ impl Connection {
                     let last = |(at, pending): (usize, Pending)| {
                         pending.arrived().filter(|_| at >= outlived)
                     };
-                    self.handed_over.extend(pending.enumerate().filter_map(last));
+                    for mut handed_over in pending.enumerate().filter_map(last) {
+                        if let Some(connection) = self.out.connection() {
+                            handed_over.list(&self.shared.unread, connection);
+                        }
+                        self.handed_over.push(handed_over);
+                    }
                 }
             }
         }

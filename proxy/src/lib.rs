@@ -71,11 +71,12 @@ mod stored;
 mod strangers;
 mod stream;
 mod target;
+mod unread;
 mod upstream;
 mod websocket;
 mod wire;
 
 pub use ca::{Ca, Error as CaError};
-pub use handover::OnDelivered;
+pub use handover::Fetched;
 pub use listener::{Error as ListenerError, ListenerIdentity};
 pub use proxy::{Control, Error, Options, Proxy};

@@ -3,6 +3,7 @@
 use crate::listener::ListenerIdentity;
 use crate::redirect::Redirects;
 use crate::strangers::Strangers;
+use crate::unread::Unread;
 use crate::upstream::dial::Dialer;
 use crate::upstream::pool::Pool;
 use crate::upstream::versions::Versions;
@@ -91,6 +92,7 @@ pub(crate) struct Shared {
     pub(crate) redirects: Redirects,
     pub(crate) versions: Versions,
     pub(crate) strangers: Strangers,
+    pub(crate) unread: Arc<Unread>,
     /// This proxy's name in `Via`, unlike any other's, so that loops are seen.
     pub(crate) pseudonym: String,
     /// Whether the proxy goes down: who waits for a person waits no longer.
@@ -164,6 +166,7 @@ impl Proxy {
             redirects: Redirects::default(),
             versions: Versions::default(),
             strangers: Strangers::default(),
+            unread: Arc::default(),
             pseudonym: format!("{}-{tag}", crate::render::PROXY_NAME),
             stopping: watch::Sender::new(false),
             cut: watch::Sender::new(false),

@@ -91,7 +91,7 @@ fn with_text<'a>(
 /// `Affiant-Outcome`: the outcome as a token with its parameters. `replayed` marks an answer from
 /// the record of an earlier invocation (contract K-10, K-11).
 #[must_use]
-pub fn affiant_outcome(verdict: Verdict, id: Option<InvocationId>, replayed: bool) -> String {
+pub fn affiant_outcome(verdict: Verdict, id: InvocationId, replayed: bool) -> String {
     let Ok(outcome) = TokenRef::from_str(verdict.outcome().as_str()) else {
         return String::new();
     };
@@ -105,9 +105,7 @@ pub fn affiant_outcome(verdict: Verdict, id: Option<InvocationId>, replayed: boo
             item = item.parameter(key, token);
         }
     }
-    if let Some(id) = id
-        && let Ok(text) = StringRef::from_str(&id.to_string())
-    {
+    if let Ok(text) = StringRef::from_str(&id.to_string()) {
         item = item.parameter(key_ref("invocation"), text);
     }
     if replayed {
@@ -126,7 +124,7 @@ mod tests {
     fn e_4_outcome_is_a_structured_item() {
         let id = InvocationId::from_parts(1_764_476_760_000, 42);
         assert_eq!(
-            affiant_outcome(Verdict::committed(Retry::Never, Code::Ok), Some(id), true),
+            affiant_outcome(Verdict::committed(Retry::Never, Code::Ok), id, true),
             format!(
                 "committed;phase=remote_execution;retry=never;code=OK;invocation=\"{id}\";replayed"
             )

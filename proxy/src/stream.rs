@@ -7,6 +7,7 @@
 use crate::body::{self, Decoder, Step};
 use crate::carrier::{Below, Carrier, all_acknowledged};
 use crate::head::{Fields, Framing};
+use crate::unread::has_ended;
 use async_trait::async_trait;
 use bytes::BytesMut;
 use pingora_core::protocols::raw_connect::ProxyDigest;
@@ -19,7 +20,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -43,10 +44,31 @@ impl<W> Shared<W> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A handle that does not keep it.
+    pub(crate) fn downgrade(&self) -> WeakShared<W> {
+        WeakShared(Arc::downgrade(&self.0))
+    }
+
     /// The connection back, if this is the last handle on it.
     pub(crate) fn into_inner(self) -> Option<W> {
         let mutex = Arc::try_unwrap(self.0).ok()?;
         Some(mutex.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A handle on a connection that does not keep it.
+pub(crate) struct WeakShared<W>(Weak<Mutex<W>>);
+
+impl<W> Clone for WeakShared<W> {
+    fn clone(&self) -> Self {
+        Self(Weak::clone(&self.0))
+    }
+}
+
+impl<W> WeakShared<W> {
+    /// The connection, if it is there.
+    pub(crate) fn upgrade(&self) -> Option<Shared<W>> {
+        self.0.upgrade().map(Shared)
     }
 }
 
@@ -206,6 +228,15 @@ impl Wire {
     pub(crate) fn is_tcp(&self) -> bool {
         match self.link() {
             Link::Plain(Carrier::Tcp(_)) | Link::Tls(_) => true,
+            Link::Plain(Carrier::Stream(_)) => false,
+        }
+    }
+
+    /// Whether the connection has ended, heard of or not; unknown of a stream.
+    pub(crate) fn has_ended(&self) -> bool {
+        match self.link() {
+            Link::Plain(Carrier::Tcp(tcp)) => has_ended(tcp),
+            Link::Tls(tls) => has_ended(tls.get_ref().0),
             Link::Plain(Carrier::Stream(_)) => false,
         }
     }

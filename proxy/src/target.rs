@@ -2,7 +2,7 @@
 //!
 //! ASCII only; lower case; one trailing dot stripped; an IP literal is an address and nothing else.
 //! Spellings of IPv4 that only some resolvers accept (`127.1`, `0x7f.0.0.1`, `2130706433`) are
-//! refused, as are zone identifiers.
+//! refused, as are zone identifiers and IPv4 addresses in IPv6 form (`::ffff:127.0.0.1`).
 
 pub(crate) use policy::Scheme;
 use std::fmt;
@@ -31,6 +31,9 @@ pub(crate) enum Error {
     /// Not a DNS name of ASCII labels, nor an IP literal.
     #[error("the target's host is not a DNS name or IP literal")]
     Host,
+    /// An IPv6 address that the network takes for an IPv4 address.
+    #[error("an IPv4 address is written in dotted form, not inside of an IPv6 address")]
+    Mapped,
     /// Not 1 to 65535.
     #[error("the target's port is not a number from 1 to 65535")]
     Port,
@@ -101,7 +104,11 @@ impl FromStr for Host {
         match text.strip_prefix('[') {
             Some(rest) => {
                 let inner = rest.strip_suffix(']').ok_or(Error::Host)?;
-                inner.parse::<Ipv6Addr>().map(|a| Self::Address(a.into())).map_err(|_| Error::Host)
+                let address = inner.parse::<Ipv6Addr>().map_err(|_| Error::Host)?;
+                match address.to_ipv4_mapped() {
+                    Some(_) => Err(Error::Mapped),
+                    None => Ok(Self::Address(address.into())),
+                }
             }
             None => Self::name(text),
         }
@@ -262,6 +269,8 @@ mod tests {
         check("2130706433", Err(Error::Host));
         check("127.0.0.1..", Err(Error::Host));
         check("[fe80::1%25eth0]", Err(Error::Host));
+        check("[::ffff:127.0.0.1]", Err(Error::Mapped));
+        check("[0:0:0:0:0:ffff:7F00:1]:80", Err(Error::Mapped));
         check("::1", Err(Error::Port));
         check("\u{212a}elvin.example", Err(Error::Host));
         check("host:0", Err(Error::Port));

@@ -99,6 +99,8 @@ async fn v_1_malformed_targets_are_refused() {
         "http://127.0.0.1:99999/ok".to_owned(),
         format!("http://0x7f.0.0.1:{port}/ok"),
         format!("http://2130706433:{port}/ok"),
+        format!("http://[::ffff:127.0.0.1]:{port}/ok"),
+        format!("http://[::ffff:7f00:1]:{port}/ok"),
         format!("http://127.0.0.1:{port}/%zz"),
         "http://[::1/ok".to_owned(),
     ] {

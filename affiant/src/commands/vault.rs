@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
 use policy::Secret;
-use policy::vault::{Mode, Protection, Status};
+use policy::vault::{Mode, Protection, Rotated, Status};
 use std::fs::OpenOptions;
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -95,11 +95,20 @@ fn rotate(context: &Context, arguments: &cli::VaultRotate) -> anyhow::Result<Exi
     } else {
         protection = Protection::KeyFile;
     }
-    let secrets = store.rotate_vault(protection).context("change the vault's key")?.secrets;
-    let mode = store.vault().mode();
+    let rotated = store.rotate_vault(protection).context("change the vault's key")?;
+    report(context, store.vault().mode(), rotated)
+}
+
+/// Says what a change of the key did. Status 1: it stands, and what the former key opens is still there.
+fn report(context: &Context, mode: Mode, rotated: Rotated) -> anyhow::Result<ExitCode> {
+    let Rotated { secrets, not_erased } = rotated;
+    let not_erased = not_erased.map(|error| format!("{:#}", anyhow::Error::from(error)));
+    let code = if not_erased.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if context.json {
-        output::json(&serde_json::json!({ "mode": mode, "moved": secrets }))?;
-        return Ok(ExitCode::SUCCESS);
+        output::json(&serde_json::json!({
+            "mode": mode, "moved": secrets, "erased": not_erased.is_none(), "reason": not_erased,
+        }))?;
+        return Ok(code);
     }
     output::line(&format!("the vault has a new key; {secrets} secret versions were moved to it"));
     match mode {
@@ -111,7 +120,13 @@ fn rotate(context: &Context, arguments: &cli::VaultRotate) -> anyhow::Result<Exi
              the unit, and remove FILE",
         ),
     }
-    Ok(ExitCode::SUCCESS)
+    if let Some(reason) = not_erased {
+        output::note(&format!(
+            "what the former key opens is still in the store's file, because {reason}; the next change of \
+             the store or start of a server overwrites it"
+        ));
+    }
+    Ok(code)
 }
 
 /// Writes a file that was not there, for its owner alone.

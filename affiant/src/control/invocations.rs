@@ -283,16 +283,8 @@ pub(super) async fn result(
     let mut response = render(&invocation, stored, offset)?;
     let whole = offset.is_none() && wanted != Stream::Stderr;
     if matches!(caller, Caller::Agent(_)) && whole {
-        let journal = state.journal.clone();
-        response.extensions_mut().insert(proxy::OnDelivered(Arc::new(move || {
-            // The attempt that holds the result, and the invocation that was asked for.
-            let held = journal.answering(invocation.clone()).map(|held| held.id());
-            let held = held.unwrap_or(invocation.id());
-            record_fetched(&journal, held);
-            if held != invocation.id() {
-                record_fetched(&journal, invocation.id());
-            }
-        })));
+        let held = state.journal.answering(invocation).map_err(|error| internal(&error))?.id();
+        response.extensions_mut().insert(proxy::Fetched { asked: id, held });
     }
     Ok(response)
 }
@@ -313,15 +305,6 @@ pub(super) async fn recording(
     });
     let stored = read.await.map_err(|error| internal(&error))??;
     render(&invocation, stored, None)
-}
-
-fn record_fetched(journal: &Journal, id: InvocationId) {
-    let body = Body::ResultDelivered(Delivered { confirmation: Confirmation::Fetched });
-    match journal.record(id, Source::TransportObserved, body) {
-        Ok(ticket) => drop(ticket),
-        // It was delivered before: one confirmation is enough.
-        Err(error) => tracing::debug!("the fetch of {id} confirms nothing new: {error}"),
-    }
 }
 
 struct Stored {
@@ -397,7 +380,7 @@ fn render(
     stored: Stored,
     offset: Option<u64>,
 ) -> Result<Response, Problem> {
-    let outcome = proxy::render::affiant_outcome(invocation.verdict(), Some(invocation.id()), true);
+    let outcome = proxy::render::affiant_outcome(invocation.verdict(), invocation.id(), true);
     let mut builder = Response::builder().header("affiant-outcome", outcome);
     match stored.head {
         Some(head) => {

@@ -109,7 +109,7 @@ async fn hand_over_no_head(
     let is_head = request.method() == http::Method::HEAD;
     let mut response = next.run(request).await;
     if is_head {
-        response.extensions_mut().remove::<proxy::OnDelivered>();
+        response.extensions_mut().remove::<proxy::Fetched>();
     }
     response
 }

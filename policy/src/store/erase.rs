@@ -23,7 +23,7 @@ const IDLE: u64 = u64::MAX;
 
 /// Why freed bytes stay in the file. What is in use is untouched.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     /// A file can't be read or written.
     #[error("a file can't be used")]
     Io(#[from] io::Error),
@@ -38,8 +38,8 @@ pub(crate) enum Error {
     Read,
 }
 
-/// LMDB's lock file. It stays open as long as the environment: closing it gives up the locks that
-/// LMDB has on it in this process.
+/// LMDB's lock file. It stays open as long as the environment, and no other is opened before it is closed:
+/// closing it gives up the locks that LMDB has on it in this process.
 #[derive(Debug)]
 pub(crate) struct Readers {
     file: File,
@@ -52,8 +52,9 @@ impl Readers {
         Ok(Self { file: File::open(directory.join("lock.mdb"))?, slots })
     }
 
-    /// Whether nobody reads a version before this one. Who begins to read now gets the newest.
-    fn are_past(&self, transaction: u64) -> Result<bool, Error> {
+    /// Whether nobody reads a version before this one; so many places were given out. Behind them lies what
+    /// earlier processes left, which LMDB does not look at either. Who begins to read now gets the newest.
+    fn are_past(&self, transaction: u64, places: usize) -> Result<bool, Error> {
         let mut bytes = Vec::new();
         let length = usize::try_from(self.file.metadata()?.len()).map_err(|_| Error::Lock)?;
         bytes.resize(length, 0);
@@ -64,7 +65,7 @@ impl Readers {
             return Err(Error::Lock);
         };
         let readers = bytes.get(head..).unwrap_or_default().chunks_exact(READER);
-        Ok(readers.filter_map(reading).all(|reading| reading >= transaction))
+        Ok(readers.take(places).filter_map(reading).all(|reading| reading >= transaction))
     }
 }
 
@@ -76,10 +77,11 @@ fn reading(place: &[u8]) -> Option<u64> {
 }
 
 /// Overwrites all that is not in use. The caller holds the write lock and has changed nothing.
-pub(crate) fn erase(file: &File, readers: &Readers) -> Result<(), Error> {
+/// So many places for readers were given out.
+pub(crate) fn erase(file: &File, readers: &Readers, places: usize) -> Result<(), Error> {
     let Survey { page_bytes, transaction, gaps, free, end } = pages::survey(file)?;
     let until = Instant::now() + PATIENCE;
-    while !readers.are_past(transaction)? {
+    while !readers.are_past(transaction, places)? {
         if Instant::now() > until {
             return Err(Error::Read);
         }

@@ -164,3 +164,46 @@ fn another_file_is_refused() {
     assert!(matches!(error, Error::File { source: FileError::Unknown(_), .. }), "{error}");
     assert!(error.to_string().contains("data.mdb is damaged"), "{error}");
 }
+
+/// What a reader of an earlier process left in its place of the lock file holds nothing up: LMDB counts the
+/// places anew when the first process opens the store.
+#[test]
+fn a_place_that_was_left_is_no_reader() {
+    let directory = tempfile::TempDir::new().unwrap();
+    drop(Store::open(directory.path()).unwrap());
+    let lock = directory.path().join("lock.mdb");
+    let mut bytes = fs::read(&lock).unwrap();
+    // The last place: version 1, read by a process of any number.
+    let place = bytes.len() - 64;
+    bytes[place..place + 8].copy_from_slice(&1_u64.to_ne_bytes());
+    bytes[place + 8..place + 12].copy_from_slice(&77_i32.to_ne_bytes());
+    fs::write(&lock, bytes).unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    let mut txn = store.write().unwrap();
+    store.put(&store.names, &mut txn, "key", b"value").unwrap();
+    assert!(store.commit_and_tell(txn).unwrap().is_none());
+}
+
+/// A store that is opened while another thread lets go of the last handle keeps LMDB's lock, by which other
+/// processes know that it is in use.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_handle_that_closes_takes_no_lock_from_the_next() {
+    use std::os::unix::fs::MetadataExt as _;
+    let directory = tempfile::TempDir::new().unwrap();
+    let mut store = Store::open(directory.path()).unwrap();
+    let inode = fs::metadata(directory.path().join("lock.mdb")).unwrap().ino();
+    let held = format!(":{inode} ");
+    for round in 0..300 {
+        let handle = Arc::downgrade(&store);
+        let closing = std::thread::spawn(move || drop(store));
+        while handle.strong_count() > 0 {
+            std::thread::yield_now();
+        }
+        store = Store::open(directory.path()).unwrap();
+        closing.join().unwrap();
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        let ours = |line: &&str| line.contains(&held) && line.contains("POSIX");
+        assert!(locks.lines().any(|line| ours(&line)), "round {round}: {locks}");
+    }
+}

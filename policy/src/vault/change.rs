@@ -3,6 +3,7 @@
 use super::{Error, Header, Keys, Mode, Passphrase, Vault, file, keyring, wrapping_of};
 use crate::seal::{self, Sealed};
 use crate::secrets::sealed_parts;
+use crate::store::NotErased;
 use crate::{Policy, Secret};
 use std::io;
 use std::sync::Arc;
@@ -26,6 +27,9 @@ pub enum Protection<'a> {
 pub struct Rotated {
     /// How many sealed secret versions were moved to the new key.
     pub secrets: usize,
+    /// Why what the former key opens is still in the store's file, if it is: the next change of the store
+    /// overwrites it, and so does the next start of a server.
+    pub not_erased: Option<NotErased>,
 }
 
 /// Changing the master key.
@@ -96,7 +100,7 @@ impl Policy {
             Mode::Keyring => keyring::keep(&header, &master)?,
             Mode::Passphrase | Mode::Given => {}
         }
-        store.commit(txn)?;
+        let not_erased = store.commit_and_tell(txn)?;
         let former = vault.header();
         vault.take(header, Keys::new(&master, &generations)?);
         // The key is changed: what is left is tidied now or at the next opening.
@@ -110,7 +114,7 @@ impl Policy {
         if former.mode == Mode::Keyring {
             keyring::remove(&former);
         }
-        Ok(Rotated { secrets })
+        Ok(Rotated { secrets, not_erased })
     }
 }
 
@@ -118,7 +122,8 @@ impl Policy {
     /// Overwrites what a change that was cut off left in the store's file. For the start of a server;
     /// each change does it for itself and for those before it.
     pub fn erase_unused(&self) {
-        self.store.erase_unused();
+        // The log says why, if it can't be.
+        drop(self.store.erase_unused());
     }
 
     /// Removes a key file that the vault's protection has no use for: a change away from it was cut off

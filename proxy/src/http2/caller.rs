@@ -16,6 +16,7 @@ use crate::request::Tunnel;
 use crate::respond::Refusal;
 use crate::stream;
 use crate::target::Scheme;
+use crate::unread::Unread;
 use crate::websocket;
 use bytes::Bytes;
 use h2::ext::Protocol;
@@ -221,19 +222,19 @@ async fn call(
     };
     drop(job);
     if let Some(pending) = finished.pending {
-        confirm(&out, pending).await;
+        confirm(&out, pending, &shared.unread).await;
     }
 }
 
 /// Waits until the caller's host has the response, or it is clear that it never will.
-async fn confirm(out: &Outbound, pending: Pending) {
+async fn confirm(out: &Outbound, pending: Pending, unread: &Arc<Unread>) {
     let until = Instant::now() + CONFIRMATION;
     let mut pause = Duration::from_millis(1);
     loop {
         match out.is_acknowledged() {
             Ok(true) => {
                 if let Some(handed_over) = pending.arrived() {
-                    out.hand_over(handed_over);
+                    out.hand_over(handed_over, unread);
                 }
                 return;
             }

@@ -4,6 +4,7 @@
 use crate::carrier::Below;
 use crate::handover::HandedOver;
 use crate::http2::frames::{Frames, LongBlocks, Seen};
+use crate::unread::{Connection, Unread};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
@@ -32,7 +33,7 @@ enum Sent {
 pub(crate) struct Progress {
     /// Bytes handed to TCP.
     written: Arc<AtomicU64>,
-    below: Mutex<Below>,
+    below: Arc<Mutex<Below>>,
     streams: Mutex<HashMap<u32, Sent>>,
     /// Streams that carry connections of the caller.
     carriers: Mutex<HashMap<u32, Carried>>,
@@ -125,7 +126,7 @@ impl Progress {
     }
 
     /// Keeps a delivery that a reset takes back, while nothing else is sent.
-    pub(crate) fn hand_over(&self, id: u32, handed_over: HandedOver) {
+    pub(crate) fn hand_over(&self, id: u32, mut handed_over: HandedOver, unread: &Arc<Unread>) {
         let sent = self.lock().get(&id).copied();
         let written = self.written.load(Ordering::Acquire);
         let mut kept = self.handed_over();
@@ -135,6 +136,7 @@ impl Progress {
                 if self.takes_back() {
                     handed_over.take_back();
                 } else {
+                    handed_over.list(unread, Connection::Below(Arc::clone(&self.below)));
                     kept.push((position, handed_over));
                 }
             }
@@ -144,7 +146,8 @@ impl Progress {
 
     /// The caller asked for more.
     pub(crate) fn asked_for_more(&self) {
-        self.handed_over().clear();
+        let handed_over = std::mem::take(&mut *self.handed_over());
+        handed_over.into_iter().for_each(|(_, handed_over)| handed_over.asked_for_more());
     }
 
     /// After the end: a reset takes back what was sent last, because that is what was thrown away
@@ -270,7 +273,7 @@ impl<S> Watched<S> {
         let written = written.unwrap_or_default();
         let progress = Arc::new(Progress {
             written,
-            below: Mutex::new(below),
+            below: Arc::new(Mutex::new(below)),
             streams: Mutex::default(),
             carriers: Mutex::default(),
             handed_over: Mutex::default(),

@@ -8,6 +8,7 @@ use crate::carrier::{self, Carrier};
 use crate::deliver::WRITE_TIMEOUT;
 use crate::handover::HandedOver;
 use crate::head::{self, Fields, Framing, Response};
+use crate::unread::Unread;
 use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
 use h2::{Reason, SendStream};
@@ -195,8 +196,8 @@ impl Stream {
     }
 
     /// Keeps the delivery of the response: a reset of the connection takes it back.
-    pub(crate) fn hand_over(&self, handed_over: HandedOver) {
-        self.progress.hand_over(self.id, handed_over);
+    pub(crate) fn hand_over(&self, handed_over: HandedOver, unread: &Arc<Unread>) {
+        self.progress.hand_over(self.id, handed_over, unread);
     }
 
     /// Waits until the head of the response left: a reset would overtake it, because the library drops

@@ -47,13 +47,13 @@ pub struct World {
     pub token: String,
     pub origin: Origin,
     pub secure: Origin,
-    /// Answers of the control API that were handed over.
-    pub told: Arc<std::sync::atomic::AtomicUsize>,
+    /// What an answer of the control API says to be the result of.
+    pub fetched: Arc<std::sync::Mutex<Option<proxy::Fetched>>>,
     shutdown: watch::Sender<bool>,
 }
 
-/// Counts the answers that were handed over.
-struct Echo(Arc<std::sync::atomic::AtomicUsize>);
+/// Says that its answers are the result of an invocation.
+struct Echo(Arc<std::sync::Mutex<Option<proxy::Fetched>>>);
 
 #[async_trait]
 impl Control for Echo {
@@ -64,15 +64,12 @@ impl Control for Echo {
     ) -> http::Response<bytes::Bytes> {
         let text = format!("{agent} {} {}", request.method(), request.uri());
         let text = if request.uri() == "/big" { text.repeat(1 << 16) } else { text };
-        let told = Arc::clone(&self.0);
-        let on_delivered = proxy::OnDelivered(Arc::new(move || {
-            told.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        }));
-        http::Response::builder()
-            .extension(on_delivered)
-            .header("content-type", "text/plain")
-            .body(text.into())
-            .expect("response")
+        let mut response = http::Response::new(text.into());
+        response.headers_mut().insert("content-type", http::HeaderValue::from_static("text/plain"));
+        if let Some(fetched) = *self.0.lock().expect("lock") {
+            response.extensions_mut().insert(fetched);
+        }
+        response
     }
 }
 
@@ -146,12 +143,12 @@ impl World {
         .await
         .expect("task")
         .expect("journal");
-        let told = Arc::default();
+        let fetched = Arc::default();
         let proxy = Proxy::new(
             journal.clone(),
             Arc::clone(&policy),
             Arc::clone(&ca),
-            Arc::new(Echo(Arc::clone(&told))),
+            Arc::new(Echo(Arc::clone(&fetched))),
             options,
         )
         .expect("proxy");
@@ -159,7 +156,7 @@ impl World {
         let address = listener.local_addr().expect("address");
         let (shutdown, watching) = watch::channel(false);
         tokio::spawn(proxy.serve(listener, watching));
-        Self { home, policy, journal, ca, address, token, origin, secure, told, shutdown }
+        Self { home, policy, journal, ca, address, token, origin, secure, fetched, shutdown }
     }
 
     /// `Proxy-Authorization: ...` as a line.
