@@ -80,6 +80,7 @@ mod tests {
             assert_eq!(allows(target, level), allowed, "{target} {level}");
         }
     }
+
     /// No line is prepared that the filter does not want: what a stranger sends is not copied for a log
     /// that nobody keeps.
     #[test]
@@ -93,5 +94,7 @@ mod tests {
             let bounded = bounded::<tracing_subscriber::Registry>(filter).expect("a filter");
             assert_eq!(bounded.max_level_hint(), Some(hint), "{filter}");
         }
+        init(Some("off,h2=trace")).expect("a filter");
+        assert_eq!(log::max_level(), PREPARED);
     }
 }

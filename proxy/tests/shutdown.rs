@@ -73,7 +73,8 @@ async fn d_1_a_call_that_is_not_connected_yet() {
             let client = Arc::new(Http2Client::open(&world, port).await);
             let caller = Arc::clone(&client);
             let call = tokio::spawn(async move { caller.call("POST", "/x", b"x").await });
-            let (_held, _) = silent.accept().await.expect("dialled");
+            let dialled = tokio::time::timeout(LIMIT, silent.accept()).await.expect("in time");
+            let (_held, _) = dialled.expect("dialled");
             world.shut_down();
             let answer = call.await.expect("answered");
             let said = answer.field("affiant-outcome");
@@ -86,8 +87,10 @@ async fn d_1_a_call_that_is_not_connected_yet() {
             client.send(&format!("{connect}{credentials}\r\n")).await;
             assert_eq!(client.response("CONNECT").await.status, 200);
             let mut client = client.into_tls(world.ca.certificate_pem(), "127.0.0.1").await;
-            client.send("GET /x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").await;
-            let (_held, _) = silent.accept().await.expect("dialled");
+            let host = format!("Host: 127.0.0.1:{port}\r\n");
+            client.send(&format!("GET /x HTTP/1.1\r\n{host}\r\n")).await;
+            let dialled = tokio::time::timeout(LIMIT, silent.accept()).await.expect("in time");
+            let (_held, _) = dialled.expect("dialled");
             world.shut_down();
             is_refused(&world, &client.response("GET").await).await;
         }
