@@ -5,6 +5,9 @@ mod units;
 
 pub(crate) use records::{Approval, Inv, Journal, Seal};
 
+use crate::home::Home;
+use crate::run_log::RunLog;
+use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsStr;
@@ -29,6 +32,19 @@ pub(crate) struct Cli {
     pub(crate) log: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// The log of a server for runs, which has no terminal.
+    pub(crate) fn run_log(&self) -> anyhow::Result<Option<RunLog>> {
+        if let Command::Serve(listen) = &self.command
+            && listen.for_runs
+        {
+            let home = Home::resolve(self.home.clone().map(PathBuf::from))?;
+            return Ok(Some(RunLog::open(home.path()).context("open the server's log")?));
+        }
+        Ok(None)
+    }
 }
 
 /// Reads the arguments, or says what is wrong with them and ends.

@@ -1,10 +1,18 @@
-//! The log on standard error: what its filter can ask for, and what it can't.
+//! The log on standard error, or in a file: what its filter can ask for, and what it can't.
 
+use crate::run_log::RunLog;
 use anyhow::Context as _;
 use std::io::IsTerminal as _;
+use std::sync::Mutex;
 use tracing::{Level, Metadata};
+<<<<<<< HEAD
 use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, filter_fn};
 use tracing_subscriber::layer::{Filter, Layer as _, SubscriberExt as _};
+=======
+use tracing_subscriber::filter::{EnvFilter, FilterExt as _, filter_fn};
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+>>>>>>> main
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Libraries whose lower levels describe what passes, secrets included, or have a line for each frame that
@@ -26,11 +34,28 @@ const PREPARED: log::LevelFilter = log::LevelFilter::Debug;
 /// peers do.
 const DEFAULT: &str = "error,affiant=info,journal=warn,policy=warn,proxy=warn,ssh_gateway=warn";
 
+<<<<<<< HEAD
 /// Begins to log, by the filter of `--log`.
 pub(crate) fn init(filter: Option<&str>) -> anyhow::Result<()> {
     let filter = bounded(filter.unwrap_or(DEFAULT))?;
+=======
+/// Begins to log, by the filter of `--log`; to a file, if there is one for this process, which becomes its
+/// standard error.
+pub(crate) fn init(filter: Option<&str>, file: Option<RunLog>) -> anyhow::Result<()> {
+    let filter = filter.unwrap_or("warn,affiant=info,pingora_core=error");
+    let filter = EnvFilter::builder()
+        .parse(filter)
+        .with_context(|| format!("--log {filter:?} is no filter, try `info` or `proxy=debug`"))?;
+    let writer = match file {
+        None => BoxMakeWriter::new(std::io::stderr),
+        Some(mut log) => {
+            log.become_stderr().context("log to the file")?;
+            BoxMakeWriter::new(Mutex::new(log))
+        }
+    };
+>>>>>>> main
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal())
         .with_filter(filter);
     tracing_subscriber::registry().with(lines).init();

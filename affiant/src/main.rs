@@ -10,6 +10,7 @@ mod home;
 mod logging;
 mod output;
 mod reconciler;
+mod run_log;
 mod server;
 mod webhook;
 
@@ -23,7 +24,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let cli = cli::parse();
-    if let Err(error) = logging::init(cli.log.as_deref()) {
+    let logging = cli.run_log().and_then(|log| logging::init(cli.log.as_deref(), log));
+    if let Err(error) = logging {
         return output::fail(&error);
     }
     #[cfg(debug_assertions)]

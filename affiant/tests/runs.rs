@@ -13,6 +13,7 @@ mod support;
 
 use conformance::http::{Origin, Script, Step};
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use support::*;
 
@@ -24,8 +25,13 @@ struct Waiting {
 
 impl Waiting {
     fn start(home: &Home, then: &str) -> Self {
+        Self::start_with(home, "warn", then)
+    }
+
+    /// With a filter for the server's log, if this run starts one.
+    fn start_with(home: &Home, filter: &str, then: &str) -> Self {
         let script = format!("echo up; read line; {then}");
-        let mut command = home.command(&["run", "--", "sh", "-c", &script]);
+        let mut command = home.command(&["--log", filter, "run", "--", "sh", "-c", &script]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -77,6 +83,25 @@ fn the_server_ends_with_the_last_of_the_runs() {
     });
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed["invocations"].as_array().unwrap().len(), 2, "{listed}");
+}
+
+/// What the server says when the run that started it is gone is to be found in the home, by its owner alone.
+#[test]
+fn the_log_of_the_server_outlives_its_starter() {
+    let home = Home::new();
+    home.policy("[[route]]\nname = \"any\"\nmatch = { scheme = \"https\", host = \"a.test\" }\n");
+    let first = Waiting::start_with(&home, "info", "exit 0");
+    // Without the variables that name the CA, curl breaks the handshake off.
+    let distrusts = "env -u CURL_CA_BUNDLE -u SSL_CERT_FILE curl -s https://a.test/; echo $?";
+    let second = Waiting::start(&home, distrusts);
+    assert!(first.end().2.contains("the server goes on for other runs"));
+    let log = home.path().join("runs.log");
+    let told = || std::fs::read_to_string(&log).unwrap();
+    let words = "a caller's TLS handshake failed";
+    assert!(!told().contains(words), "{}", told());
+    assert_eq!(second.end().0.as_deref(), Some("60"));
+    eventually("the server said so", || told().contains(words));
+    assert_eq!(std::fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 /// Runs that begin at once find one server among them.

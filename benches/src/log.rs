@@ -22,6 +22,10 @@ struct Row {
     raw: f64,
     took: f64,
     cpu: f64,
+    /// Of that, the thread that writes the index.
+    index_cpu: f64,
+    /// What the index takes on the disk.
+    index_bytes: u64,
     done: Done,
     stats: Stats,
 }
@@ -40,7 +44,7 @@ pub(crate) fn run(seconds: f64) -> anyhow::Result<()> {
     let home = tempfile::tempdir_in(std::env::var_os("BENCH_DIR").unwrap_or_else(|| ".".into()))?;
     println!("2 KB results, {ROUNDS} rounds of {seconds} s, the medians by the rate against raw");
     println!(
-        "{:>9} {:>9} {:>10} {:>8} {:>8} {:>8} {:>10} {:>10} {:>10} {:>8}",
+        "{:>9} {:>9} {:>10} {:>8} {:>8} {:>8} {:>10} {:>10} {:>10} {:>8} {:>12} {:>13}",
         "in flight",
         "raw/s",
         "appends/s",
@@ -50,7 +54,9 @@ pub(crate) fn run(seconds: f64) -> anyhow::Result<()> {
         "app./sync",
         "CPU us/app",
         "B/call",
-        "payload"
+        "payload",
+        "index B/call",
+        "index us/call"
     );
     for in_flight in IN_FLIGHT {
         let mut rows = Vec::new();
@@ -65,7 +71,7 @@ pub(crate) fn run(seconds: f64) -> anyhow::Result<()> {
         ensure!(row.stats.frames == row.stats.syncs, "one sync per batch");
         ensure!(row.stats.written_bytes.is_multiple_of(4096), "whole blocks");
         println!(
-            "{in_flight:>9} {:>9.0} {:>10.0} {:>8.0} {:>8.2} {:>8.2} {:>10.1} {:>10.1} {:>10} {:>8.2}",
+            "{in_flight:>9} {:>9.0} {:>10.0} {:>8.0} {:>8.2} {:>8.2} {:>10.1} {:>10.1} {:>10} {:>8.2} {:>12} {:>13.1}",
             row.raw,
             row.stats.appends as f64 / row.took,
             waited(row),
@@ -76,6 +82,8 @@ pub(crate) fn run(seconds: f64) -> anyhow::Result<()> {
             row.cpu * 1e6 / row.stats.appends as f64,
             row.stats.written_bytes / row.done.calls,
             row.stats.written_bytes as f64 / row.stats.payload_bytes as f64,
+            row.index_bytes / row.done.calls,
+            row.index_cpu * 1e6 / row.done.calls as f64,
         );
     }
     memory(home.path())?;
@@ -135,11 +143,13 @@ fn row(path: &Path, in_flight: usize, length: Duration) -> anyhow::Result<Row> {
     let (begun, used) = (Instant::now(), cpu()?);
     let done = runtime.block_on(load(&journal, in_flight, begun + length))?;
     let (took, used) = (begun.elapsed().as_secs_f64(), cpu()? - used);
+    let index_cpu = thread_cpu("journal-index")?;
     let stats = journal.stats();
     runtime.block_on(journal.close());
+    let index_bytes = std::fs::metadata(path.join("journal/index/data.mdb"))?.len();
     let after = raw(path, length / 4)?;
     let raw = f64::midpoint(before, after);
-    Ok(Row { raw, took, cpu: used, done, stats })
+    Ok(Row { raw, took, cpu: used, index_cpu, index_bytes, done, stats })
 }
 
 /// Syncs per second of 4 KiB writes to a file of zeros.
@@ -164,7 +174,22 @@ fn raw(directory: &Path, length: Duration) -> anyhow::Result<f64> {
 
 /// User and system time of this process, in seconds.
 fn cpu() -> anyhow::Result<f64> {
-    let text = std::fs::read_to_string("/proc/self/stat")?;
+    seconds(&std::fs::read_to_string("/proc/self/stat")?)
+}
+
+/// The same of the thread of a name.
+fn thread_cpu(name: &str) -> anyhow::Result<f64> {
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let task = task?.path();
+        if std::fs::read_to_string(task.join("comm"))?.trim_end() == name {
+            return seconds(&std::fs::read_to_string(task.join("stat"))?);
+        }
+    }
+    anyhow::bail!("there is no thread {name}")
+}
+
+/// User and system time in a line of `stat` (proc(5)).
+fn seconds(text: &str) -> anyhow::Result<f64> {
     let rest = text.rsplit(')').next().unwrap_or_default();
     let ticks = rest.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
     Ok(ticks.sum::<Result<u64, _>>()? as f64 / 100.0)

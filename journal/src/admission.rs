@@ -9,6 +9,7 @@ use crate::entry::Entry;
 use crate::failpoint::{self, Stage};
 use crate::guard::{self, Admission, Choice, Guard};
 use crate::held;
+use crate::index::Lookup;
 use crate::key::{self, Own, Uses};
 use crate::ledger::Counted;
 use crate::log::Draft;
@@ -224,7 +225,8 @@ fn equal(
         return Ok(Earlier::Answers(Admission::InDoubt(Box::new(view))));
     }
     let limit = GUARD_LIMIT.saturating_add(guard.others.len());
-    for (live, view) in candidates(core, recent.requests.get(hash), (b'g', *hash), limit)? {
+    for (live, view) in candidates(core, recent.requests.get(hash), Lookup::Request(*hash), limit)?
+    {
         if !is_within(&live) || guard.passes_over(&live) {
             continue;
         }
@@ -293,7 +295,7 @@ fn uses_of(
 ) -> Result<Option<Vec<(Invocation, Invocation)>>, append::Error> {
     let hash = guard::key_hash(scope, key);
     let mut uses = Vec::new();
-    for (live, view) in candidates(core, recent.keys.get(&hash), (b'k', hash), GUARD_LIMIT)? {
+    for (live, view) in candidates(core, recent.keys.get(&hash), Lookup::Key(hash), GUARD_LIMIT)? {
         let is_same = guard::is_same(live.accepted(), accepted);
         match guard::may_bind(&live) {
             true if is_same => uses.push((live, view)),
@@ -309,7 +311,7 @@ fn uses_of(
 fn candidates(
     core: &Core,
     entries: Option<&Vec<Arc<Entry>>>,
-    (tag, hash): (u8, [u8; 16]),
+    by: Lookup,
     stored_max: usize,
 ) -> Result<Vec<(Invocation, Invocation)>, append::Error> {
     let limit = core.durable();
@@ -321,7 +323,7 @@ fn candidates(
     }
     let index = core.index.read();
     let stored = match index.as_ref() {
-        Some(index) => index.guards(tag, hash, stored_max).map_err(|_| index_failed())?,
+        Some(index) => index.guards(by, stored_max).map_err(|_| index_failed())?,
         None => return Err(append::Error::Closed),
     };
     drop(index);

@@ -47,6 +47,7 @@ mod reopen;
 mod replay;
 mod retry;
 mod startup;
+mod strangers;
 mod writer;
 
 #[cfg(test)]
@@ -67,4 +68,5 @@ pub use options::{Filter, Maintained, Options, Page, Recovery, Retention, Stats}
 pub use projection::{Delivery, IllegalEvent, Invocation, LeaseState, Standing, State};
 pub use result::{ResultKey, StoredResult, Stream};
 pub use retry::StoredRequest;
+pub use strangers::Strangers;
 pub use verify::{Against, Verified, verify, verify_against};

@@ -10,12 +10,12 @@ use crate::render::Status;
 use crate::request;
 use crate::respond::{Account, Broken, Refusal};
 use journal::contract::{
-    Body, Digest, Ended, Envelope, Evidence, InvocationId, Noted, Observation, Outcome, Problem,
+    Body, Digest, Ended, Envelope, Evidence, InvocationId, Observation, Outcome, Problem,
     RepeatAnswered, Retry, Verdict,
 };
-use journal::{Admission, Call, Guard, Invocation, Journal, State, result};
+use journal::{Admission, Call, Guard, Invocation, Journal, State, append, result};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// Content that is read for the sake of the connection after a refusal, at most.
@@ -177,39 +177,32 @@ impl Job<'_> {
             // What was refused before it was asked who calls is an agent's all the same.
             self.known.agent = self.identity().map(|identity| identity.agent().to_owned());
         }
-        let mut leave = match self.known.agent {
-            Some(_) => None,
-            None => Some(self.shared.strangers.take(Instant::now())?),
-        };
         let journal = &self.shared.journal;
-        let fresh = || (journal.new_id(), false);
-        let first = match self.known.caller_id {
-            // A refused repeat must not look like the invocation that it repeats.
-            Some(id) if link.is_none() && self.known.fingerprint.is_some() => (id, true),
-            _ => fresh(),
+        let admitted = match self.known.agent {
+            None => self.shared.strangers.admit(journal, self.accepted(false, link)),
+            Some(_) => self.admit_refused(link),
         };
-        for (id, caller_id) in [first, fresh()] {
-            match journal.admit(id, self.accepted(caller_id, link), Guard::default()) {
-                Ok(Admission::New(call)) => {
-                    if let Some(leave) = &mut leave
-                        && let Some(left_out) = leave.recorded()
-                    {
-                        let name = "refused_without_a_record".to_owned();
-                        let noted = Noted { name, detail: left_out.to_string() };
-                        if record(journal, call.id(), Body::Noted(noted)) {
-                            leave.told();
-                        }
-                    }
-                    return Some(call);
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "a refusal was not recorded");
-                    return None;
-                }
-            }
+        admitted
+            .inspect_err(|error| tracing::warn!(%error, "a refusal was not recorded"))
+            .unwrap_or_default()
+    }
+
+    /// An agent's refused call, under the caller's id where that can be its own.
+    fn admit_refused(&self, link: Option<InvocationId>) -> Result<Option<Call>, append::Error> {
+        let journal = &self.shared.journal;
+        let admit = |id, caller_id| {
+            let admitted = journal.admit(id, self.accepted(caller_id, link), Guard::default())?;
+            Ok(if let Admission::New(call) = admitted { Some(call) } else { None })
+        };
+        // A refused repeat must not look like the invocation that it repeats.
+        if let Some(id) = self.known.caller_id
+            && link.is_none()
+            && self.known.fingerprint.is_some()
+            && let Some(call) = admit(id, true)?
+        {
+            return Ok(Some(call));
         }
-        None
+        admit(journal.new_id(), false)
     }
 
     /// Records the end and gives the envelope, from the record where there is one.

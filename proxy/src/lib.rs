@@ -68,7 +68,6 @@ mod request;
 mod respond;
 mod retry;
 mod stored;
-mod strangers;
 mod stream;
 mod target;
 mod unread;

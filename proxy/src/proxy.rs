@@ -2,16 +2,14 @@
 
 use crate::listener::ListenerIdentity;
 use crate::redirect::Redirects;
-use crate::strangers::Strangers;
 use crate::unread::Unread;
 use crate::upstream::dial::Dialer;
 use crate::upstream::pool::Pool;
 use crate::upstream::versions::Versions;
 use crate::{Ca, front, reconcile, retry};
 use async_trait::async_trait;
-use journal::Journal;
-use journal::action;
 use journal::contract::InvocationId;
+use journal::{Journal, Strangers, action};
 use policy::Policy;
 use policy::repeat::ReconcileRule;
 use ring::rand::{SecureRandom as _, SystemRandom};

@@ -13,7 +13,7 @@ use crate::line::{Line, Stream};
 use crate::request::Agent;
 use crate::{Identity, Options, algorithms, alive};
 use journal::contract::InvocationId;
-use journal::{Invocation, Journal, action};
+use journal::{Invocation, Journal, Strangers, action};
 use policy::Policy;
 use policy::repeat::Pace;
 use std::io;
@@ -40,6 +40,7 @@ pub struct Gateway {
 /// What all connections share.
 pub(crate) struct Shared {
     pub(crate) journal: Journal,
+    pub(crate) strangers: Strangers,
     pub(crate) policy: Arc<Policy>,
     pub(crate) identity: Arc<Identity>,
     pub(crate) options: Options,
@@ -153,6 +154,7 @@ impl Gateway {
         let pool = Pool::new(options.stdin_total_bytes);
         let shared = Shared {
             journal,
+            strangers: Strangers::new(options.max_refused_logins),
             policy,
             identity,
             options,

@@ -16,6 +16,8 @@ pub struct Options {
     pub login_grace: Duration,
     /// Login tries per connection.
     pub max_login_attempts: usize,
+    /// Refused logins in a row that are recorded one by one (contract V-1); one more is after each second.
+    pub max_refused_logins: u32,
     /// Channels at once, per connection and hop.
     pub max_channels: usize,
     /// Silence after which a peer is asked whether it is there.
@@ -50,6 +52,7 @@ impl Default for Options {
             max_unauthenticated: 64,
             login_grace: Duration::from_secs(60),
             max_login_attempts: 6,
+            max_refused_logins: journal::Strangers::BURST,
             max_channels: 64,
             keepalive_interval: Duration::from_secs(15),
             keepalive_max: 4,

@@ -11,7 +11,7 @@
 mod common;
 
 use common::{AGENT, Home, demo_home_with, within};
-use journal::contract::{Code, Outcome};
+use journal::contract::{Body, Code, Outcome};
 use russh::client::{AuthResult, Config, Handle, Handler};
 use russh::keys::{PrivateKey, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
 use ssh_gateway::Options;
@@ -114,6 +114,39 @@ async fn tries_at_the_token_are_limited() {
     }
     let result = within(session.authenticate_password(AGENT, home.token.as_str())).await;
     assert!(!matches!(result, Ok(AuthResult::Success)), "{result:?}");
+}
+
+/// V-1: refused logins are on record within an allowance, so that they can't fill the journal; a later one says
+/// how many are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_1_strangers_do_not_fill_the_journal() {
+    let options = Options { max_refused_logins: 2, ..Options::default() };
+    let (home, _target) = demo_home_with("", options).await;
+    let stranger = async || {
+        let mut session = connect(&home).await;
+        let result = within(session.authenticate_password(AGENT, "wrong")).await;
+        assert!(!matches!(result, Ok(AuthResult::Success)));
+    };
+    let (mut tried, mut recorded, mut left_out) = (0, 0, 0);
+    let until = tokio::time::Instant::now() + Duration::from_secs(60);
+    // On until one is recorded that says how many were not.
+    while left_out == 0 {
+        assert!(tokio::time::Instant::now() < until, "{recorded} of {tried} are on record");
+        tokio::join!(stranger(), stranger(), stranger(), stranger());
+        tried += 4;
+        let filter = journal::Filter { limit: 500, ..Default::default() };
+        let listed = home.journal.list(&filter).unwrap().invocations;
+        recorded = listed.len();
+        for (_, event) in listed.iter().flat_map(|one| home.journal.events(one.id()).unwrap()) {
+            if let Body::Noted(noted) = event.body
+                && noted.name == "refused_without_a_record"
+            {
+                left_out = noted.detail.parse::<usize>().unwrap();
+            }
+        }
+    }
+    assert!(recorded >= 3, "two, and the one that told: {recorded}");
+    assert!(recorded + left_out <= tried, "{recorded} and {left_out} of {tried}");
 }
 
 /// V-1: a login key belongs to one agent, and to one that policy knows.

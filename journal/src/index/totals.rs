@@ -1,6 +1,6 @@
 //! What routes keep of results in total, where they bound it.
 
-use super::{Error, Index, id_of, key};
+use super::{Error, Index, hashed, id_of};
 use crate::contract::InvocationId;
 use crate::guard;
 use crate::projection::Invocation;
@@ -16,11 +16,11 @@ pub(crate) struct Surplus {
 }
 
 /// The key of a result that counts, if it does.
-pub(super) fn total_key(invocation: &Invocation) -> Option<Vec<u8>> {
+pub(super) fn total_key(invocation: &Invocation) -> Option<[u8; 24]> {
     let bound = invocation.preflight()?;
     let (Some(_), Some(_)) = (bound.keep_total_bytes, invocation.kept()) else { return None };
     let route = guard::route_hash(invocation.accepted().gateway, bound.route.as_deref());
-    Some(key(b't', route, Some(invocation.first_sequence())))
+    Some(hashed(route, invocation.first_sequence()))
 }
 
 /// One result of a route.
@@ -30,7 +30,7 @@ struct Kept {
     expiry_ms: u64,
 }
 
-fn decode(value: &[u8]) -> Result<Kept, Error> {
+fn kept_of(value: &[u8]) -> Result<Kept, Error> {
     let number = |bytes: &[u8]| bytes.first_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes));
     let length = value.get(16..).and_then(number).ok_or(Error::Malformed)?;
     let expiry_ms = value.get(24..).and_then(number).ok_or(Error::Malformed)?;
@@ -49,7 +49,12 @@ impl Index {
         let length = invocation.kept().map_or(0, |kept| kept.length_bytes);
         value.extend_from_slice(&length.to_be_bytes());
         value.extend_from_slice(&invocation.result_expires_ms().unwrap_or(0).to_be_bytes());
-        self.toggle(writer, &key, !invocation.is_result_evicted(), &value)
+        if invocation.is_result_evicted() {
+            self.tables.totals.delete(writer, &key)?;
+        } else {
+            self.tables.totals.put(writer, &key, &value)?;
+        }
+        Ok(())
     }
 
     /// The oldest results of each route that keeps more than it may. The bound of a route is that
@@ -57,17 +62,17 @@ impl Index {
     pub(crate) fn surplus(&self, now_ms: u64) -> Result<Vec<Surplus>, Error> {
         let reader = self.env.read_txn()?;
         let mut found = Vec::new();
-        let mut route: Vec<u8> = Vec::new();
+        let mut route = [0; 16];
         let mut kept: Vec<Kept> = Vec::new();
-        for entry in self.table.prefix_iter(&reader, b"t")? {
+        for entry in self.tables.totals.iter(&reader)? {
             let (key, value) = entry?;
-            let of = key.get(..17).ok_or(Error::Malformed)?;
+            let of = *key.first_chunk::<16>().ok_or(Error::Malformed)?;
             if of != route {
                 self.oldest_above(&kept, &mut found)?;
                 kept.clear();
-                route = of.to_vec();
+                route = of;
             }
-            let result = decode(value)?;
+            let result = kept_of(value)?;
             if result.expiry_ms > now_ms {
                 kept.push(result);
             }

@@ -423,7 +423,7 @@ fn any_source() -> impl Strategy<Value = Source> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// J-1, J-3, D-1: live and replay agree on state and on refusals, through the encoding of the
+    /// J-1, J-3, D-1: live and replay agree on state and on refusals, through the encodings of the
     /// log and of the index; and no path but a withdrawal leads from dispatch to `not_attempted`.
     #[test]
     fn j_1_live_and_replay_agree(
@@ -465,8 +465,10 @@ proptest! {
             while let Some((_, refused, error)) = refusals.next_if(|(at, _, _)| *at == n + 1) {
                 prop_assert_eq!(state.check(&refused.body, refused.source), Err(error));
             }
-            let stored = serde_json::to_vec(state).unwrap();
-            prop_assert_eq!(&serde_json::from_slice::<Invocation>(&stored).unwrap(), state);
+            let restated = serde_json::to_vec(state).unwrap();
+            prop_assert_eq!(&serde_json::from_slice::<Invocation>(&restated).unwrap(), state);
+            let indexed = rmp_serde::to_vec_named(state).unwrap();
+            prop_assert_eq!(&rmp_serde::from_slice::<Invocation>(&indexed).unwrap(), state);
         }
         prop_assert_eq!(replayed.as_ref(), Some(&live));
     }

@@ -61,18 +61,25 @@ pub(crate) async fn refuse(
 
 /// Records a call that ends where it began.
 pub(crate) async fn record_refusal(shared: &Shared, accepted: Accepted, ended: Ended) -> Envelope {
-    let id = shared.journal.new_id();
     let (verdict, message) = (ended.verdict, ended.message.clone());
-    let admitted = shared.journal.admit(id, accepted, Guard::default());
-    if let Ok(Admission::New(mut call)) = admitted {
-        match call.end(ended).await {
+    let journal = &shared.journal;
+    let admitted = match accepted.agent {
+        None => shared.strangers.admit(journal, accepted),
+        Some(_) => match journal.admit(journal.new_id(), accepted, Guard::default()) {
+            Ok(Admission::New(call)) => Ok(Some(call)),
+            Ok(_) => Ok(None),
+            Err(error) => Err(error),
+        },
+    };
+    match admitted {
+        Ok(Some(mut call)) => match call.end(ended).await {
             Ok(_settled) => return call.invocation().envelope(),
-            Err(error) => tracing::error!(%id, %error, "a refusal is not on record"),
-        }
-    } else {
-        tracing::error!(%id, "a refusal is not on record");
+            Err(error) => tracing::error!(%error, "a refusal is not on record"),
+        },
+        Ok(None) => tracing::debug!("a refusal is counted, and not on record"),
+        Err(error) => tracing::error!(%error, "a refusal is not on record"),
     }
-    respond::unrecorded(id, verdict, &message, Evidence::default())
+    respond::unrecorded(journal.new_id(), verdict, &message, Evidence::default())
 }
 
 pub(super) async fn unavailable(

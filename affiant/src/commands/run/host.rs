@@ -7,12 +7,10 @@ use crate::commands::Context;
 use crate::control::Listening;
 use crate::control::client::{Attached, Attachment, Client};
 use crate::output;
+use crate::run_log::{Reader, RunLog};
 use crate::server::IN_USE;
 use anyhow::{Context as _, bail};
 use http::Method;
-use std::fs::File;
-use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::{Child, Command};
@@ -71,9 +69,12 @@ impl Host {
     /// Waits until the server is gone, and says so: what the command calls from then on goes nowhere.
     pub(super) async fn lost(&mut self) {
         self.attachment.lost().await;
-        output::note("affiant: the server ended; start the command anew to have its calls pass");
+        output::note(
+            "affiant: the server ended; start the command anew to have its calls pass (its log is \
+             runs.log in the home)",
+        );
         if let Some(process) = &mut self.process {
-            process.log.pass_on();
+            process.pass_on();
         }
     }
 
@@ -116,7 +117,7 @@ impl Host {
                 is_said = true;
             }
         }
-        process.log.pass_on();
+        process.pass_on();
     }
 }
 
@@ -129,12 +130,12 @@ async fn runs(client: &Client) -> Option<u64> {
 /// A server that this run started.
 struct Process {
     child: Child,
-    log: Log,
+    log: Reader,
 }
 
 impl Process {
     fn start(context: &Context) -> anyhow::Result<Self> {
-        let log = Log::new(context.home.path())?;
+        let log = RunLog::open(context.home.path()).context("open the server's log")?;
         let program = std::env::current_exe().context("find this program")?;
         let mut command = Command::new(program);
         command.arg("--home").arg(context.home.path());
@@ -145,44 +146,16 @@ impl Process {
             .args(["serve", "--for-runs", "--http", "127.0.0.1:0", "--ssh", "127.0.0.1:0"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log.writer()?)
+            .stderr(log.writer().context("share the server's log")?)
             // What a terminal sends to the command ends no server.
             .process_group(0)
             .spawn()
             .context("start a server")?;
-        Ok(Self { child, log })
-    }
-}
-
-/// What the server says: a file without a name, since a pipe would break when this run ends.
-struct Log {
-    file: File,
-    read: u64,
-}
-
-impl Log {
-    fn new(home: &Path) -> anyhow::Result<Self> {
-        let file = tempfile::tempfile_in(home).context("make a file for the server's log")?;
-        Ok(Self { file, read: 0 })
+        Ok(Self { child, log: log.into() })
     }
 
-    fn writer(&self) -> anyhow::Result<Stdio> {
-        Ok(self.file.try_clone().context("share the server's log")?.into())
-    }
-
-    /// What was not read yet.
-    fn rest(&mut self) -> String {
-        let mut bytes = Vec::new();
-        let mut piece = [0; 4096];
-        while let Ok(length @ 1..) = self.file.read_at(&mut piece, self.read) {
-            bytes.extend_from_slice(piece.get(..length).unwrap_or_default());
-            self.read += length as u64;
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-
-    /// Shows it.
+    /// Shows what the server said and was not shown yet.
     fn pass_on(&mut self) {
-        self.rest().lines().for_each(output::note);
+        self.log.rest().lines().for_each(output::note);
     }
 }
