@@ -5,14 +5,9 @@ use anyhow::Context as _;
 use std::io::IsTerminal as _;
 use std::sync::Mutex;
 use tracing::{Level, Metadata};
-<<<<<<< HEAD
 use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, filter_fn};
-use tracing_subscriber::layer::{Filter, Layer as _, SubscriberExt as _};
-=======
-use tracing_subscriber::filter::{EnvFilter, FilterExt as _, filter_fn};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
-use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
->>>>>>> main
+use tracing_subscriber::layer::{Filter, Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Libraries whose lower levels describe what passes, secrets included, or have a line for each frame that
@@ -34,18 +29,10 @@ const PREPARED: log::LevelFilter = log::LevelFilter::Debug;
 /// peers do.
 const DEFAULT: &str = "error,affiant=info,journal=warn,policy=warn,proxy=warn,ssh_gateway=warn";
 
-<<<<<<< HEAD
-/// Begins to log, by the filter of `--log`.
-pub(crate) fn init(filter: Option<&str>) -> anyhow::Result<()> {
-    let filter = bounded(filter.unwrap_or(DEFAULT))?;
-=======
 /// Begins to log, by the filter of `--log`; to a file, if there is one for this process, which becomes its
 /// standard error.
 pub(crate) fn init(filter: Option<&str>, file: Option<RunLog>) -> anyhow::Result<()> {
-    let filter = filter.unwrap_or("warn,affiant=info,pingora_core=error");
-    let filter = EnvFilter::builder()
-        .parse(filter)
-        .with_context(|| format!("--log {filter:?} is no filter, try `info` or `proxy=debug`"))?;
+    let filter = bounded(filter.unwrap_or(DEFAULT))?;
     let writer = match file {
         None => BoxMakeWriter::new(std::io::stderr),
         Some(mut log) => {
@@ -53,7 +40,6 @@ pub(crate) fn init(filter: Option<&str>, file: Option<RunLog>) -> anyhow::Result
             BoxMakeWriter::new(Mutex::new(log))
         }
     };
->>>>>>> main
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal())
@@ -119,7 +105,7 @@ mod tests {
             let bounded = bounded::<tracing_subscriber::Registry>(filter).expect("a filter");
             assert_eq!(bounded.max_level_hint(), Some(hint), "{filter}");
         }
-        init(Some("off,h2=trace")).expect("a filter");
+        init(Some("off,h2=trace"), None).expect("a filter");
         assert_eq!(log::max_level(), PREPARED);
     }
 }

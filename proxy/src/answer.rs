@@ -395,8 +395,8 @@ impl Job<'_> {
         }
         let id = earlier.id();
         // Whether it settled in time is seen by reading it again.
-        let waiting = timeout(WAIT_IN_FLIGHT, self.shared.journal.changed(id));
-        drop(self.shared.unless_cut(waiting).await);
+        let waiting = self.shared.unless_cut(self.shared.journal.changed(id));
+        drop(timeout(WAIT_IN_FLIGHT, waiting).await);
         match self.shared.journal.invocation(id) {
             Ok(Some(now)) => Box::new(now),
             Ok(None) | Err(_) => earlier,
