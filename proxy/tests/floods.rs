@@ -255,12 +255,8 @@ async fn v_1_idle_frames_end_the_connection() {
     check("SETTINGS", |_, _| settings.clone()).await;
     let ping = frame(PING, 0, 0, b"12345678").repeat(64);
     check("PING", |_, _| ping.clone()).await;
-    for (name, kind, payload) in
-        [("PING ack", PING, &b"12345678"[..]), ("SETTINGS ack", SETTINGS, b"")]
-    {
-        let ack = frame(kind, ACK, 0, payload).repeat(64);
-        check(name, |_, _| ack.clone()).await;
-    }
+    let ack = frame(PING, ACK, 0, b"12345678").repeat(64);
+    check("PING ack", |_, _| ack.clone()).await;
     let priority = frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 7]).repeat(64);
     check("PRIORITY", |_, _| priority.clone()).await;
     check("empty DATA", |authority, n| match n {
