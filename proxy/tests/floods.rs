@@ -278,11 +278,15 @@ async fn unasked_acknowledgements_of_an_origin_end_the_connection() {
     let flood = tokio::spawn(async move {
         let (tcp, _) = listener.accept().await.expect("accept");
         let tls = tokio_rustls::TlsAcceptor::from(config).accept(tcp).await.expect("handshake");
-        let (reading, mut writing) = tokio::io::split(tls);
-        let (mut reading, mut nothing) = (reading, tokio::io::sink());
-        let read = tokio::spawn(async move { tokio::io::copy(&mut reading, &mut nothing).await });
-        let settings = frame(SETTINGS, 0, 0, b"");
-        writing.write_all(&settings).await.expect("settings");
+        let mut raw = Raw { stream: Box::new(tls) };
+        assert!(raw.send(&frame(SETTINGS, 0, 0, b"")).await);
+        raw.stream.read_exact(&mut [0; 24]).await.expect("a preface");
+        while raw.next().await.expect("a request").0 != HEADERS {}
+        let (mut reading, mut writing) = tokio::io::split(raw.stream);
+        let read =
+            tokio::spawn(
+                async move { tokio::io::copy(&mut reading, &mut tokio::io::sink()).await },
+            );
         let acks = frame(PING, ACK, 0, b"12345678").repeat(1000);
         while writing.write_all(&acks).await.is_ok() && writing.flush().await.is_ok() {}
         drop(read.await);
