@@ -11,7 +11,7 @@
 
 mod support;
 
-use conformance::http::Script;
+use conformance::http::{Script, Step};
 use conformance::nginx::Nginx;
 use support::*;
 
@@ -97,6 +97,34 @@ private_addresses = "allow"
     assert_eq!((resumed.status, resumed.body.as_slice()), (206, &br#""ch_1"}"#[..]));
     assert_eq!(origin.effects("/things"), 1);
     assert_eq!(home.ok(&["inv", "result", &response.invocation()]), r#"{"id":"ch_1"}"#);
+}
+
+/// R-3, R-4: the trailers of a stored result are told beside its header fields, not among them.
+#[test]
+fn r_4_trailers_of_a_stored_result_are_told() {
+    let home = Home::new();
+    let text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Sum: head\r\n\r\n\
+                5\r\nhello\r\n0\r\nX-Sum: tail\r\nx-more: 2\r\n\r\n";
+    let steps = [Step::ReadBody, Step::Apply, Step::Send(text.into())];
+    let scripts = vec![Script::new("/sum", steps)];
+    let origin = conformance::http::Origin::start(scripts, None).unwrap();
+    home.policy("[defaults]\nprivate_addresses = \"allow\"\negress = \"allow\"\n");
+    let server = home.serve();
+    let response = server.curl(&["-d", "a=1", &format!("http://{}/sum", origin.address())]);
+    // curl prints them behind the content.
+    let printed = &b"helloX-Sum: tail\r\nx-more: 2\r\n"[..];
+    assert_eq!((response.status, response.body.as_slice()), (200, printed));
+    let url = format!("http://affiant.internal/v1/invocations/{}/result", response.invocation());
+    for range in ["", "bytes=3-"] {
+        let stored = server.curl(&["-H", &format!("Range: {range}"), &url]);
+        let expected = if range.is_empty() { &b"hello"[..] } else { b"lo" };
+        assert_eq!(stored.body, expected, "{stored:?}");
+        assert_eq!(stored.field("x-sum"), Some("head"));
+        let told = |line: &&str| line.starts_with("affiant-trailer: ");
+        let told: Vec<_> = stored.head.lines().filter(told).collect();
+        assert_eq!(told, ["affiant-trailer: X-Sum: tail", "affiant-trailer: x-more: 2"]);
+    }
+    assert_eq!(origin.effects("/sum"), 1);
 }
 
 /// The state of the art of clients behind `affiant run`: nothing is configured but the environment.

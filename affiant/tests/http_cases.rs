@@ -25,6 +25,25 @@ fn answers() -> Vec<Script> {
     vec![Script::answer("*", 200, &[], "ok")]
 }
 
+/// S-6: the roots that origins are verified by are those of the machine; without them a private CA is none.
+#[test]
+fn s_6_the_roots_of_the_machine_are_trusted() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(answers());
+    home.policy("[defaults]\nprivate_addresses = \"allow\"\negress = \"allow\"\n");
+    let roots = format!("SSL_CERT_FILE={}", origin.ca_file.path().display());
+    for (by, status) in [(&["env", &roots][..], 200), (&[], 502)] {
+        let server = Server::start_by(&home, by);
+        let response = server.curl(&[&origin.url("/")]);
+        assert_eq!(response.status, status, "{response:?}");
+        if status == 502 {
+            assert_eq!(response.json()["error"]["code"], "TLS_CERTIFICATE_ERROR");
+        }
+        server.kill();
+    }
+    assert_eq!(origin.origin.seen().len(), 1);
+}
+
 /// A rule for a path holds for what the path means; what passes is forwarded as it was written.
 #[test]
 fn dot_segments_do_not_lead_out_of_a_route() {

@@ -174,6 +174,21 @@ fn i_1_stray_placeholders_never_leave() {
     // Without the placeholder the same calls leave.
     assert_eq!(server.curl(&[&origin.url("/open/x")]).status, 200);
     assert_eq!(server.curl(&[&origin.url("/ph/x")]).status, 200);
+    // Nor does one on its own route whose secret is not there.
+    home.ok(&["secret", "rm", "tok"]);
+    for (arguments, path) in [
+        (&["-H", "X: affiant_ph_ph"][..], "/ph/x"),
+        (&["-d", "affiant_ph_ph"], "/ph/x"),
+        (&[], "/ph/affiant_ph_ph"),
+    ] {
+        let url = origin.url(path);
+        let response = server.curl(&[arguments, &[&url]].concat());
+        let told = response.json();
+        assert_eq!((response.status, response.outcome()), (500, "not_attempted"), "{told}");
+        let error = ["code", "phase"].map(|name| told["error"][name].as_str().unwrap());
+        assert_eq!(error, ["SECRET_MISSING", "credential_injection"], "{path}");
+    }
+    assert_eq!(origin.origin.seen().len(), 2);
 }
 
 /// I-4: a stock nginx that compresses unasked, and a stock curl that unpacks.

@@ -66,8 +66,9 @@ impl Between {
         client
     }
 
-    /// The record, settled.
+    /// The record, settled. The client's request is answered before there is one.
     fn record(&self) -> Value {
+        eventually("the record", || self.has_event("ACTION_ACCEPTED"));
         self.server.control(&format!("invocations/{ID}?wait=20s"))
     }
 

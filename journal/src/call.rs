@@ -281,7 +281,7 @@ impl Call {
     }
 
     /// Stores bytes of the result, encrypted. Waits only while too much of this call is not yet
-    /// durable. [`Stream::Head`] goes first.
+    /// durable. [`Stream::Head`] goes first, [`Stream::Trailers`] last.
     ///
     /// # Errors
     /// [`append::Error`]; the result is not kept then, and [`Call::commit`] records none.

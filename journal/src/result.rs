@@ -33,15 +33,26 @@ pub enum Stream {
     Stdout,
     /// SSH: standard error.
     Stderr,
+    /// HTTP: the trailer section, JSON `[["name","value"]]`. Goes last. Not part of length and digest.
+    Trailers,
 }
 
 impl Stream {
+    /// Whether it counts in the result's length and digest.
+    pub(crate) const fn is_content(self) -> bool {
+        match self {
+            Self::Content | Self::Stdout | Self::Stderr => true,
+            Self::Head | Self::Trailers => false,
+        }
+    }
+
     const fn code(self) -> u8 {
         match self {
             Self::Head => 0,
             Self::Content => 1,
             Self::Stdout => 2,
             Self::Stderr => 3,
+            Self::Trailers => 4,
         }
     }
 
@@ -51,6 +62,7 @@ impl Stream {
             1 => Some(Self::Content),
             2 => Some(Self::Stdout),
             3 => Some(Self::Stderr),
+            4 => Some(Self::Trailers),
             _ => None,
         }
     }
@@ -178,7 +190,7 @@ impl Sealer {
             full.extend(self.seal(at_ms)?);
             self.stream = stream;
         }
-        if stream != Stream::Head {
+        if stream.is_content() {
             self.digest.update(bytes);
             self.length_bytes += bytes.len() as u64;
         }
@@ -259,6 +271,7 @@ pub struct StoredResult {
     id: InvocationId,
     reference: ResultRef,
     head: Option<Vec<u8>>,
+    trailers: Option<Vec<u8>>,
     key: ResultKey,
     opener: Option<([u8; 16], LessSafeKey)>,
     chunks: VecDeque<(u32, Sequence, Position)>,
@@ -296,6 +309,7 @@ impl StoredResult {
             id,
             reference,
             head: None,
+            trailers: None,
             key,
             opener: None,
             chunks,
@@ -303,6 +317,7 @@ impl StoredResult {
             digest: Some(Sha256::new()),
         };
         result.read_head()?;
+        result.read_trailers()?;
         Ok(result)
     }
 
@@ -314,6 +329,21 @@ impl StoredResult {
             let (_, bytes) = self.decrypt(next)?;
             self.head.get_or_insert_default().extend_from_slice(&bytes);
             self.chunks.pop_front();
+        }
+        Ok(())
+    }
+
+    fn read_trailers(&mut self) -> Result<(), Error> {
+        let mut at = self.chunks.len();
+        while let Some(before) = at.checked_sub(1)
+            && let Some(chunk) = self.chunks.get(before).copied()
+            && self.describe(chunk)?.stream == Stream::Trailers
+        {
+            at = before;
+        }
+        for chunk in self.chunks.split_off(at) {
+            let (_, bytes) = self.decrypt(chunk)?;
+            self.trailers.get_or_insert_default().extend_from_slice(&bytes);
         }
         Ok(())
     }
@@ -336,7 +366,13 @@ impl StoredResult {
         self.head.as_deref()
     }
 
-    /// Content bytes in all, without the head.
+    /// The bytes stored as [`Stream::Trailers`], if any.
+    #[must_use]
+    pub fn trailers(&self) -> Option<&[u8]> {
+        self.trailers.as_deref()
+    }
+
+    /// Content bytes in all, without head and trailers.
     #[must_use]
     pub const fn length_bytes(&self) -> u64 {
         self.reference.length_bytes
@@ -364,7 +400,7 @@ impl StoredResult {
         Ok(())
     }
 
-    /// The next verified piece of content, or `None` at the end. The head does not come again.
+    /// The next verified piece of content, or `None` at the end. Head and trailers are not among them.
     ///
     /// # Errors
     /// [`Error::Damaged`], [`Error::Read`].

@@ -9,7 +9,7 @@ use crate::log::recover::{Survey, check_sealed, survey};
 use crate::log::walk::{End, walk};
 use crate::log::{Header, Kind, Position, RecordView};
 use crate::projection::Invocation;
-use crate::result::{ResultKey, Stream, open_chunk};
+use crate::result::{ResultKey, open_chunk};
 use sha2::{Digest as _, Sha256};
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -417,7 +417,7 @@ impl Check {
         let opened = open_chunk(key, id, record.payload, attachment)
             .filter(|opened| opened.number == number || seen.is_restated)
             .ok_or("a result chunk can't be decrypted")?;
-        if let Some(digest) = seen.digest.as_mut().filter(|_| opened.stream != Stream::Head) {
+        if let Some(digest) = seen.digest.as_mut().filter(|_| opened.stream.is_content()) {
             digest.update(&opened.bytes);
         }
         Ok(())

@@ -136,10 +136,10 @@ impl Job<'_> {
         let standing = action.standing();
         let answering = shared.journal.answering(action.first.clone()).ok()?;
         if let State::Committed(_) = answering.state()
-            && let Ok((head, content)) = self.stored(answering.id()).await
+            && let Ok(stored) = self.stored(answering.id()).await
         {
             let ids = [first, answering.id()];
-            return Some(self.send_stored(ids, standing.verdict, &head, &content, false).await);
+            return Some(self.send_stored(ids, standing.verdict, &stored, false).await);
         }
         let mut envelope = action.first.envelope();
         envelope.error.verdict = standing.verdict;

@@ -4,8 +4,8 @@
 use crate::deliver::{self, Delivery, Ours};
 use crate::engine::{BACKOFF_MS, Job, Prepared};
 use crate::handover::{Pending, record};
-use crate::head::{self, Response};
-use crate::record::restore_head;
+use crate::head::{self, Fields, Response};
+use crate::record::{restore_head, restore_trailers};
 use crate::render::Status;
 use crate::request;
 use crate::respond::{Account, Broken, Refusal};
@@ -21,8 +21,8 @@ use tokio::time::timeout;
 /// Content that is read for the sake of the connection after a refusal, at most.
 const DRAIN_BYTES: u64 = 64 * 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(2);
-/// A stored result leaves in pieces of that length.
-const STORED_PIECE: usize = 256 * 1024;
+/// So much of a stored result is copied behind its head.
+const TOGETHER_BYTES: usize = 256 * 1024;
 /// How long a repeat by id waits for the call that is under way.
 const WAIT_IN_FLIGHT: Duration = Duration::from_secs(10);
 
@@ -62,6 +62,13 @@ fn sent_content(journal: &Journal, id: InvocationId) -> Option<(u64, Digest)> {
         | Body::LeaseUsed(_)
         | Body::LeaseReleased(_) => None,
     })
+}
+
+/// A stored result, read.
+pub(crate) struct Stored {
+    head: Response,
+    content: Vec<u8>,
+    trailers: Fields,
 }
 
 /// What an answer leaves behind.
@@ -378,9 +385,7 @@ impl Job<'_> {
             | State::Ended(_) => Err(result::Error::Incomplete),
         };
         match stored {
-            Ok((verdict, (head, content))) => {
-                self.send_stored([asked, id], verdict, &head, &content, true).await
-            }
+            Ok((verdict, stored)) => self.send_stored([asked, id], verdict, &stored, true).await,
             Err(result::Error::Locked) => self.refuse(None, &Refusal::VaultLocked).await,
             Err(_) => {
                 let account = Account::of(earlier.verdict());
@@ -404,19 +409,15 @@ impl Job<'_> {
     }
 
     /// Reads a stored result; off the async workers, because it reads files.
-    pub(crate) async fn stored(
-        &self,
-        id: InvocationId,
-    ) -> Result<(Response, Vec<u8>), result::Error> {
+    pub(crate) async fn stored(&self, id: InvocationId) -> Result<Stored, result::Error> {
         let journal = self.shared.journal.clone();
         let read = tokio::task::spawn_blocking(move || {
             let mut stored = journal.result(id)?;
-            let head = stored.head().map(<[u8]>::to_vec);
-            Ok::<_, result::Error>((head, stored.read_to_end()?))
+            let head = stored.head().and_then(restore_head).ok_or(result::Error::Damaged)?;
+            let trailers = restore_trailers(stored.trailers()).ok_or(result::Error::Damaged)?;
+            Ok(Stored { head, content: stored.read_to_end()?, trailers })
         });
-        let (text, content) = read.await.map_err(|_| result::Error::Damaged)??;
-        let head = text.as_deref().and_then(restore_head).ok_or(result::Error::Damaged)?;
-        Ok((head, content))
+        read.await.map_err(|_| result::Error::Damaged)?
     }
 
     /// The recorded answer of an invocation whose own was held back.
@@ -425,10 +426,7 @@ impl Job<'_> {
             return self.refuse(None, &Refusal::Internal).await;
         };
         match self.stored(id).await {
-            Ok((head, content)) => {
-                let verdict = invocation.verdict();
-                self.send_stored([id, id], verdict, &head, &content, false).await
-            }
+            Ok(stored) => self.send_stored([id, id], invocation.verdict(), &stored, false).await,
             Err(_) => {
                 let account = Account::of(invocation.verdict());
                 self.problem(&invocation.envelope(), account, false, false).await
@@ -442,15 +440,21 @@ impl Job<'_> {
         &mut self,
         ids: [InvocationId; 2],
         verdict: Verdict,
-        head: &Response,
-        content: &[u8],
+        stored: &Stored,
         replayed: bool,
     ) -> Finished {
         let [asked, _] = ids;
         let keep = self.keep_alive && self.can_drain();
+        let Stored { head, content, trailers } = stored;
         let bodiless = head::is_bodiless(&self.head.method, head.status);
-        let delivery =
-            if bodiless { Delivery::AsDeclared } else { Delivery::Length(content.len() as u64) };
+        let has_trailers = trailers.iter().next().is_some();
+        let delivery = if bodiless {
+            Delivery::AsDeclared
+        } else if has_trailers && self.head.version == head::Version::Http11 {
+            Delivery::HeldChunks
+        } else {
+            Delivery::Length(content.len() as u64)
+        };
         let ours = Ours {
             verdict,
             id: asked,
@@ -461,13 +465,23 @@ impl Job<'_> {
         };
         let mut bytes = deliver::head(head, self.head.version, delivery, &ours);
         let content = if bodiless { &[][..] } else { content };
-        let (first, rest) = content.split_at(content.len().min(STORED_PIECE));
+        let mut end = Vec::new();
+        if delivery == Delivery::HeldChunks {
+            if !content.is_empty() {
+                bytes.extend_from_slice(&deliver::chunk_size(content.len()));
+                end.extend_from_slice(b"\r\n");
+            }
+            end.extend_from_slice(&deliver::last_chunk(trailers, None));
+        }
+        // A short one leaves in one write with its head.
+        let (first, rest) = content.split_at(content.len().min(TOGETHER_BYTES));
         bytes.extend_from_slice(first);
-        let mut sent = self.out.send(&bytes).await.is_ok();
-        // In pieces: each has its own time, so that a slow caller is not one that takes nothing.
-        let mut pieces = rest.chunks(STORED_PIECE);
-        while sent && let Some(piece) = pieces.next() {
-            sent = self.out.send(piece).await.is_ok();
+        if rest.is_empty() {
+            bytes.append(&mut end);
+        }
+        let mut sent = true;
+        for part in [&bytes[..], rest, &end] {
+            sent = sent && self.out.send(part).await.is_ok();
         }
         let journal = self.shared.journal.clone();
         let pending = Pending::of_record(ids, replayed, journal, self.out.sent);

@@ -6,8 +6,6 @@ use journal::contract::Completion;
 
 /// A chunk-size line, extensions included, at most.
 const MAX_SIZE_LINE: usize = 1024;
-/// Digits of a chunk size that count: whatever is longer is none that anybody sends.
-const MAX_SIZE_DIGITS: usize = 15;
 
 /// What is wrong with content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -156,11 +154,8 @@ fn size_line(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
         return Err(Fault::Chunk);
     }
     let text = std::str::from_utf8(size).map_err(|_| Fault::Chunk)?;
-    match text.trim_start_matches('0') {
-        "" => Ok(Some(0)),
-        counted if counted.len() > MAX_SIZE_DIGITS => Err(Fault::Chunk),
-        counted => u64::from_str_radix(counted, 16).map(Some).map_err(|_| Fault::Chunk),
-    }
+    // What does not fit is refused, whatever else it says.
+    u64::from_str_radix(text, 16).map(Some).map_err(|_| Fault::Chunk)
 }
 
 fn trailer_section(buffer: &mut BytesMut) -> Result<Option<Fields>, Fault> {
@@ -229,13 +224,30 @@ mod tests {
         );
     }
 
+    /// RFC 9112 section 7.1: every size that there is a number for is one, with as many zeros before it as
+    /// the line has room for.
+    #[test]
+    fn d_2_sizes_of_chunks_are_numbers() {
+        let size = |text: &str| size_line(&mut BytesMut::from(text.as_bytes()));
+        for (text, expected) in [
+            ("1000000000000000\r\n", 1 << 60),
+            ("ffffffffffffffff\r\n", u64::MAX),
+            ("0000FFFFFFFFFFFFFFFF;x\r\n", u64::MAX),
+        ] {
+            assert_eq!(size(text), Ok(Some(expected)), "{text}");
+        }
+        let zeros = |count: usize| size(&format!("{}2\r\n", "0".repeat(count)));
+        assert_eq!(zeros(MAX_SIZE_LINE - 3), Ok(Some(2)));
+        assert_eq!(zeros(MAX_SIZE_LINE), Err(Fault::Chunk));
+    }
+
     /// S-2, V-1: framing that leaves doubt is a fault, never an end.
     #[test]
     fn s_2_malformed_chunks_are_faults() {
         for text in [
             "\r\n",
-            "1000000000000000\r\n",
-            "00001000000000000000\r\n",
+            "10000000000000000\r\n",
+            "000010000000000000000\r\n",
             "g\r\n",
             "-1\r\n",
             "0x1\r\n",

@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-/// A caller that takes nothing for so long is gone.
-pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// What leaves on a stream is counted in pieces of that length.
+const PIECE: usize = 256 * 1024;
 
 /// The writing half of the caller's connection.
 pub(crate) struct Outbound {
@@ -25,6 +25,8 @@ pub(crate) struct Outbound {
     /// Bytes handed to the connection for the response under way.
     pub(crate) sent: u64,
     aborted: bool,
+    /// A caller that takes nothing for so long is gone.
+    patience: Duration,
 }
 
 enum Sink {
@@ -39,23 +41,27 @@ enum Sink {
 }
 
 impl Outbound {
-    pub(crate) const fn new(wire: Shared<Wire>) -> Self {
-        Self { sink: Sink::Wire(wire), sent: 0, aborted: false }
+    pub(crate) const fn new(wire: Shared<Wire>, patience: Duration) -> Self {
+        Self::of(Sink::Wire(wire), patience)
+    }
+
+    const fn of(sink: Sink, patience: Duration) -> Self {
+        Self { sink, sent: 0, aborted: false, patience }
     }
 
     /// What is sent becomes frames of the stream.
-    pub(crate) fn stream(stream: Stream) -> Self {
-        Self { sink: Sink::Stream(Box::new(stream)), sent: 0, aborted: false }
+    pub(crate) fn stream(stream: Stream, patience: Duration) -> Self {
+        Self::of(Sink::Stream(Box::new(stream)), patience)
     }
 
     /// What is sent goes nowhere: an attempt without a caller.
     pub(crate) const fn nobody() -> Self {
-        Self { sink: Sink::Nobody, sent: 0, aborted: false }
+        Self::of(Sink::Nobody, Duration::ZERO)
     }
 
     /// What is sent is kept for the broker itself.
     pub(crate) const fn kept(limit_bytes: usize) -> Self {
-        Self { sink: Sink::Kept(Vec::new(), limit_bytes), sent: 0, aborted: false }
+        Self::of(Sink::Kept(Vec::new(), limit_bytes), Duration::ZERO)
     }
 
     /// What was kept; none when it was too long, or is kept by nobody.
@@ -73,11 +79,14 @@ impl Outbound {
 
     /// Writes and flushes everything.
     pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let patience = self.patience;
         let wire = match &mut self.sink {
             Sink::Wire(wire) => wire,
             Sink::Stream(stream) => {
-                stream.send(bytes).await?;
-                self.sent += bytes.len() as u64;
+                for piece in bytes.chunks(PIECE) {
+                    stream.send(piece, patience).await?;
+                    self.sent += piece.len() as u64;
+                }
                 return Ok(());
             }
             Sink::Nobody => return Ok(()),
@@ -89,14 +98,14 @@ impl Outbound {
             }
         };
         while !bytes.is_empty() {
-            let written = within(wire.write(bytes)).await?;
+            let written = within(patience, wire.write(bytes)).await?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             self.sent += written as u64;
             bytes = bytes.get(written..).unwrap_or_default();
         }
-        within(wire.flush()).await
+        within(patience, wire.flush()).await
     }
 
     /// Ends the writing direction in order, unless the connection was broken off.
@@ -105,7 +114,7 @@ impl Outbound {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         match &mut self.sink {
-            Sink::Wire(wire) => within(wire.shutdown()).await,
+            Sink::Wire(wire) => within(self.patience, wire.shutdown()).await,
             Sink::Stream(stream) => stream.finish(),
             Sink::Nobody | Sink::Kept(..) => Ok(()),
         }
@@ -126,7 +135,8 @@ impl Outbound {
     pub(crate) async fn begun(&self) {
         match &self.sink {
             Sink::Wire(_) | Sink::Kept(..) | Sink::Nobody => {}
-            Sink::Stream(stream) => stream.begun().await,
+            // Whether it left in time makes no difference to what follows.
+            Sink::Stream(stream) => drop(timeout(self.patience, stream.begun()).await),
         }
     }
 
@@ -212,8 +222,8 @@ impl Outbound {
     }
 }
 
-async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(WRITE_TIMEOUT, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+async fn within<T>(patience: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(patience, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Bytes in the send queue that the peer has not acknowledged (`SIOCOUTQ`, tcp(7)).
@@ -336,10 +346,15 @@ fn finish(out: &mut Vec<u8>, status: u16, version: Version, delivery: Delivery, 
     out.extend_from_slice(b"\r\n");
 }
 
+/// The line before a chunk's content.
+pub(crate) fn chunk_size(length: usize) -> Vec<u8> {
+    format!("{length:x}\r\n").into_bytes()
+}
+
 /// One chunk.
 pub(crate) fn chunk(content: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(content.len() + 20);
-    out.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
+    out.extend_from_slice(&chunk_size(content.len()));
     out.extend_from_slice(content);
     out.extend_from_slice(b"\r\n");
     out
@@ -403,14 +418,17 @@ pub(crate) fn interim(response: &Response) -> Vec<u8> {
     out
 }
 
+/// The origin's trailers that may be some.
+pub(crate) fn trailing(trailers: &Fields) -> impl Iterator<Item = (&[u8], &[u8])> {
+    trailers.iter().filter(|(name, _)| !stays(name, trailers) && !is_header_only(name))
+}
+
 /// The last chunk, with those of the origin's trailers that may be some and, where the head could not
 /// say them, the final values of our fields.
 pub(crate) fn last_chunk(trailers: &Fields, ours: Option<&Ours<'_>>) -> Vec<u8> {
     let mut out = b"0\r\n".to_vec();
-    for (name, value) in trailers.iter() {
-        if !stays(name, trailers) && !is_header_only(name) {
-            line(&mut out, name, value);
-        }
+    for (name, value) in trailing(trailers) {
+        line(&mut out, name, value);
     }
     if let Some(ours) = ours {
         let outcome = render::affiant_outcome(ours.verdict, ours.id, ours.replayed);

@@ -96,7 +96,7 @@ pub(crate) async fn serve(
     };
     let wire = stream::Shared::new(Wire::Plain(link));
     let inbound = Inbound::new(wire.clone());
-    let out = Outbound::new(wire);
+    let out = Outbound::new(wire, shared.options.write_timeout);
     let mut connection = Connection {
         shared,
         out,
@@ -128,7 +128,8 @@ pub(crate) fn inside(
 ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move {
         let wire = stream::Shared::new(Wire::Plain(Link::Plain(carrier)));
-        let (inbound, out) = (Inbound::new(wire.clone()), Outbound::new(wire));
+        let inbound = Inbound::new(wire.clone());
+        let out = Outbound::new(wire, shared.options.write_timeout);
         let connection = Connection {
             shared,
             out,
@@ -496,7 +497,7 @@ impl Connection {
         let wire = stream::Shared::new(Wire::Tls(Box::new(tls)));
         let inbound = Inbound::new(wire.clone());
         let tunnel = Some(tunnel);
-        let out = Outbound::new(wire);
+        let out = Outbound::new(wire, self.shared.options.write_timeout);
         let (pending, handed_over) = (Vec::new(), Vec::new());
         Some((Self { out, tunnel, pending, outlived: 0, handed_over, ..self }, inbound))
     }

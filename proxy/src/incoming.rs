@@ -7,7 +7,7 @@ use crate::head::{Fields, Framing};
 use crate::http2::frames::LongBlocks;
 use crate::http2::from_map;
 use crate::http2::raw::Reading;
-use crate::stream::{Inbound, Tap};
+use crate::stream::{Chunks, Inbound};
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 use journal::contract::Digest;
@@ -68,8 +68,8 @@ pub(crate) struct Incoming {
     declared: Option<u64>,
     length: u64,
     digest: Sha256,
-    /// Sees chunks as they are read.
-    tap: Option<Tap>,
+    /// The chunks that the session reads.
+    chunks: Option<Chunks>,
     trailers: Fields,
     /// How long the caller may pause; of a session, it keeps its own.
     idle: Duration,
@@ -99,12 +99,13 @@ impl Incoming {
             Framing::Length(length) => Some(length),
             Framing::Empty | Framing::Close | Framing::Chunked => None,
         };
-        let mut buffer = BytesMut::with_capacity(head.len() + inbound.buffer.len());
-        buffer.extend_from_slice(head.as_bytes());
-        buffer.extend_from_slice(&inbound.buffer);
-        inbound.buffer = buffer;
-        let tap = declared.is_none().then(|| Tap::after(head.len()));
-        inbound.set_tap(tap.clone());
+        let chunks = declared.is_none().then(|| inbound.rechunk(head.as_bytes()));
+        if chunks.is_none() {
+            let mut buffer = BytesMut::with_capacity(head.len() + inbound.buffer.len());
+            buffer.extend_from_slice(head.as_bytes());
+            buffer.extend_from_slice(&inbound.buffer);
+            inbound.buffer = buffer;
+        }
         let mut session = ServerSession::new_http1(Box::new(inbound));
         if !session.read_request().await? {
             return Err(Error::Gone);
@@ -113,7 +114,7 @@ impl Incoming {
         if let ServerSession::H1(h1) = &mut session {
             h1.set_pipelining_enabled(true);
         }
-        Ok(Self { tap, ..Self::new(Source::Open(Box::new(session)), declared) })
+        Ok(Self { chunks, ..Self::new(Source::Open(Box::new(session)), declared) })
     }
 
     /// The content of a stream.
@@ -144,9 +145,9 @@ impl Incoming {
     }
 
     fn new(source: Source, declared: Option<u64>) -> Self {
-        let (tap, trailers) = (None, Fields::default());
+        let (chunks, trailers) = (None, Fields::default());
         let (length, digest, idle) = (0, Sha256::new(), CONTENT_PAUSE);
-        Self { source, declared, length, digest, tap, trailers, idle, asked: false }
+        Self { source, declared, length, digest, chunks, trailers, idle, asked: false }
     }
 
     /// How long the caller may pause inside its content from now on.
@@ -206,13 +207,14 @@ impl Incoming {
                     return Ok(None);
                 }
             };
-            let malformed =
-                |tap: &Option<Tap>| matches!(tap.as_ref().and_then(Tap::end), Some(Err(_)));
-            if malformed(&self.tap) {
+            let malformed = |chunks: &Option<Chunks>| {
+                matches!(chunks.as_ref().and_then(Chunks::end), Some(Err(_)))
+            };
+            if malformed(&self.chunks) {
                 return Err(Error::Malformed);
             }
             let read = session.read_request_body().await;
-            if malformed(&self.tap) {
+            if malformed(&self.chunks) {
                 return Err(Error::Malformed);
             }
             match read? {
@@ -277,10 +279,9 @@ impl Incoming {
             rest.unsplit(std::mem::take(&mut inbound.buffer));
             inbound.buffer = rest;
         }
-        inbound.set_tap(None);
-        if let Some(tap) = self.tap.take() {
-            // Both readers must have seen the end at the same place.
-            let end = tap.end().ok_or(Error::Malformed)?;
+        inbound.read_plain();
+        if let Some(chunks) = self.chunks.take() {
+            let end = chunks.end().ok_or(Error::Malformed)?;
             self.trailers = end.map_err(|_| Error::Malformed)?;
         }
         self.source = Source::Ended(*inbound);

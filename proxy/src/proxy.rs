@@ -43,6 +43,8 @@ pub struct Options {
     pub head_timeout: Duration,
     /// How long a kept connection may stay idle.
     pub keep_alive: Duration,
+    /// How long a caller may take nothing of its answer. Then it is gone.
+    pub write_timeout: Duration,
     /// How long a shutdown waits for calls under way. Then they are cut, and end on record as such.
     pub drain: Duration,
     /// DNS servers to ask; none: the system's.
@@ -56,6 +58,7 @@ impl Default for Options {
             connections: 16 * 1024,
             head_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(75),
+            write_timeout: Duration::from_secs(60),
             drain: Duration::from_secs(30),
             name_servers: Vec::new(),
         }

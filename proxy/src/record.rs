@@ -1,6 +1,6 @@
 //! What is read out of a response for its record, and the stored form of its head.
 
-use crate::deliver::reason;
+use crate::deliver::{reason, trailing};
 use crate::head::{self, Fields, Response};
 use crate::outgoing::stays;
 use bytes::Bytes;
@@ -21,27 +21,49 @@ pub(crate) fn is_event_stream(head: &Response) -> bool {
 pub(crate) fn stored_head(head: &Response) -> serde_json::Result<Vec<u8>> {
     let mut out = Vec::with_capacity(512);
     let mut text = String::new();
-    let mut quoted = |out: &mut Vec<u8>, bytes: &[u8]| {
-        text.clear();
-        text.extend(bytes.iter().map(|byte| char::from(*byte)));
-        serde_json::to_writer(out, &text)
-    };
-    out.extend_from_slice(b"{\"headers\":[");
-    let kept = head.fields.iter().filter(|(name, _)| !stays(name, &head.fields));
-    for (number, (name, value)) in kept.enumerate() {
-        out.extend_from_slice(if number == 0 { b"[" } else { b",[" });
-        quoted(&mut out, name)?;
-        out.push(b',');
-        quoted(&mut out, value)?;
-        out.push(b']');
-    }
-    out.push(b']');
+    out.extend_from_slice(b"{\"headers\":");
+    list(&mut out, &mut text, head.fields.iter().filter(|(name, _)| !stays(name, &head.fields)))?;
     if head.reason != reason(head.status).as_bytes() {
         out.extend_from_slice(b",\"reason\":");
-        quoted(&mut out, &head.reason)?;
+        quoted(&mut out, &mut text, &head.reason)?;
     }
     out.extend_from_slice(format!(",\"status\":{}}}", head.status).as_bytes());
     Ok(out)
+}
+
+/// The trailer section as it is stored: the fields that go on to the caller, in the form of the head's.
+pub(crate) fn stored_trailers(trailers: &Fields) -> serde_json::Result<Option<Vec<u8>>> {
+    let mut kept = trailing(trailers).peekable();
+    if kept.peek().is_none() {
+        return Ok(None);
+    }
+    let mut out = Vec::new();
+    list(&mut out, &mut String::new(), kept)?;
+    Ok(Some(out))
+}
+
+fn list<'a>(
+    out: &mut Vec<u8>,
+    text: &mut String,
+    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> serde_json::Result<()> {
+    out.push(b'[');
+    for (number, (name, value)) in fields.enumerate() {
+        out.extend_from_slice(if number == 0 { b"[" } else { b",[" });
+        quoted(out, text, name)?;
+        out.push(b',');
+        quoted(out, text, value)?;
+        out.push(b']');
+    }
+    out.push(b']');
+    Ok(())
+}
+
+/// Writes bytes as text of JSON. `text` is room that is used again.
+fn quoted(out: &mut Vec<u8>, text: &mut String, bytes: &[u8]) -> serde_json::Result<()> {
+    text.clear();
+    text.extend(bytes.iter().map(|byte| char::from(*byte)));
+    serde_json::to_writer(out, text)
 }
 
 /// The remote's own id of the request.
@@ -71,23 +93,41 @@ pub(crate) fn retry_after(fields: &Fields, at_ms: u64) -> RetryAfter {
     (seconds <= MAX_RETRY_AFTER_SECONDS).then(|| at_ms.saturating_add(seconds * 1000))
 }
 
+/// Reads a stored trailer section back; one that was not stored is empty.
+pub(crate) fn restore_trailers(text: Option<&[u8]>) -> Option<Fields> {
+    let Some(text) = text else { return Some(Fields::default()) };
+    let fields: Vec<(String, String)> = serde_json::from_slice(text).ok()?;
+    let mut lines = Vec::new();
+    for (name, value) in &fields {
+        lines.extend_from_slice(&bytes_of(name)?);
+        lines.extend_from_slice(b": ");
+        lines.extend_from_slice(&bytes_of(value)?);
+        lines.extend_from_slice(b"\r\n");
+    }
+    lines.extend_from_slice(b"\r\n");
+    head::fields(&Bytes::from(lines), 0).ok()
+}
+
+/// The bytes of a stored text: each is one character.
+fn bytes_of(text: &str) -> Option<Vec<u8>> {
+    text.chars().map(|character| u8::try_from(character).ok()).collect()
+}
+
 /// Reads the stored form back.
 pub(crate) fn restore_head(text: &[u8]) -> Option<Response> {
     let value: serde_json::Value = serde_json::from_slice(text).ok()?;
     let status = u16::try_from(value.get("status")?.as_u64()?).ok()?;
-    let bytes =
-        |text: &str| text.chars().map(|c| u8::try_from(c).ok()).collect::<Option<Vec<u8>>>();
     let own = match value.get("reason") {
-        Some(own) => bytes(own.as_str()?)?,
+        Some(own) => bytes_of(own.as_str()?)?,
         None => reason(status).as_bytes().to_vec(),
     };
     let mut lines = format!("HTTP/1.1 {status} ").into_bytes();
     lines.extend_from_slice(&own);
     lines.extend_from_slice(b"\r\n");
     for field in value.get("headers")?.as_array()? {
-        lines.extend_from_slice(&bytes(field.get(0)?.as_str()?)?);
+        lines.extend_from_slice(&bytes_of(field.get(0)?.as_str()?)?);
         lines.extend_from_slice(b": ");
-        lines.extend_from_slice(&bytes(field.get(1)?.as_str()?)?);
+        lines.extend_from_slice(&bytes_of(field.get(1)?.as_str()?)?);
         lines.extend_from_slice(b"\r\n");
     }
     lines.extend_from_slice(b"\r\n");
@@ -121,6 +161,23 @@ mod tests {
         ] {
             assert_eq!(retry_after(&response(value).fields, at_ms), expected, "{value}");
         }
+    }
+
+    /// R-4: stored trailers come back as they were, without those that have no place there; what was
+    /// stored without any has none.
+    #[test]
+    fn r_4_stored_trailers_come_back_as_they_were() {
+        let lines = Bytes::from_static(b"X-Sum: \xe91\r\nAge: 5\r\nx-sum: 2\r\n\r\n");
+        let trailers = head::fields(&lines, 0).expect("fields");
+        let stored = stored_trailers(&trailers).expect("stored").expect("some");
+        assert_eq!(stored, r#"[["X-Sum","é1"],["x-sum","2"]]"#.as_bytes());
+        let restored = restore_trailers(Some(&stored)).expect("restored");
+        let fields: Vec<_> = restored.iter().collect();
+        let expected: [(&[u8], &[u8]); 2] = [(b"X-Sum", b"\xe91"), (b"x-sum", b"2")];
+        assert_eq!(fields, expected);
+        assert_eq!(restore_trailers(None).expect("none").iter().count(), 0);
+        assert!(restore_trailers(Some(b"{}")).is_none());
+        assert_eq!(stored_trailers(&Fields::default()).expect("stored"), None);
     }
 
     /// R-4: a stored head comes back as it was, duplicates and odd bytes included.

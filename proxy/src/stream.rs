@@ -6,6 +6,7 @@
 
 use crate::body::{self, Decoder, Step};
 use crate::carrier::{Below, Carrier, all_acknowledged};
+use crate::deliver;
 use crate::head::{Fields, Framing};
 use crate::unread::has_ended;
 use async_trait::async_trait;
@@ -267,19 +268,46 @@ pub(crate) struct Inbound {
     fd: RawFd,
     /// Bytes read and not yet used.
     pub(crate) buffer: BytesMut,
-    /// Sees what a session reads.
-    tap: Option<Tap>,
+    /// What a session reads instead of what comes.
+    chunks: Option<Chunks>,
 }
 
 impl Inbound {
     pub(crate) fn new(wire: Shared<Wire>) -> Self {
         let fd = wire.lock().id();
-        Self { wire, fd, buffer: BytesMut::new(), tap: None }
+        Self { wire, fd, buffer: BytesMut::new(), chunks: None }
     }
 
-    /// Lets a tap see what is read through the transport, or takes it away.
-    pub(crate) fn set_tap(&mut self, tap: Option<Tap>) {
-        self.tap = tap;
+    /// Gives a session chunks of ours to read, until they end, behind a head of its own.
+    pub(crate) fn rechunk(&mut self, head: &[u8]) -> Chunks {
+        let chunks = Chunks::behind(head);
+        chunks.take(&mut self.buffer);
+        self.chunks = Some(chunks.clone());
+        chunks
+    }
+
+    /// Reads as it comes again.
+    pub(crate) fn read_plain(&mut self) {
+        self.chunks = None;
+    }
+
+    fn poll_rechunked(
+        &mut self,
+        chunks: &Chunks,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut piece = [0; 8 * 1024];
+        while !chunks.give(buf)? {
+            let mut read = ReadBuf::new(&mut piece);
+            ready!(Pin::new(&mut self.wire).poll_read(cx, &mut read))?;
+            if read.filled().is_empty() {
+                break;
+            }
+            self.buffer.extend_from_slice(read.filled());
+            chunks.take(&mut self.buffer);
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Reads once into the buffer; 0 is the end of the stream. Cancel-safe.
@@ -306,67 +334,79 @@ impl AsyncRead for Inbound {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        if !take_prefix(&mut self.buffer, buf) {
-            match Pin::new(&mut self.wire).poll_read(cx, buf) {
-                Poll::Ready(Ok(())) => {}
-                other @ (Poll::Ready(Err(_)) | Poll::Pending) => return other,
-            }
+        if let Some(chunks) = self.chunks.clone() {
+            return self.poll_rechunked(&chunks, cx, buf);
         }
-        if let Some(tap) = &self.tap
-            && !tap.see(buf.filled().get(before..).unwrap_or_default())
-        {
-            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        if take_prefix(&mut self.buffer, buf) {
+            return Poll::Ready(Ok(()));
         }
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.wire).poll_read(cx, buf)
     }
 }
 
-/// A second reading of chunked content, by the letter of [`Decoder`]: pingora's session drops
-/// trailers, and the two must agree on where the content ends.
+/// Chunked content, read by the letter of [`Decoder`] and chunked anew for a session, which drops
+/// trailers and takes fewer sizes than RFC 9112 section 7.1 has: so the two can't disagree about where
+/// the content ends.
 #[derive(Clone)]
-pub(crate) struct Tap(Arc<Mutex<Tapped>>);
+pub(crate) struct Chunks(Arc<Mutex<Rechunked>>);
 
-struct Tapped {
-    /// Bytes of the session's own head.
-    skip: usize,
+struct Rechunked {
     decoder: Decoder,
-    buffer: BytesMut,
+    /// What the session reads next.
+    out: BytesMut,
     end: Option<Result<Fields, body::Fault>>,
 }
 
-impl Tap {
-    /// A tap that looks at chunks after so many bytes.
-    pub(crate) fn after(skip: usize) -> Self {
-        let decoder = Decoder::from(Framing::Chunked);
-        let tapped = Tapped { skip, decoder, buffer: BytesMut::new(), end: None };
-        Self(Arc::new(Mutex::new(tapped)))
+impl Chunks {
+    fn behind(head: &[u8]) -> Self {
+        let (decoder, out) = (Decoder::from(Framing::Chunked), BytesMut::from(head));
+        Self(Arc::new(Mutex::new(Rechunked { decoder, out, end: None })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rechunked> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The trailer section, or what is wrong; none before the end.
     pub(crate) fn end(&self) -> Option<Result<Fields, body::Fault>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).end.clone()
+        self.lock().end.clone()
     }
 
-    /// Looks at what was read; false when it is malformed, unless the session's head came with it:
-    /// its reader must not be held up by what comes behind.
-    fn see(&self, bytes: &[u8]) -> bool {
-        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let tapped = &mut *guard;
-        let skipped = tapped.skip.min(bytes.len());
-        tapped.skip -= skipped;
-        if tapped.end.is_none() {
-            tapped.buffer.extend_from_slice(bytes.get(skipped..).unwrap_or_default());
-            tapped.end = loop {
-                match tapped.decoder.step(&mut tapped.buffer) {
-                    Ok(Step::Data(_)) => {}
-                    Ok(Step::More) => break None,
-                    Ok(Step::End(_, trailers)) => break Some(Ok(trailers)),
-                    Err(fault) => break Some(Err(fault)),
+    /// Takes what belongs to the content, and leaves what is behind its end.
+    fn take(&self, bytes: &mut BytesMut) {
+        let mut guard = self.lock();
+        let this = &mut *guard;
+        while this.end.is_none() {
+            match this.decoder.step(bytes) {
+                Ok(Step::Data(data)) => {
+                    this.out.extend_from_slice(&deliver::chunk_size(data.len()));
+                    this.out.extend_from_slice(&data);
+                    this.out.extend_from_slice(b"\r\n");
                 }
-            };
+                Ok(Step::More) => return,
+                Ok(Step::End(_, trailers)) => {
+                    this.out.extend_from_slice(b"0\r\n\r\n");
+                    this.end = Some(Ok(trailers));
+                }
+                Err(fault) => this.end = Some(Err(fault)),
+            }
         }
-        skipped > 0 || !matches!(tapped.end, Some(Err(_)))
+    }
+
+    /// Fills the buffer with what is there; whether nothing more is to be read for it.
+    ///
+    /// # Errors
+    /// When nothing is left before the fault in malformed content.
+    fn give(&self, buf: &mut ReadBuf<'_>) -> io::Result<bool> {
+        let mut this = self.lock();
+        if take_prefix(&mut this.out, buf) {
+            return Ok(true);
+        }
+        match this.end {
+            Some(Err(_)) => Err(io::ErrorKind::InvalidData.into()),
+            Some(Ok(_)) => Ok(true),
+            None => Ok(false),
+        }
     }
 }
 

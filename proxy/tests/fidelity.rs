@@ -36,6 +36,32 @@ async fn request_trailers_are_forwarded() {
     }
 }
 
+/// RFC 9112 section 7.1: sizes of chunks may begin with zeros, and one that is no number of bytes that
+/// there can be is refused before dispatch.
+#[tokio::test]
+async fn chunk_sizes_may_begin_with_zeros() {
+    let world = World::new().await;
+    let zeros = "0".repeat(40);
+    let address = world.origin.address;
+    for (size, method, status) in
+        [("3", "PUT", 200), ("3", "POST", 200), ("10000000000000000", "POST", 400)]
+    {
+        let credentials = world.credentials();
+        let request = format!(
+            "{method} http://{address}/status/200 HTTP/1.1\r\nHost: {address}\r\n{credentials}\
+             Transfer-Encoding: chunked\r\n\r\n{zeros}{size}\r\nabc\r\n{zeros}0\r\n\r\n"
+        );
+        let mut client = Client::connect(world.address).await;
+        client.send(&request).await;
+        let response = client.response(method).await;
+        assert_eq!(response.status, status, "{method} {size} {}", response.text());
+    }
+    assert_eq!(
+        (world.origin.last_content().as_slice(), world.origin.all_effects()),
+        (&b"abc"[..], 2)
+    );
+}
+
 /// K-11: other trailers make another request.
 #[tokio::test]
 async fn k_11_trailers_are_part_of_the_request() {

@@ -7,22 +7,12 @@ mod support;
 
 use journal::contract::{Body, InvocationId, Outcome};
 use std::time::Duration;
+use support::frames::*;
 use support::http2::Http2Origin;
-use support::wire::Transport;
 use support::{Client, World};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 
-const HEADERS: u8 = 1;
-const PRIORITY: u8 = 2;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const ACK: u8 = 1;
-const END_HEADERS: u8 = 4;
 const ENHANCE_YOUR_CALM: u32 = 11;
 const REFUSED_STREAM: u32 = 7;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -32,106 +22,30 @@ const GROWTH_KIB: u64 = 64 * 1024;
 /// Memory is the process's, so one flood at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
-    [&length[1..], &[kind, flags], &id.to_be_bytes(), payload].concat()
-}
-
-/// A literal field without indexing (RFC 7541 section 6.2.2); lengths above 126 in two or more bytes.
-fn literal(name: &str, value: &str) -> Vec<u8> {
-    let mut block = vec![0];
-    for text in [name, value] {
-        match text.len() {
-            short @ 0..127 => block.push(u8::try_from(short).expect("short")),
-            long => {
-                block.push(127);
-                let mut left = long - 127;
-                while left >= 128 {
-                    block.push(u8::try_from(left % 128 + 128).expect("a byte"));
-                    left /= 128;
-                }
-                block.push(u8::try_from(left).expect("a byte"));
+/// Sends the flood, piece by piece, while it reads; the error code of the GOAWAY that ends it, and
+/// how many pieces were sent before the connection ended.
+async fn flood(raw: Raw, piece: impl Fn(u32) -> Vec<u8>) -> (Option<u32>, u32) {
+    let (reading, mut writing) = tokio::io::split(raw.stream);
+    let sent = async {
+        for n in 0..u32::MAX {
+            if writing.write_all(&piece(n)).await.is_err() || writing.flush().await.is_err() {
+                return n;
             }
         }
-        block.extend_from_slice(text.as_bytes());
-    }
-    block
-}
-
-fn authority(world: &World) -> String {
-    format!("localhost:{}", world.secure.address.port())
-}
-
-fn fields(authority: &str, path: &str) -> Vec<u8> {
-    let of = [(":method", "GET"), (":scheme", "https"), (":authority", authority), (":path", path)];
-    of.iter().flat_map(|(name, value)| literal(name, value)).collect()
-}
-
-/// A connection of HTTP/2 frame by frame.
-struct Raw {
-    stream: Box<dyn Transport>,
-}
-
-impl Raw {
-    async fn tunnel(world: &World, host: &'static str, port: u16) -> Box<dyn Transport> {
-        let mut client = Client::connect(world.address).await;
-        let credentials = world.credentials();
-        client
-            .send(&format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n"))
-            .await;
-        assert_eq!(client.response("CONNECT").await.status, 200);
-        client.into_h2(world.ca.certificate_pem(), host).await
-    }
-
-    async fn open(world: &World, host: &'static str, port: u16) -> Self {
-        let stream = Self::tunnel(world, host, port).await;
-        let mut raw = Self { stream };
-        raw.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
-        raw.send(&frame(SETTINGS, 0, 0, b"")).await;
-        raw
-    }
-
-    /// False when the other side takes no more.
-    async fn send(&mut self, bytes: &[u8]) -> bool {
-        self.stream.write_all(bytes).await.is_ok() && self.stream.flush().await.is_ok()
-    }
-
-    /// Type, stream and payload of the next frame; none at the end.
-    async fn next(&mut self) -> Option<(u8, u32, Vec<u8>)> {
-        let mut head = [0; 9];
-        self.stream.read_exact(&mut head).await.ok()?;
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let mut payload = vec![0; length as usize];
-        self.stream.read_exact(&mut payload).await.ok()?;
-        let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-        Some((head[3], id, payload))
-    }
-
-    /// Sends the flood, piece by piece, while it reads; the error code of the GOAWAY that ends it, and
-    /// how many pieces were sent before the connection ended.
-    async fn flood(self, piece: impl Fn(u32) -> Vec<u8>) -> (Option<u32>, u32) {
-        let (reading, mut writing) = tokio::io::split(self.stream);
-        let sent = async {
-            for n in 0..u32::MAX {
-                if writing.write_all(&piece(n)).await.is_err() || writing.flush().await.is_err() {
-                    return n;
-                }
+        u32::MAX
+    };
+    let mut reader = Raw { stream: Box::new(tokio::io::join(reading, tokio::io::sink())) };
+    let ended = async {
+        let mut code = None;
+        while let Some((kind, _, payload)) = reader.next().await {
+            if kind == GOAWAY {
+                code = payload.get(4..8).map(|c| u32::from_be_bytes([c[0], c[1], c[2], c[3]]));
             }
-            u32::MAX
-        };
-        let mut reader = Self { stream: Box::new(tokio::io::join(reading, tokio::io::sink())) };
-        let ended = async {
-            let mut code = None;
-            while let Some((kind, _, payload)) = reader.next().await {
-                if kind == GOAWAY {
-                    code = payload.get(4..8).map(|c| u32::from_be_bytes([c[0], c[1], c[2], c[3]]));
-                }
-            }
-            code
-        };
-        let both = async { tokio::join!(ended, sent) };
-        tokio::time::timeout(LIMIT, both).await.expect("the connection ends")
-    }
+        }
+        code
+    };
+    let both = async { tokio::join!(ended, sent) };
+    tokio::time::timeout(LIMIT, both).await.expect("the connection ends")
 }
 
 fn resident_kib() -> u64 {
@@ -156,7 +70,7 @@ async fn check(name: &str, piece: impl Fn(&str, u32) -> Vec<u8>) {
     assert_eq!(other.response("GET").await.status, 200);
     let before = resident_kib();
     let raw = Raw::open(&world, "127.0.0.1", port).await;
-    let (code, sent) = raw.flood(|n| piece(&authority, n)).await;
+    let (code, sent) = flood(raw, |n| piece(&authority, n)).await;
     assert_eq!(code, Some(ENHANCE_YOUR_CALM), "{name}: after {sent} pieces");
     let grown = resident_kib().saturating_sub(before);
     assert!(grown < GROWTH_KIB, "{name}: {grown} KiB");

@@ -68,11 +68,15 @@ async fn curl_speaks_tls_with_the_proxy() {
     for (identity, ca) in [(by_ca, home.clone()), (by_files, own_ca)] {
         let (address, _shutdown) = listen(&world, identity.expect("identity")).await;
         let url = format!("https://coder:{}@localhost:{}", world.token, address.port());
-        for target in [world.plain_url("/echo"), world.secure_url("/echo")] {
-            let arguments =
-                ["-x", &url, "--proxy-cacert", &ca, "--cacert", &home, "-d", "content", &target];
-            let (out, err, ok) = curl(&arguments).await;
-            assert!(ok && out.ends_with("content"), "{target} {err}");
+        // The home's authority names the address as well; the other certificate does not.
+        let by_address = url.replace("localhost", "127.0.0.1");
+        for (url, named) in [(&url, true), (&by_address, ca == home)] {
+            for target in [world.plain_url("/echo"), world.secure_url("/echo")] {
+                let trust = ["--proxy-cacert", &ca, "--cacert", &home];
+                let arguments = [&["-x", url][..], &trust, &["-d", "content", &target]].concat();
+                let (out, err, ok) = curl(&arguments).await;
+                assert_eq!(ok && out.ends_with("content"), named, "{url} {target} {err}");
+            }
         }
         let other = url.replace("localhost", "localhost.localdomain");
         let resolve = format!("localhost.localdomain:{}:127.0.0.1", address.port());

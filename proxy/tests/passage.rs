@@ -202,10 +202,14 @@ async fn half_closed_passages_end() {
     let opened = client.response("CONNECT").await;
     assert_eq!(opened.status, 200);
     // Taken, and never answered or closed.
-    let (_taken, _) = silent.accept().await.expect("accept");
+    let (mut taken, _) = silent.accept().await.expect("accept");
     client.finish().await;
     assert!(client.ends().await);
     assert_eq!(cause(&world, opened.id()).await.as_deref(), Some("IDLE"));
+    // Nothing of it is left, on that side either.
+    let mut byte = [0; 1];
+    let read = tokio::time::timeout(std::time::Duration::from_secs(20), taken.read(&mut byte));
+    assert!(matches!(read.await.expect("in time"), Ok(0) | Err(_)));
 }
 
 /// V-1: TLS that asks for another host than the tunnel's, or that can't be read, gets an alert, and not a

@@ -93,7 +93,7 @@ async fn send(
 ) -> Result<(), journal::result::Error> {
     while let Some((stream, bytes)) = stored.next_chunk()? {
         let extended = match stream {
-            Stream::Stdout | Stream::Content | Stream::Head => None,
+            Stream::Stdout | Stream::Content | Stream::Head | Stream::Trailers => None,
             Stream::Stderr => Some(1),
         };
         downstream.send(extended, Bytes::from(bytes)).await;

@@ -40,7 +40,9 @@ pub(crate) struct Tally {
 impl Tally {
     pub(crate) fn push(&mut self, stream: Stream, data: &[u8]) {
         let (this, other) = match stream {
-            Stream::Stdout | Stream::Head | Stream::Content => (&mut self.stdout, &self.stderr),
+            Stream::Stdout | Stream::Head | Stream::Content | Stream::Trailers => {
+                (&mut self.stdout, &self.stderr)
+            }
             Stream::Stderr => (&mut self.stderr, &self.stdout),
         };
         if self.both.is_none() && other.length_bytes > 0 {

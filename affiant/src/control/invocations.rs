@@ -301,7 +301,8 @@ pub(super) async fn recording(
     let read = tokio::task::spawn_blocking(move || {
         let mut stored = journal.recording(id).map_err(refused)?;
         let content = stored.read_to_end().map_err(refused)?;
-        Ok::<_, Problem>(Stored { head: None, length_bytes: content.len() as u64, content })
+        let (trailers, length_bytes) = (Vec::new(), content.len() as u64);
+        Ok::<_, Problem>(Stored { head: None, trailers, length_bytes, content })
     });
     let stored = read.await.map_err(|error| internal(&error))??;
     render(&invocation, stored, None)
@@ -309,6 +310,7 @@ pub(super) async fn recording(
 
 struct Stored {
     head: Option<StoredHead>,
+    trailers: Vec<(String, String)>,
     content: Vec<u8>,
     length_bytes: u64,
 }
@@ -322,6 +324,8 @@ fn read_result(
     let mut stored = journal.result(id).map_err(refused)?;
     let head =
         stored.head().map(serde_json::from_slice).transpose().map_err(|error| internal(&error))?;
+    let trailers = stored.trailers().map(serde_json::from_slice).transpose();
+    let trailers = trailers.map_err(|error| internal(&error))?.unwrap_or_default();
     let start = offset.unwrap_or(0);
     let unsatisfiable = |length_bytes: u64| {
         let detail = format!("the stored content has {length_bytes} bytes");
@@ -336,7 +340,7 @@ fn read_result(
         }
         stored.skip(start).map_err(refused)?;
         content = stored.read_to_end().map_err(refused)?;
-        return Ok(Stored { head, content, length_bytes });
+        return Ok(Stored { head, trailers, content, length_bytes });
     }
     // The streams of a command lie in the order of arrival: its own part is found by reading.
     while let Some((stream, chunk)) = stored.next_chunk().map_err(refused)? {
@@ -350,7 +354,7 @@ fn read_result(
     if offset.is_some() && start >= length_bytes {
         return unsatisfiable(length_bytes);
     }
-    Ok(Stored { head, content, length_bytes })
+    Ok(Stored { head, trailers, content, length_bytes })
 }
 
 fn refused(error: journal::result::Error) -> Problem {
@@ -413,6 +417,12 @@ fn render(
                 );
             }
         }
+    }
+    // Not among the header fields: there they would mean something else (RFC 9110 section 6.5.1).
+    for (name, value) in stored.trailers {
+        let line = bytes_of(&format!("{name}: {value}"));
+        let line = line.ok_or_else(|| refused(journal::result::Error::Damaged))?;
+        builder = builder.header("affiant-trailer", line);
     }
     if let Some(offset) = offset {
         let length = stored.length_bytes;

@@ -26,8 +26,10 @@ pub(super) fn cases() -> Vec<Case> {
     in_the_head(&mut table);
     malformed_heads(&mut table);
     in_the_content(&mut table);
+    stalled_in_the_content(&mut table);
     malformed_content(&mut table);
     complete(&mut table);
+    complete_with_nothing(&mut table);
     complete_oddly(&mut table);
     statuses(&mut table);
     table.cases
@@ -251,10 +253,24 @@ fn in_the_content(t: &mut Table) {
     )
     .bodied()
     .only(|shape| shape.tls);
+}
+
+fn stalled_in_the_content(t: &mut Table) {
+    let cut = |_: &Shape| open(CUT, true);
     t.steps(
         "stalled_in_length",
         "S-2 D-2",
         |shape| applied([send(length_head(shape, 200, "") + halves(shape).0), Step::Stall]),
+        |_| open(NO_PROGRESS, true),
+    )
+    .bodied();
+    t.steps(
+        "stalled_in_chunk",
+        "S-2 D-2",
+        |shape| {
+            let text = head(shape, 200, CHUNKED) + &chunk(content(shape)) + "ff\r\nxy";
+            applied([send(text), Step::Stall])
+        },
         |_| open(NO_PROGRESS, true),
     )
     .bodied();
@@ -287,17 +303,18 @@ fn whole(shape: &Shape, status: u16, more: &str) -> Step {
 fn complete(t: &mut Table) {
     let ok = |shape: &Shape| settled(shape, 200);
     t.steps("length", "S-1 R-1", |shape| applied([whole(shape, 200, "")]), ok).streamed_too();
-    for (name, extension, trailers) in [
-        ("chunked", "", ""),
-        ("chunk_extensions", ";a=\"b\"", ""),
-        ("trailers", "", "X-Sum: 1\r\n"),
+    for (name, zeros, extension, trailers) in [
+        ("chunked", "", "", ""),
+        ("chunk_extensions", "", ";a=\"b\"", ""),
+        ("chunk_sizes_with_zeros", "00000000000000000000", "", ""),
+        ("trailers", "", "", "X-Sum: 1\r\n"),
     ] {
         let steps = move |shape: &Shape| {
             let (first, second) = halves(shape);
             let mut text = head(shape, 200, CHUNKED);
             if shape.bodied() {
-                text += &format!("{:x}{extension}\r\n{first}\r\n{}", first.len(), chunk(second));
-                text += &format!("0\r\n{trailers}\r\n");
+                text += &format!("{zeros}{:x}{extension}\r\n{first}\r\n", first.len());
+                text += &format!("{}{zeros}0\r\n{trailers}\r\n", chunk(second));
             }
             applied([send(text)])
         };
@@ -332,6 +349,16 @@ fn complete(t: &mut Table) {
         move |shape| applied([send(framed), whole(shape, 200, "")]),
         ok,
     );
+}
+
+fn complete_with_nothing(t: &mut Table) {
+    let no_chunk = |shape: &Shape| {
+        let end = if shape.bodied() { "0\r\n\r\n" } else { "" };
+        applied([send(head(shape, 200, CHUNKED) + end)])
+    };
+    let nothing =
+        |_: &Shape| Truth::Settled { status: 200, retry_after: false, content: String::new() };
+    t.steps("empty_chunked", "S-1; RFC 9112 section 7.1", no_chunk, nothing).streamed_too();
     for (name, status, more) in [
         ("empty", 200, "Content-Length: 0\r\n"),
         ("no_content", 204, ""),

@@ -173,7 +173,8 @@ async fn call(
 ) {
     let (parts, content) = request.into_parts();
     let long = progress.long_blocks();
-    let mut out = Outbound::stream(Stream::new(respond, parts.method.to_string(), progress));
+    let stream = Stream::new(respond, parts.method.to_string(), progress);
+    let mut out = Outbound::stream(stream, shared.options.write_timeout);
     let tunnel = tunnel.as_deref();
     let opens = is_opening(&parts);
     let connects = parts.method == http::Method::CONNECT && !opens;

@@ -5,7 +5,6 @@ use super::raw::{Writing, failed};
 use super::to_map;
 use crate::body::{Decoder, Step};
 use crate::carrier::{self, Carrier};
-use crate::deliver::WRITE_TIMEOUT;
 use crate::handover::HandedOver;
 use crate::head::{self, Fields, Framing, Response};
 use crate::unread::Unread;
@@ -37,8 +36,6 @@ pub(crate) struct Stream {
     reset: Reason,
     /// Whether the next head opens what was asked for.
     opens: bool,
-    /// How long the caller may take nothing.
-    patience: Duration,
     progress: Arc<Progress>,
 }
 
@@ -62,14 +59,13 @@ impl Stream {
             id,
             reset,
             opens: false,
-            patience: WRITE_TIMEOUT,
             progress,
         }
     }
 
     /// Sends what the bytes say, as far as they say it; waits for the caller's window, and for as long as it
-    /// opens.
-    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// opens; a caller that takes nothing for so long is gone.
+    pub(crate) async fn send(&mut self, bytes: &[u8], patience: Duration) -> io::Result<()> {
         self.buffer.extend_from_slice(bytes);
         // Content waits for what follows it: a caller may close as soon as it has as much as was
         // declared, and would answer an end that comes by itself with a reset.
@@ -87,12 +83,12 @@ impl Stream {
                     let step = decoder.step(&mut self.buffer).map_err(io::Error::other)?;
                     let data = held.take().unwrap_or_default();
                     match step {
-                        Step::More => return self.data(data, false).await,
+                        Step::More => return self.data(data, false, patience).await,
                         Step::Data(next) => {
-                            self.data(data, false).await?;
+                            self.data(data, false, patience).await?;
                             held = Some(next);
                         }
-                        Step::End(_, trailers) => self.end(data, &trailers).await?,
+                        Step::End(_, trailers) => self.end(data, &trailers, patience).await?,
                     }
                 }
             }
@@ -158,11 +154,11 @@ impl Stream {
     }
 
     /// Sends content; `last`: the stream ends with it.
-    async fn data(&mut self, mut data: Bytes, last: bool) -> io::Result<()> {
+    async fn data(&mut self, mut data: Bytes, last: bool, patience: Duration) -> io::Result<()> {
         let sending = self.sending.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         while !data.is_empty() {
             sending.reserve_capacity(data.len());
-            let room = timeout(self.patience, poll_fn(|cx| sending.poll_capacity(cx))).await?;
+            let room = timeout(patience, poll_fn(|cx| sending.poll_capacity(cx))).await?;
             let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(failed)?;
             let piece = data.split_to(room.min(data.len()));
             if !piece.is_empty() {
@@ -173,11 +169,11 @@ impl Stream {
     }
 
     /// Ends the stream behind the last of its content.
-    async fn end(&mut self, data: Bytes, trailers: &Fields) -> io::Result<()> {
+    async fn end(&mut self, data: Bytes, trailers: &Fields, patience: Duration) -> io::Result<()> {
         let trailers = to_map(trailers).ok_or(io::ErrorKind::InvalidData)?;
         let last = trailers.is_empty();
         let bare = data.is_empty();
-        self.data(data, last).await?;
+        self.data(data, last, patience).await?;
         self.state = State::Ended;
         let sending = self.sending.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         match (last, bare) {
@@ -201,11 +197,10 @@ impl Stream {
     }
 
     /// Waits until the head of the response left: a reset would overtake it, because the library drops
-    /// what it has not written yet. For a caller that takes nothing, not for ever.
+    /// what it has not written yet. For a caller that takes nothing, for ever.
     pub(crate) async fn begun(&self) {
         if self.sending.is_some() {
-            // Whether it left in time makes no difference to what follows.
-            drop(timeout(WRITE_TIMEOUT, self.progress.begun(self.id)).await);
+            self.progress.begun(self.id).await;
         }
     }
 
@@ -279,10 +274,9 @@ mod tests {
             taken
         });
         let mut stream = Stream::new(respond, "GET".to_owned(), progress);
-        stream.patience = PATIENCE;
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {CONTENT}\r\n\r\n");
         let answer = [head.as_bytes(), &vec![b'x'; CONTENT]].concat();
-        stream.send(&answer).await.map_err(|error| error.kind())?;
+        stream.send(&answer, PATIENCE).await.map_err(|error| error.kind())?;
         Ok(taking.await.expect("taken"))
     }
 

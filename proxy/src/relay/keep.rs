@@ -1,8 +1,8 @@
 //! The response as it is kept beside its delivery.
 
 use super::Relay;
-use crate::head::Response;
-use crate::record::stored_head;
+use crate::head::{Fields, Response};
+use crate::record::{stored_head, stored_trailers};
 use journal::Stream;
 use journal::contract::KeepResult;
 
@@ -11,14 +11,28 @@ impl Relay<'_> {
         if self.parts.grant.keep != KeepResult::Full {
             return;
         }
-        let text = match stored_head(head) {
-            Ok(text) => text,
+        self.keep_as(Stream::Head, stored_head(head).map(Some)).await;
+    }
+
+    /// Behind everything else.
+    pub(super) async fn keep_trailers(&mut self, trailers: &Fields) {
+        if self.parts.grant.keep == KeepResult::Full
+            && self.kept_bytes <= self.parts.grant.keep_bytes
+        {
+            self.keep_as(Stream::Trailers, stored_trailers(trailers)).await;
+        }
+    }
+
+    async fn keep_as(&mut self, stream: Stream, text: serde_json::Result<Option<Vec<u8>>>) {
+        let text = match text {
+            Ok(Some(text)) => text,
+            Ok(None) => return,
             Err(error) => {
                 tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
                 return self.parts.call.discard_result();
             }
         };
-        if let Err(error) = self.parts.call.store(Stream::Head, &text).await {
+        if let Err(error) = self.parts.call.store(stream, &text).await {
             tracing::warn!(%error, id = %self.parts.call.id(), "the result is not kept");
         }
     }

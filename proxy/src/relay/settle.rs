@@ -33,6 +33,7 @@ impl<'a> Relay<'a> {
                 self.keep(piece).await;
             }
         }
+        self.keep_trailers(trailers).await;
         let said = hops::read(&head.fields);
         if let Some(doubt) = said.doubt(head.status) {
             return self.hop_failed(head, (&said, doubt), &held, (completion, trailers)).await;

@@ -190,7 +190,8 @@ pub(crate) const fn status(code: Code) -> (u16, &'static str) {
         | Code::SshTransportFailed
         | Code::RemoteAuthFailed
         | Code::ChannelRefused
-        | Code::RequestRefused => (502, "proxy_internal_error"),
+        | Code::RequestRefused
+        | Code::ResultLimit => (502, "proxy_internal_error"),
         // An earlier invocation with this end, of which no result is kept.
         Code::Ok | Code::RemoteRejected | Code::RemoteFailed => (424, "http_request_denied"),
         Code::RemoteNotProcessed => (503, "connection_terminated"),
@@ -199,7 +200,6 @@ pub(crate) const fn status(code: Code) -> (u16, &'static str) {
         Code::ReadTimeout => (504, "connection_read_timeout"),
         Code::RemoteResultIncomplete => (502, "http_response_incomplete"),
         Code::RemoteProtocolError => (502, "http_protocol_error"),
-        Code::ResultLimit => (502, "http_response_body_size"),
         Code::BrokerRestarted | Code::ResultNotStored | Code::DeliveryFailed => {
             (502, "proxy_internal_error")
         }

@@ -321,13 +321,21 @@ impl Http2Client {
         Self { sender, authority: format!("{host}:{port}") }
     }
 
+    pub fn request(&self, method: &str, path: &str) -> http::request::Builder {
+        let uri = format!("https://{}{path}", self.authority);
+        Request::builder().method(method).uri(uri).header("te", "trailers")
+    }
+
     pub async fn call(&self, method: &str, path: &str, content: &'static [u8]) -> Answer {
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("https://{}{path}", self.authority))
-            .header("te", "trailers")
-            .body(())
-            .expect("request");
+        self.exchange(self.request(method, path), content).await
+    }
+
+    pub async fn exchange(
+        &self,
+        request: http::request::Builder,
+        content: &'static [u8],
+    ) -> Answer {
+        let request = request.body(()).expect("request");
         let mut sender = self.sender.clone().ready().await.expect("ready");
         let (response, mut sending) = sender.send_request(request, false).expect("sent");
         sending.send_data(Bytes::from_static(content), true).expect("data");

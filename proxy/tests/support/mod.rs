@@ -14,6 +14,7 @@
 pub mod answers;
 pub mod dns;
 pub mod encoded;
+pub mod frames;
 pub mod http2;
 pub mod origin;
 pub mod parent;
@@ -63,7 +64,7 @@ impl Control for Echo {
         request: http::Request<bytes::Bytes>,
     ) -> http::Response<bytes::Bytes> {
         let text = format!("{agent} {} {}", request.method(), request.uri());
-        let text = if request.uri() == "/big" { text.repeat(1 << 16) } else { text };
+        let text = if request.uri() == "/big" { text.repeat(1 << 20) } else { text };
         let mut response = http::Response::new(text.into());
         response.headers_mut().insert("content-type", http::HeaderValue::from_static("text/plain"));
         if let Some(fetched) = *self.0.lock().expect("lock") {
