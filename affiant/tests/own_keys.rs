@@ -14,37 +14,12 @@ mod service;
 mod support;
 
 use serde_json::json;
-use service::{Asked, Done, Service};
-use std::collections::HashMap;
+use service::{Asked, Done, Service, honours_keys, pay};
 use std::sync::mpsc;
 use support::*;
 
 const OURS: &str = r#"idempotency = { header = "Idempotency-Key", scope = "pay", retention = "1h", contract = "verified", generate = true }
 retry = { max_attempts = 4 }"#;
-
-/// Charges once per key, loses the first answer of each, and refuses a key with another request.
-fn honours_keys() -> impl FnMut(&Asked) -> Done + Send {
-    let mut charges: HashMap<String, Vec<u8>> = HashMap::new();
-    move |asked| {
-        let key = asked.field("idempotency-key").unwrap_or_default().to_owned();
-        match charges.get(&key) {
-            Some(body) if *body != asked.body => Done::nothing_but(422, "", "another request"),
-            Some(_) => Done::nothing_but(200, "", "charged once"),
-            None => {
-                charges.insert(key, asked.body.clone());
-                Done::and_closes()
-            }
-        }
-    }
-}
-
-fn pay(server: &Server, service: &Service, more: &[&str]) -> Response {
-    let url = service.url("/charges");
-    let mut arguments = vec!["-d", "amount=1", "-H", "Content-Type: text/plain"];
-    arguments.extend(more);
-    arguments.push(&url);
-    server.curl(&arguments)
-}
 
 /// The keys that the service was sent, request by request.
 fn keys(service: &Service) -> Vec<Option<String>> {

@@ -14,8 +14,7 @@ mod service;
 mod support;
 
 use serde_json::{Value, json};
-use service::{Asked, Done, Service};
-use std::collections::HashMap;
+use service::{Asked, Done, Service, honours_keys, pay};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,30 +22,6 @@ use support::*;
 
 const KEYED: &str = r#"idempotency = { header = "Idempotency-Key", scope = "pay", retention = "1h", contract = "verified" }
 retry = { max_attempts = 3 }"#;
-
-/// Charges once per key and loses the first answer of each.
-fn honours_keys() -> impl FnMut(&Asked) -> Done + Send {
-    let mut charges: HashMap<String, Vec<u8>> = HashMap::new();
-    move |asked| {
-        let key = asked.field("idempotency-key").unwrap_or_default().to_owned();
-        match charges.get(&key) {
-            Some(body) if *body != asked.body => Done::nothing_but(422, "", "another request"),
-            Some(_) => Done::nothing_but(200, "", "charged once"),
-            None => {
-                charges.insert(key, asked.body.clone());
-                Done::and_closes()
-            }
-        }
-    }
-}
-
-fn pay(server: &Server, service: &Service, more: &[&str]) -> Response {
-    let url = service.url("/charges");
-    let mut arguments = vec!["-d", "amount=1", "-H", "Content-Type: text/plain"];
-    arguments.extend(more);
-    arguments.push(&url);
-    server.curl(&arguments)
-}
 
 /// K-1 to K-3, X-3: a service that honours keys is asked again with the same key and the same bytes;
 /// the effect happens once, the result is the caller's by its own id, and the attempts are linked.

@@ -6,6 +6,7 @@
 //! what is looked at can't be read, or a name or value is written so that only some servers take it for
 //! the one that is looked at, nothing is said, and no wider rule is asked instead.
 
+use crate::escape::{self, Next};
 use crate::field::{is_same_field, is_same_member, is_same_parameter};
 use crate::json::Content;
 use crate::{Details, glob};
@@ -402,20 +403,12 @@ pub(crate) fn parameters(query: &str, borders: &[char]) -> Option<Vec<(Vec<u8>, 
 
 /// Decodes what forms encode; none if some escape can't be read.
 pub(crate) fn decoded(text: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.iter().copied();
-    while let Some(byte) = bytes.next() {
-        out.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                let (high, low) = (digit(bytes.next())?, digit(bytes.next())?);
-                u8::try_from(high * 16 + low).ok()?
-            }
-            other => other,
-        });
-    }
-    Some(out)
+    let byte = |next| match next {
+        Next::Plain(b'+') => Some(b' '),
+        Next::Plain(byte) | Next::Escaped(byte) => Some(byte),
+        Next::Broken => None,
+    };
+    escape::read(text).map(byte).collect()
 }
 
 #[cfg(test)]

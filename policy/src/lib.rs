@@ -19,6 +19,7 @@ pub mod credential;
 mod diagnostic;
 pub mod diff;
 mod document;
+mod escape;
 pub mod expect;
 mod explain;
 mod field;

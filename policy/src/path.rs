@@ -3,6 +3,7 @@
 //! Only a copy is normalised; what goes upstream keeps the caller's bytes. A path that servers are
 //! known to read in different ways is refused rather than judged by one of the readings.
 
+use crate::escape::{self, Next};
 use crate::glob;
 
 /// Why a path can't be judged.
@@ -124,41 +125,28 @@ fn hides_dots(segment: &str) -> bool {
 /// becomes `%25`, so that nothing decodes twice.
 fn decode(raw: &str) -> Result<String, Error> {
     let mut out = String::with_capacity(raw.len());
-    let mut bytes = raw.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            if !byte.is_ascii_graphic() || matches!(byte, b'?' | b'#') {
-                return Err(Error::Character);
+    for next in escape::read(raw.as_bytes()) {
+        match next {
+            Next::Plain(b'?' | b'#') | Next::Escaped(0) => return Err(Error::Character),
+            Next::Plain(byte) if byte.is_ascii_graphic() => out.push(char::from(byte)),
+            Next::Plain(_) => return Err(Error::Character),
+            Next::Broken => out.push_str("%25"),
+            Next::Escaped(byte) if byte.is_ascii_graphic() && !is_structural(byte) => {
+                out.push(char::from(byte));
             }
-            out.push(char::from(byte));
-            continue;
-        }
-        let mut ahead = bytes.clone();
-        let value = ahead.next().and_then(hex).zip(ahead.next().and_then(hex));
-        let Some((high, low)) = value else {
-            out.push_str("%25");
-            continue;
-        };
-        bytes = ahead;
-        let value = high << 4 | low;
-        if value == 0 {
-            return Err(Error::Character);
-        }
-        let structural = matches!(value, b'/' | b'\\' | b'%' | b'?' | b'#' | b'*' | b';');
-        if value.is_ascii_graphic() && !structural {
-            out.push(char::from(value));
-        } else {
-            out.push('%');
-            for digit in [high, low] {
-                out.push(char::from(if digit < 10 { b'0' + digit } else { b'A' + digit - 10 }));
+            Next::Escaped(byte) => {
+                out.push('%');
+                for digit in [byte >> 4, byte & 15] {
+                    out.push(char::from(if digit < 10 { b'0' + digit } else { b'A' + digit - 10 }));
+                }
             }
         }
     }
     Ok(out)
 }
 
-fn hex(byte: u8) -> Option<u8> {
-    char::from(byte).to_digit(16).and_then(|d| u8::try_from(d).ok())
+const fn is_structural(byte: u8) -> bool {
+    matches!(byte, b'/' | b'\\' | b'%' | b'?' | b'#' | b'*' | b';')
 }
 
 /// Why a text is not a path pattern.

@@ -1,12 +1,14 @@
 //! The compiled policy of one version: pure decisions over an immutable index.
 
 mod case;
+mod denial;
 mod explain;
 mod http;
 mod near;
 mod order;
 mod ssh;
 mod starred;
+mod target;
 
 use crate::condition::Doubt;
 use crate::diagnostic::Kind;
@@ -19,6 +21,7 @@ use crate::{
     Body, Credential, Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, Scheme,
     SshAction, SshGrant, host,
 };
+use denial::{approval_pending, normal_host, not_allowed, shown, trace_refused, undecided};
 use journal::contract::{Budget, Code};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -454,73 +457,6 @@ impl Snapshot {
     pub(crate) fn budgets(&self) -> &[budget::Named] {
         &self.budgets
     }
-}
-
-fn normal_host(text: &str) -> Result<String, Denial> {
-    host::normalize(text).map_err(|error| Denial {
-        code: Code::InvalidTarget,
-        field: "target.host".to_owned(),
-        message: format!("The target names no usable host: {error}."),
-        rule: EGRESS.to_owned(),
-    })
-}
-
-/// What is not looked into can't be shown to a person: such a route is closed, never open.
-fn approval_pending(route: &str) -> Denial {
-    Denial {
-        code: Code::ApprovalPending,
-        field: "approval".to_owned(),
-        message: format!(
-            "Route {route:?} requires the approval of a person, and nobody can be shown what passes \
-             a tunnel that is not intercepted."
-        ),
-        rule: route.to_owned(),
-    }
-}
-
-/// A service answers a TRACE with the request, the credential in it (RFC 9110 section 9.3.8: a client
-/// must send none).
-fn trace_refused(route: &str) -> Denial {
-    Denial {
-        code: Code::UnsupportedAction,
-        field: "method".to_owned(),
-        message: format!("Route {route:?} injects a credential, which a TRACE would bring back."),
-        rule: route.to_owned(),
-    }
-}
-
-/// A refusal because a condition of a route can't be judged.
-fn undecided(route: &str, Doubt { field, why }: Doubt) -> Denial {
-    let code =
-        if field == Doubt::PATH.field { Code::InvalidTarget } else { Code::TargetNotAllowed };
-    let part = match field {
-        "method" => "method",
-        "target.path" => "path",
-        "request.body" => "content",
-        "request.headers" => "header fields",
-        "command" => "command",
-        _ => "query",
-    };
-    Denial {
-        code,
-        field: field.to_owned(),
-        message: format!(
-            "Route {route:?} looks at the {part} of this request, which can't be judged: {why}."
-        ),
-        rule: route.to_owned(),
-    }
-}
-
-/// A refusal because no route allows the action.
-fn not_allowed(field: &str, message: String) -> Denial {
-    let (field, rule) = (field.to_owned(), EGRESS.to_owned());
-    Denial { code: Code::TargetNotAllowed, field, message, rule }
-}
-
-/// An agent's text, cut and escaped, for a message.
-fn shown(text: &str) -> String {
-    let cut: String = text.chars().take(64).collect();
-    format!("{cut:?}")
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! A service with a memory: an origin whose answer depends on what it was asked before.
 #![allow(dead_code, unreachable_pub, reason = "every test file uses a part of it")]
 
+use crate::support::{Response, Server};
+use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -188,4 +190,29 @@ fn chunks(reader: &mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>> {
             return Ok(content);
         }
     }
+}
+
+/// Charges once per key, loses the first answer of each, and refuses a key with another request.
+pub fn honours_keys() -> impl FnMut(&Asked) -> Done + Send {
+    let mut charges: HashMap<String, Vec<u8>> = HashMap::new();
+    move |asked| {
+        let key = asked.field("idempotency-key").unwrap_or_default().to_owned();
+        match charges.get(&key) {
+            Some(body) if *body != asked.body => Done::nothing_but(422, "", "another request"),
+            Some(_) => Done::nothing_but(200, "", "charged once"),
+            None => {
+                charges.insert(key, asked.body.clone());
+                Done::and_closes()
+            }
+        }
+    }
+}
+
+/// Asks for a charge, with more arguments of curl.
+pub fn pay(server: &Server, service: &Service, more: &[&str]) -> Response {
+    let url = service.url("/charges");
+    let mut arguments = vec!["-d", "amount=1", "-H", "Content-Type: text/plain"];
+    arguments.extend(more);
+    arguments.push(&url);
+    server.curl(&arguments)
 }

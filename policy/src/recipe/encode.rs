@@ -1,5 +1,7 @@
 //! Percent-encoding (RFC 3986) and hexadecimal digits.
 
+use crate::escape::{self, Next};
+
 const HEX_UPPER: &[u8; 16] = b"0123456789ABCDEF";
 
 fn is_unreserved(byte: u8) -> bool {
@@ -30,29 +32,11 @@ pub(super) fn encoded(bytes: &[u8]) -> String {
 
 /// Decodes escapes; what is no escape stays as it is.
 pub(crate) fn decoded(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&byte, after)) = rest.split_first() {
-        let escape = match (byte, after) {
-            (b'%', [high, low, ..]) => value(*high).zip(value(*low)),
-            _ => None,
-        };
-        rest = match escape {
-            Some((high, low)) => {
-                out.push(high << 4 | low);
-                after.get(2..).unwrap_or_default()
-            }
-            None => {
-                out.push(byte);
-                after
-            }
-        };
-    }
-    out
-}
-
-fn value(digit: u8) -> Option<u8> {
-    char::from(digit).to_digit(16).and_then(|v| u8::try_from(v).ok())
+    let byte = |next| match next {
+        Next::Plain(byte) | Next::Escaped(byte) => byte,
+        Next::Broken => b'%',
+    };
+    escape::read(text).map(byte).collect()
 }
 
 /// Lower-case hexadecimal digits.

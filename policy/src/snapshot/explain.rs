@@ -1,5 +1,6 @@
 //! Explains a decision: the same search, told in words.
 
+use super::target::Target;
 use super::{EGRESS, Found, Snapshot, http, normal_host, ssh};
 use crate::command::ReleaseRule;
 use crate::document::HttpRoute;
@@ -218,7 +219,7 @@ fn key(rule: &IdempotencyRule, idempotent: bool) -> String {
 }
 
 /// What decides on repeating: the route, the line of its preset, or the method.
-fn repeat_terms(route: &HttpRoute, grant: &HttpGrant, target: &http::Target<'_>) -> Vec<String> {
+fn repeat_terms(route: &HttpRoute, grant: &HttpGrant, target: &Target<'_>) -> Vec<String> {
     let line = route.preset.as_ref().filter(|p| !p.overridden).and_then(|p| p.line(&target.call()));
     let by = match (line, grant.idempotent) {
         (Some(_), _) => "by the preset",

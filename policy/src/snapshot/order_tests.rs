@@ -61,7 +61,7 @@ proptest! {
         let (Ok(forward), Ok(backward)) = (forward, backward) else { return Ok(()) };
         prop_assert_eq!(forward.http_with(&action, &details), backward.http_with(&action, &details));
         // The slow search over all routes agrees on whether anything matches.
-        let target = http::Target::of(&action, details).unwrap();
+        let target = target::Target::of(&action, details).unwrap();
         let any = forward.http.of_host(&target.host).any(|r| http::mismatch(r, &target).is_none());
         prop_assert_eq!(forward.http_with(&action, &details).is_ok(), any);
         if let Ok(grant) = forward.http_with(&action, &details) {
