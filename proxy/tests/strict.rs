@@ -455,20 +455,3 @@ async fn v_1_malformed_content_that_is_here_is_refused_before_dispatch() {
     }
     assert_eq!((world.origin.connections(), world.origin.all_effects()), (0, 0));
 }
-
-/// D-1: what is there of content is looked at to its end, however small its chunks are: a fault in it is
-/// known before anything is sent.
-#[tokio::test]
-async fn d_1_a_fault_behind_many_chunks_is_found_before_dispatch() {
-    let world = World::new().await;
-    let url = world.plain_url("/ok");
-    let credentials = world.credentials();
-    let head = format!("PUT {url} HTTP/1.1\r\nHost: x\r\n{credentials}");
-    let chunks = "1\r\nx\r\n".repeat(1000);
-    let request = format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunks}x");
-    let mut client = Client::connect(world.address).await;
-    client.send(&request).await;
-    let answer = client.response("PUT").await;
-    assert_eq!((answer.status, answer.facts()[2].as_str()), (400, "not_attempted"));
-    assert_eq!(world.origin.connections(), 0);
-}
