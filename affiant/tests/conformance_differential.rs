@@ -153,7 +153,7 @@ fn forwarded(seed: u64) -> Vec<Vec<u8>> {
     let home = Home::new();
     home.policy(
         "[defaults]\negress = \"allow\"\nprivate_addresses = \"allow\"\nrepeat_guard = \"off\"\n\
-         limits = { response_timeout = \"5s\" }\n",
+         limits = { response_timeout = \"5s\", hold_time = \"1h\" }\n",
     );
     let server = home.serve();
     let identity = format!("Proxy-Authorization: Bearer {}", home.token);

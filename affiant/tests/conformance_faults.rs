@@ -124,7 +124,10 @@ while True:
 #[test]
 fn d_1_s_2_d_7_a_killed_origin_leaves_the_call_unknown() {
     let home = Home::new();
-    home.policy("[defaults]\negress = \"allow\"\nprivate_addresses = \"allow\"\n");
+    home.policy(
+        "[defaults]\negress = \"allow\"\nprivate_addresses = \"allow\"\n\
+         limits = { hold_time = \"1h\" }\n",
+    );
     let server = home.serve();
     for (path, code) in
         [("/works", "REMOTE_OUTCOME_UNKNOWN"), ("/half", "REMOTE_RESULT_INCOMPLETE")]

@@ -16,6 +16,7 @@ mod support;
 
 use conformance::http::Script;
 use conformance::nginx::Nginx;
+use service::{Done, Service};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Stdio;
@@ -87,6 +88,21 @@ fn addresses_of_ipv6_are_targets() {
     let response = server.curl(&[&format!("https://[::1]:{}/", site.port())]);
     assert_eq!(response.status, 200, "{response:?}");
     assert_eq!(text(&response.body), format!("[::1]:{}", site.port()));
+}
+
+/// the result with the largest head that an origin may send can be fetched.
+#[test]
+fn r_2_a_result_with_the_largest_head_can_be_fetched() {
+    // With the two that frame it.
+    let fields: String = (0..98).map(|i| format!("X-{i}: v\r\n")).collect();
+    let service = Service::start(move |_| Done::and_answers(200, &fields, "ok"));
+    let home = Home::new();
+    home.secret("pay-token", SECRET);
+    home.policy(&service.policy(""));
+    let server = home.serve();
+    let response = server.curl(&["-d", "x", &service.url("/")]);
+    assert_eq!((response.status, text(&response.body)), (200, "ok".to_owned()));
+    assert_eq!(home.ok(&["inv", "result", &response.invocation()]), "ok");
 }
 
 fn connect(server: &Server, token: &str, port: u16) -> (TcpStream, String) {

@@ -179,7 +179,7 @@ fn http(route: &HttpRoute) -> Keys {
     put("result.max_bytes", Some(grant.keep_bytes.to_string()));
     put("result.max_bytes_total", grant.keep_total_bytes.map(|bytes| bytes.to_string()));
     put("result.ttl", Some(time(grant.keep_for)));
-    put("limits", Some(limits(&grant.limits)));
+    put("limits", Some(http_limits(&grant.limits)));
     keys
 }
 
@@ -257,7 +257,7 @@ fn defaults(defaults: &Defaults) -> Keys {
         ("result.keep", keep.to_string()),
         ("result.max_bytes", keep_bytes.to_string()),
         ("result.ttl", time(*keep_for)),
-        ("limits", limits(bounds)),
+        ("limits", http_limits(bounds)),
         ("repeat_guard", window(*repeat_window)),
     ]);
     keys.extend(parent.as_ref().map(|rule| ("parent", rule.parent.name.clone())));
@@ -361,8 +361,14 @@ fn shows(shows: Option<&Shows>) -> String {
     text
 }
 
+fn http_limits(bounds: &Limits) -> String {
+    format!("{}, hold {}", limits(bounds), time(bounds.hold_time))
+}
+
 fn limits(limits: &Limits) -> String {
-    let Limits { request_bytes, connect_timeout, response_timeout, idle_timeout } = limits;
+    // Nothing of SSH is held.
+    let Limits { request_bytes, connect_timeout, response_timeout, idle_timeout, hold_time: _ } =
+        limits;
     let (connect, response) = (time(*connect_timeout), time(*response_timeout));
     let idle = time(*idle_timeout);
     format!("request {request_bytes} B, connect {connect}, response {response}, idle {idle}")

@@ -283,6 +283,9 @@ pub struct Limits {
     pub response_timeout: Duration,
     /// Between two reads that bring something.
     pub idle_timeout: Duration,
+    /// From the head of a response of unknown length to where it is no longer waited for its end
+    /// before the caller gets anything (HTTP).
+    pub hold_time: Duration,
 }
 
 impl HttpGrant {

@@ -4,7 +4,7 @@
 use crate::deliver::{self, Delivery, Ours};
 use crate::engine::{BACKOFF_MS, Job, Prepared};
 use crate::handover::{Pending, record};
-use crate::head::{self, Fields, Response};
+use crate::head::{self, Fields, Received, Response};
 use crate::record::{restore_head, restore_trailers};
 use crate::render::Status;
 use crate::request;
@@ -135,6 +135,9 @@ impl Job<'_> {
             observation: Some(Observation { length_bytes, cause: error.cause(), recording: None }),
         };
         let account = Account { hop: Some(next_hop.to_owned()), ..error.account(verdict) };
+        // A head that came is told whatever came behind it.
+        let received_status = account.received_status.or(call.invocation().evidence().status);
+        let account = Account { received_status, ..account };
         if begun {
             // S-2: the caller sees that the response is cut. Chunks show it by the last one missing;
             // without chunks only a reset does.
@@ -172,10 +175,20 @@ impl Job<'_> {
     }
 
     /// Answers that there is a result on record, and that it is not to be seen.
-    pub(crate) async fn withheld(&mut self, mut call: Call) -> Finished {
+    pub(crate) async fn withheld(
+        &mut self,
+        mut call: Call,
+        coding: Option<String>,
+        next_hop: &str,
+    ) -> Finished {
         call.delivery_failed(0);
+        let account = Account {
+            hop: Some(next_hop.to_owned()),
+            received_status: call.invocation().evidence().status,
+            ..Account::undecodable(coding)
+        };
         let envelope = call.invocation().envelope();
-        self.problem(&envelope, Account::undecodable(), false, false).await
+        self.problem(&envelope, account, false, false).await
     }
 
     /// A record for a call that is refused before it was admitted.
@@ -280,6 +293,7 @@ impl Job<'_> {
             },
             keep_alive: keep,
             pseudonym: &self.shared.pseudonym,
+            received: Received::By(head::Version::Http11),
         };
         let with_content = self.head.method != "HEAD";
         let now_ms = self.shared.journal.now_ms();
@@ -462,6 +476,7 @@ impl Job<'_> {
             status: Status { received_status: Some(head.status), ..Status::default() },
             keep_alive: keep,
             pseudonym: &self.shared.pseudonym,
+            received: Received::By(head::Version::Http11),
         };
         let mut bytes = deliver::head(head, self.head.version, delivery, &ours);
         let content = if bodiless { &[][..] } else { content };

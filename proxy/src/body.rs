@@ -1,6 +1,6 @@
 //! The content of HTTP/1.1 messages as it comes in: lengths, chunks, and their proven end.
 
-use crate::head::{self, Fields, Framing};
+use crate::head::{self, Fields, Framing, Limit};
 use bytes::{Bytes, BytesMut};
 use journal::contract::Completion;
 
@@ -19,13 +19,17 @@ pub(crate) enum Fault {
     /// The trailer section is longer than a head may be.
     #[error("the trailer section is longer than 64 KiB")]
     TrailerTooLong,
+    /// The trailer section has more fields than a head may have.
+    #[error("the trailer section has more than 100 fields")]
+    TooManyTrailers,
 }
 
 impl Fault {
     /// What a fault of a field section is in trailers.
     pub(crate) const fn of_trailers(fault: head::Fault) -> Self {
         match fault {
-            head::Fault::TooLong | head::Fault::TooManyFields => Self::TrailerTooLong,
+            head::Fault::TooLong => Self::TrailerTooLong,
+            head::Fault::TooManyFields => Self::TooManyTrailers,
             head::Fault::StartLine
             | head::Fault::Target
             | head::Fault::Version
@@ -36,7 +40,9 @@ impl Fault {
             | head::Fault::ContentLength
             | head::Fault::TransferEncoding
             | head::Fault::ConflictingFraming
-            | head::Fault::Host => Self::Trailer,
+            | head::Fault::Host
+            | head::Fault::HostValue
+            | head::Fault::MaxForwards => Self::Trailer,
         }
     }
 }
@@ -82,6 +88,15 @@ impl From<Framing> for Decoder {
 impl Decoder {
     /// Takes the next step on what is buffered.
     pub(crate) fn step(&mut self, buffer: &mut BytesMut) -> Result<Step, Fault> {
+        self.step_within(buffer, head::OF_PEERS)
+    }
+
+    /// As [`Decoder::step`], with another limit of the trailer section.
+    pub(crate) fn step_within(
+        &mut self,
+        buffer: &mut BytesMut,
+        limit: Limit,
+    ) -> Result<Step, Fault> {
         loop {
             match *self {
                 Self::Empty => return Ok(self.end(Completion::NoContent)),
@@ -111,7 +126,8 @@ impl Decoder {
                     _ => return Err(Fault::Chunk),
                 },
                 Self::Trailer => {
-                    let Some(trailers) = trailer_section(buffer)? else { return Ok(Step::More) };
+                    let trailers = trailer_section(buffer, limit)?;
+                    let Some(trailers) = trailers else { return Ok(Step::More) };
                     *self = Self::Done;
                     return Ok(Step::End(Completion::Chunked, trailers));
                 }
@@ -149,8 +165,7 @@ fn size_line(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
     }
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (size, extension) = line.split_at_checked(digits).ok_or(Fault::Chunk)?;
-    let extension = extension.trim_ascii_start();
-    if digits == 0 || !(extension.is_empty() || extension.starts_with(b";")) {
+    if digits == 0 || !are_extensions(extension) {
         return Err(Fault::Chunk);
     }
     let text = std::str::from_utf8(size).map_err(|_| Fault::Chunk)?;
@@ -158,18 +173,61 @@ fn size_line(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
     u64::from_str_radix(text, 16).map(Some).map_err(|_| Fault::Chunk)
 }
 
-fn trailer_section(buffer: &mut BytesMut) -> Result<Option<Fields>, Fault> {
+/// `*( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] )` (RFC 9112 section 7.1.1). Blanks stand in
+/// front of something, and a quoted text ends.
+fn are_extensions(mut rest: &[u8]) -> bool {
+    const fn is_blank(byte: u8) -> bool {
+        matches!(byte, b' ' | b'\t')
+    }
+    fn unpadded(text: &[u8]) -> &[u8] {
+        let blanks = text.iter().take_while(|byte| is_blank(**byte)).count();
+        text.get(blanks..).unwrap_or_default()
+    }
+    fn behind_token(text: &[u8]) -> Option<&[u8]> {
+        let is_token = |byte: &u8| head::is_token(std::slice::from_ref(byte));
+        let length = text.iter().take_while(|byte| is_token(byte)).count();
+        text.get(length..).filter(|_| length > 0)
+    }
+    while !rest.is_empty() {
+        let Some(name) = unpadded(rest).strip_prefix(b";") else { return false };
+        let Some(behind) = behind_token(unpadded(name)) else { return false };
+        rest = behind;
+        if let Some(value) = unpadded(behind).strip_prefix(b"=") {
+            let value = unpadded(value);
+            let behind = match value.strip_prefix(b"\"") {
+                Some(quoted) => behind_quote(quoted),
+                None => behind_token(value),
+            };
+            let Some(behind) = behind else { return false };
+            rest = behind;
+        }
+    }
+    true
+}
+
+/// What stands behind the end of a quoted text (RFC 9110 section 5.6.4).
+fn behind_quote(text: &[u8]) -> Option<&[u8]> {
+    let mut escaped = false;
+    let end = text.iter().position(|byte| {
+        let ends = *byte == b'"' && !escaped;
+        escaped = *byte == b'\\' && !escaped;
+        ends
+    })?;
+    text.get(end + 1..)
+}
+
+fn trailer_section(buffer: &mut BytesMut, limit: Limit) -> Result<Option<Fields>, Fault> {
     if buffer.starts_with(b"\r\n") {
         drop(buffer.split_to(2));
         return Ok(Some(Fields::default()));
     }
     let mut searched = 0;
-    match head::find_end(buffer, &mut searched) {
+    match head::find_end_within(buffer, &mut searched, limit) {
         None => Ok(None),
         Some(Err(fault)) => Err(Fault::of_trailers(fault)),
         Some(Ok(end)) => {
             let section = buffer.split_to(end).freeze();
-            head::fields(&section, 0).map(Some).map_err(Fault::of_trailers)
+            head::fields(&section, 0, limit).map(Some).map_err(Fault::of_trailers)
         }
     }
 }
@@ -218,6 +276,10 @@ mod tests {
             "0000000000000002;a=b\r\nab\r\n00000000000000000000\r\n\r\n",
             Ok(("ab", Completion::Chunked, 0)),
         );
+        for extensions in [" ;a", "\t; a = b", ";a=\"b;c\\\"d\" ;e", ";a;b;c=\"\""] {
+            let text = format!("2{extensions}\r\nok\r\n0{extensions}\r\n\r\n");
+            check(Framing::Chunked, &text, Ok(("ok", Completion::Chunked, 0)));
+        }
         chunked(
             "A;x=\"y\"\r\n0123456789\r\n0\r\nT: 1\r\n\r\n",
             Ok(("0123456789", Completion::Chunked, 1)),
@@ -259,6 +321,20 @@ mod tests {
             "1\r\r\n",
             "fffffffffffffffff\r\n",
             "+1\r\n",
+            // Blanks stand in front of an extension, of "=" and of what is behind those; nowhere else.
+            "2 \r\n",
+            "2\t\r\n",
+            "2; \r\n",
+            "2;\r\n",
+            "2;a \r\n",
+            "2;a=b \r\n",
+            "2;a=\r\n",
+            "2;a=\"\r\n",
+            "2;a=\"b\\\"\r\n",
+            "2;a=\"b\"c\r\n",
+            "2;a b\r\n",
+            "2;=b\r\n",
+            "2;a==b\r\n",
         ] {
             check(Framing::Chunked, text, Err(Fault::Chunk));
         }

@@ -5,12 +5,13 @@ use crate::deliver::unacknowledged;
 use crate::http2::progress::Progress;
 use crate::http2::raw::Writing;
 use crate::unread::has_ended;
+use futures::FutureExt as _;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 /// A stream that an accepted CONNECT left open.
@@ -77,6 +78,14 @@ impl Carrier {
         }
     }
 
+    /// Whether the caller is gone; `by_end`: the end of its own side is enough.
+    pub(crate) fn has_left(&mut self, by_end: bool) -> bool {
+        match self {
+            Self::Tcp(tcp) => is_closed(tcp, by_end),
+            Self::Stream(stream) => stream.writing.has_left(),
+        }
+    }
+
     /// How an HTTP/2 connection above follows its bytes.
     pub(crate) fn below(&self) -> io::Result<Below> {
         match self {
@@ -85,6 +94,17 @@ impl Carrier {
                 Ok(Below::Stream { progress: Arc::clone(&stream.progress), id: stream.id })
             }
         }
+    }
+}
+
+/// Whether the connection is closed in both directions, as after a reset; `by_end`: the peer's alone is
+/// enough, whatever it sent before that and nobody read.
+pub(crate) fn is_closed(tcp: &TcpStream, by_end: bool) -> bool {
+    let interest = Interest::READABLE | Interest::WRITABLE;
+    match tcp.ready(interest).now_or_never() {
+        Some(Ok(ready)) => ready.is_read_closed() && (by_end || ready.is_write_closed()),
+        Some(Err(_)) => true,
+        None => false,
     }
 }
 

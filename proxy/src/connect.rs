@@ -3,7 +3,7 @@
 
 use crate::batch;
 use crate::engine::{Job, Prepared, Ready};
-use crate::head::Framing;
+use crate::head::{Fault, Framing, Received};
 use crate::inject::{Before, Injected};
 use crate::key::Keyed;
 use crate::outgoing;
@@ -81,7 +81,8 @@ impl Job<'_> {
             }
             (Some(_) | None, _) => outgoing::Form::Origin,
         };
-        let also = outgoing::Also { key: keyed.field, pseudonym: &self.shared.pseudonym };
+        let (key, received) = (keyed.field, self.received());
+        let also = outgoing::Also { key, pseudonym: &self.shared.pseudonym, received };
         let head = outgoing::head(&keyed.head, &keyed.target, framing, edits, form, &also);
         let (content, chunks, mut redactor) =
             own.injected.map(|i| (i.content, i.chunks, i.redactor)).unwrap_or_default();
@@ -114,10 +115,20 @@ impl Job<'_> {
             client: own.client,
         };
         let idle = self.connection(call, prepared, &mut way).await?;
-        if !idle.can_carry(&head) {
-            return Err(Refusal::Target(TargetError::Form));
+        match idle.fault(&head) {
+            None => {}
+            Some(Fault::Target) => return Err(Refusal::Target(TargetError::Form)),
+            Some(fault) => return Err(Refusal::Head(fault)),
         }
         Ok(Ready { idle, key: way.key, head, framing, content, chunks, redactor })
+    }
+
+    /// How the request came.
+    const fn received(&self) -> Received {
+        match self.out.is_stream() {
+            true => Received::InFrames,
+            false => Received::By(self.head.version),
+        }
     }
 
     /// What came in frames can have trailers behind a length; HTTP/1.1 has room for them in chunks alone.
@@ -200,8 +211,8 @@ impl Job<'_> {
         let as_whom = as_whom.unwrap_or_default();
         call.note("parent", &format!("{name}: {scheme}://{authority}{as_whom}"));
         let trust = snapshot.trust_for(&parent.host);
-        let pseudonym = self.shared.pseudonym.clone();
-        Ok(Some(Parent { scheme, authority, trust, authorization, shown, pseudonym }))
+        let via = format!("{} {}", self.received().name(), self.shared.pseudonym);
+        Ok(Some(Parent { scheme, authority, trust, authorization, shown, via }))
     }
 
     /// A connection for the call. One that carries many carries a WebSocket only where the origin

@@ -2,7 +2,7 @@
 
 use crate::carrier::Carrier;
 use crate::handover::HandedOver;
-use crate::head::{Fields, Response, Version};
+use crate::head::{Fields, Received, Response, Version};
 use crate::http2::stream::Stream;
 use crate::outgoing::{is_header_only, stays};
 use crate::render::{self, Status};
@@ -75,6 +75,27 @@ impl Outbound {
     /// Whether the caller speaks HTTP/2.
     pub(crate) const fn is_stream(&self) -> bool {
         matches!(self.sink, Sink::Stream(_))
+    }
+
+    /// What follows the next head comes in chunks, whatever that head says ([`Delivery::Frames`]).
+    pub(crate) fn frames_follow(&mut self) {
+        if let Sink::Stream(stream) = &mut self.sink {
+            stream.chunks_follow();
+        }
+    }
+
+    /// Whether somebody waits for the answer.
+    pub(crate) const fn has_caller(&self) -> bool {
+        matches!(self.sink, Sink::Wire(_) | Sink::Stream(_))
+    }
+
+    /// Whether nobody waits for the answer any more; `by_end`: nor does a caller that ended its own side.
+    pub(crate) fn has_left(&mut self, by_end: bool) -> bool {
+        match &mut self.sink {
+            Sink::Wire(wire) => wire.lock().has_left(by_end),
+            Sink::Stream(stream) => stream.has_left(),
+            Sink::Nobody | Sink::Kept(..) => true,
+        }
     }
 
     /// Writes and flushes everything.
@@ -252,6 +273,8 @@ pub(crate) enum Delivery {
     Length(u64),
     /// Chunks with a trailer section.
     Chunked,
+    /// The same, written to what makes frames of it: there the declared length stands beside trailers.
+    Frames,
     /// Chunks as the origin sent them, all of them here; the head says the outcome.
     HeldChunks,
     /// Until the connection closes (callers of HTTP/1.0).
@@ -267,6 +290,8 @@ pub(crate) struct Ours<'a> {
     pub(crate) status: Status<'a>,
     pub(crate) keep_alive: bool,
     pub(crate) pseudonym: &'a str,
+    /// How the message came that goes on.
+    pub(crate) received: Received,
 }
 
 /// A response head for the caller, from the origin's.
@@ -295,10 +320,14 @@ fn passing(
     fields.iter().filter(move |(name, _)| {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("trailer") {
-            return matches!(delivery, Delivery::Chunked | Delivery::HeldChunks);
+            return match delivery {
+                Delivery::Chunked | Delivery::Frames | Delivery::HeldChunks => true,
+                Delivery::AsDeclared | Delivery::Length(_) | Delivery::Close => false,
+            };
         }
         // A 204 has no content, and may not declare any (RFC 9110 section 8.6).
-        let unframed = delivery != Delivery::AsDeclared || response.status == 204;
+        let declared = matches!(delivery, Delivery::AsDeclared | Delivery::Frames);
+        let unframed = !declared || response.status == 204;
         let reframed = unframed && is("content-length");
         !(stays(name, fields) || reframed || (retry_forbidden && is("x-should-retry")))
     })
@@ -321,7 +350,7 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 /// Writes our own fields, the framing and the empty line.
 fn finish(out: &mut Vec<u8>, status: u16, version: Version, delivery: Delivery, ours: &Ours<'_>) {
-    line(out, b"Via", format!("1.1 {}", ours.pseudonym).as_bytes());
+    line(out, b"Via", format!("{} {}", ours.received.name(), ours.pseudonym).as_bytes());
     status_lines(out, ours);
     if forbids_retry(status, ours.verdict) {
         line(out, b"x-should-retry", b"false");
@@ -335,6 +364,7 @@ fn finish(out: &mut Vec<u8>, status: u16, version: Version, delivery: Delivery, 
             line(out, b"Transfer-Encoding", b"chunked");
             line(out, b"Trailer", b"Affiant-Outcome, Proxy-Status");
         }
+        Delivery::Frames => line(out, b"Trailer", b"Affiant-Outcome, Proxy-Status"),
         Delivery::HeldChunks => line(out, b"Transfer-Encoding", b"chunked"),
         Delivery::Close => {}
     }

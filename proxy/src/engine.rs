@@ -185,6 +185,7 @@ impl Job<'_> {
         let sent = Instant::now();
         let next_hop = ready.idle.peer().address.to_string();
         let (mut sender, mut receiver) = ready.idle.dispatch(proof);
+        let in_frames = receiver.is_stream();
         let mut redactor = ready.redactor;
         let grant = &prepared.grant;
         let bounds = upload::Bounds { limit_bytes: grant.limits.request_bytes, grant };
@@ -208,6 +209,7 @@ impl Job<'_> {
                 next_hop: &next_hop,
                 through_parent: ready.key.parent.is_some() && ready.key.scheme == Scheme::Http,
                 pseudonym: &self.shared.pseudonym,
+                in_frames,
                 hold_bytes: self.shared.options.hold_bytes,
                 hold_refusal: self.again.is_some(),
                 redactor: &mut redactor,
@@ -231,7 +233,7 @@ impl Job<'_> {
         match ended {
             relay::Ended::Switched(_) => Finished { keep: false, pending: None },
             relay::Ended::Refused => self.refused(call).await,
-            relay::Ended::Withheld => self.withheld(call).await,
+            relay::Ended::Withheld(coding) => self.withheld(call, coding, &next_hop).await,
             relay::Ended::Settled { delivered, keep } => self.concluded(call, delivered, keep),
             relay::Ended::Answered { keep } => {
                 Finished { keep: keep && self.incoming.is_ended(), pending: None }

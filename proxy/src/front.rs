@@ -526,6 +526,8 @@ fn tunnel(job: &mut Job<'_>) -> Result<Granted, Refusal> {
         Refusal::Target(error)
     })?;
     job.known.target = Some(format!("https://{authority}"));
+    // The target wins over Host; that is there once, and well-formed.
+    request::host(&job.head, authority.port)?;
     control::refuse(&authority)?;
     job.known.caller_id = request::invocation_id(&job.head)?;
     let host = authority.host.to_string();

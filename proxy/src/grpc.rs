@@ -90,7 +90,8 @@ mod tests {
     fn check(kind: &str, in_head: &str, in_trailers: &str, expected: Result<u16, NoStatus>) {
         let text = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{in_head}\r\n");
         let head = head::response(&Bytes::from(text)).expect("head");
-        let trailers = head::fields(&Bytes::from(format!("{in_trailers}\r\n")), 0).expect("fields");
+        let trailers = Bytes::from(format!("{in_trailers}\r\n"));
+        let trailers = head::fields(&trailers, 0, head::OF_PEERS).expect("fields");
         assert_eq!(settling_status(&head, &trailers), expected, "{kind} {in_head} {in_trailers}");
     }
 

@@ -12,6 +12,18 @@ pub(crate) const MAX_BYTES: usize = 64 * 1024;
 /// Fields of a head at most.
 pub(crate) const MAX_FIELDS: usize = 100;
 
+/// How much a head or a trailer section may hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limit {
+    bytes: usize,
+    fields: usize,
+}
+
+/// Of what peers send.
+pub(crate) const OF_PEERS: Limit = Limit { bytes: MAX_BYTES, fields: MAX_FIELDS };
+/// Of what this proxy wrote itself: a peer's whole section, with our own fields beside it.
+pub(crate) const OF_OURS: Limit = Limit { bytes: usize::MAX, fields: usize::MAX };
+
 /// What is wrong with a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
@@ -54,6 +66,12 @@ pub(crate) enum Fault {
     /// No or more than one `Host`.
     #[error("Host is not there exactly once")]
     Host,
+    /// `Host` holds something else than a host and, perhaps, a port.
+    #[error("Host is not a host with or without a port")]
+    HostValue,
+    /// `Max-Forwards` is there more than once, or is no number, where it counts.
+    #[error("Max-Forwards is not exactly one number")]
+    MaxForwards,
 }
 
 impl Fault {
@@ -67,7 +85,8 @@ impl Fault {
             Self::Folded | Self::FieldName | Self::FieldValue => "request.headers",
             Self::ContentLength | Self::ConflictingFraming => "request.headers.content-length",
             Self::TransferEncoding => "request.headers.transfer-encoding",
-            Self::Host => "request.headers.host",
+            Self::Host | Self::HostValue => "request.headers.host",
+            Self::MaxForwards => "request.headers.max-forwards",
         }
     }
 }
@@ -103,6 +122,23 @@ fn is_staple(name: &[u8]) -> bool {
 pub(crate) enum Version {
     Http10,
     Http11,
+}
+
+/// The protocol that a message was received by, as `Via` names it (RFC 9110 section 7.6.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Received {
+    By(Version),
+    InFrames,
+}
+
+impl Received {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::By(Version::Http10) => "1.0",
+            Self::By(Version::Http11) => "1.1",
+            Self::InFrames => "2",
+        }
+    }
 }
 
 /// A field section in the order and spelling of the wire.
@@ -239,6 +275,15 @@ pub(crate) enum Framing {
 /// calls came. A bare LF ends the search early, so that a faulty head is judged without waiting for
 /// more of it.
 pub(crate) fn find_end(buffer: &[u8], searched: &mut usize) -> Option<Result<usize, Fault>> {
+    find_end_within(buffer, searched, OF_PEERS)
+}
+
+/// As [`find_end`], with another limit.
+pub(crate) fn find_end_within(
+    buffer: &[u8],
+    searched: &mut usize,
+    limit: Limit,
+) -> Option<Result<usize, Fault>> {
     let from = *searched;
     let rest = buffer.get(from..).unwrap_or_default();
     for at in memchr::memchr2_iter(b'\n', 0, rest).map(|at| from + at) {
@@ -247,11 +292,11 @@ pub(crate) fn find_end(buffer: &[u8], searched: &mut usize) -> Option<Result<usi
             return Some(Err(Fault::LineEnd));
         }
         if at >= 3 && buffer.get(at - 3..at - 1) == Some(b"\r\n".as_slice()) {
-            return Some(if at < MAX_BYTES { Ok(at + 1) } else { Err(Fault::TooLong) });
+            return Some(if at < limit.bytes { Ok(at + 1) } else { Err(Fault::TooLong) });
         }
     }
     *searched = buffer.len();
-    (buffer.len() >= MAX_BYTES).then_some(Err(Fault::TooLong))
+    (buffer.len() >= limit.bytes).then_some(Err(Fault::TooLong))
 }
 
 const fn is_token_byte(byte: u8) -> bool {
@@ -285,7 +330,7 @@ const fn is_value_byte(byte: u8) -> bool {
 }
 
 /// Reads field lines, each ended by CRLF, up to the empty line or the end.
-pub(crate) fn fields(buffer: &Bytes, from: usize) -> Result<Fields, Fault> {
+pub(crate) fn fields(buffer: &Bytes, from: usize, limit: Limit) -> Result<Fields, Fault> {
     let mut spans = Vec::with_capacity(16);
     let mut start = from;
     loop {
@@ -302,7 +347,7 @@ pub(crate) fn fields(buffer: &Bytes, from: usize) -> Result<Fields, Fault> {
         if line.is_empty() {
             return Ok(Fields { buffer: buffer.clone(), spans });
         }
-        if spans.len() == MAX_FIELDS {
+        if spans.len() >= limit.fields {
             return Err(Fault::TooManyFields);
         }
         spans.push(field_line(line, start)?);
@@ -352,6 +397,11 @@ fn version(text: &[u8]) -> Result<Version, Fault> {
 
 /// Parses a request head that ends in its empty line.
 pub(crate) fn request(buffer: &Bytes) -> Result<Request, Fault> {
+    request_within(buffer, OF_PEERS)
+}
+
+/// As [`request`], with another limit.
+pub(crate) fn request_within(buffer: &Bytes, limit: Limit) -> Result<Request, Fault> {
     let (line, end) = start_line(buffer)?;
     let mut parts = line.split(|byte| *byte == b' ');
     let (Some(method), Some(target), Some(protocol), None) =
@@ -366,7 +416,7 @@ pub(crate) fn request(buffer: &Bytes) -> Result<Request, Fault> {
         return Err(Fault::Target);
     }
     let version = version(protocol)?;
-    let mut fields = fields(buffer, end)?;
+    let mut fields = fields(buffer, end, limit)?;
     fields.drop_nominated();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Fault::StartLine);
     Ok(Request { method: text(method)?, target: text(target)?, version, fields })
@@ -374,6 +424,11 @@ pub(crate) fn request(buffer: &Bytes) -> Result<Request, Fault> {
 
 /// Parses a response head that ends in its empty line.
 pub(crate) fn response(buffer: &Bytes) -> Result<Response, Fault> {
+    response_within(buffer, OF_PEERS)
+}
+
+/// As [`response`], with another limit.
+pub(crate) fn response_within(buffer: &Bytes, limit: Limit) -> Result<Response, Fault> {
     let (line, end) = start_line(buffer)?;
     let mut parts = line.splitn(3, |byte| *byte == b' ');
     let version = version(parts.next().unwrap_or_default())?;
@@ -387,7 +442,7 @@ pub(crate) fn response(buffer: &Bytes) -> Result<Response, Fault> {
     if !(100..=599).contains(&status) || !reason.iter().all(|byte| is_value_byte(*byte)) {
         return Err(Fault::StartLine);
     }
-    Ok(Response { status, reason: reason.to_vec(), version, fields: fields(buffer, end)? })
+    Ok(Response { status, reason: reason.to_vec(), version, fields: fields(buffer, end, limit)? })
 }
 
 fn content_length(fields: &Fields) -> Result<Option<u64>, Fault> {

@@ -12,6 +12,8 @@ pub(crate) struct Said {
     text: String,
     /// The error types among them.
     errors: Vec<String>,
+    /// Whether the nearest hop says that it received an answer, which it passed on.
+    relayed: bool,
 }
 
 /// What an error of a hop leaves of the origin's outcome.
@@ -31,7 +33,23 @@ pub(crate) fn read(fields: &Fields) -> Said {
     let text = lines.join(&b", "[..]);
     let Ok(list) = Parser::new(&text).parse::<List>() else { return Said::default() };
     let errors = list.iter().filter_map(error).collect();
-    Said { text: String::from_utf8_lossy(&text).into_owned(), errors }
+    let relayed = list.last().is_some_and(|member| match member {
+        ListEntry::Item(item) => item.params.contains_key("received-status"),
+        ListEntry::InnerList(_) => false,
+    });
+    Said { text: String::from_utf8_lossy(&text).into_owned(), errors, relayed }
+}
+
+/// Takes lines away that are no list of structured fields: with a member of ours behind them, nobody could
+/// read that, either (RFC 9651 section 4.2). Whether there were some.
+pub(crate) fn drop_unreadable(fields: &mut Fields) -> bool {
+    let lines: Vec<_> = fields.all("proxy-status").collect();
+    let unreadable =
+        !lines.is_empty() && Parser::new(&lines.join(&b", "[..])).parse::<List>().is_err();
+    if unreadable {
+        fields.retain(|name| !name.eq_ignore_ascii_case(b"proxy-status"));
+    }
+    unreadable
 }
 
 fn error(member: &ListEntry) -> Option<String> {
@@ -59,9 +77,15 @@ impl Said {
         (!self.text.is_empty()).then_some(self.text.as_str())
     }
 
-    /// Whether the response is a hop's account of its own failure; none: it is the origin's.
-    pub(crate) fn doubt(&self, status: u16) -> Option<Doubt> {
-        if status < 400 || self.errors.is_empty() {
+    /// Whether the response is a hop's account of its own failure; none: it is the origin's. `gateway`: the
+    /// next hop is an upstream proxy that answers in the origin's name. Of such a one 502 and 504 are its own
+    /// words by their definition (RFC 9110 sections 15.6.3 and 15.6.5), unless it says whose they are.
+    pub(crate) fn doubt(&self, status: u16, gateway: bool) -> Option<Doubt> {
+        if self.errors.is_empty() {
+            let own = gateway && matches!(status, 502 | 504) && !self.relayed;
+            return own.then_some(Doubt::Open);
+        }
+        if status < 400 {
             return None;
         }
         let doubts: Vec<_> = self.errors.iter().map(|error| of_type(error)).collect();
@@ -98,7 +122,7 @@ mod tests {
     fn check(lines: &[&str], status: u16, text: Option<&str>, doubt: Option<Doubt>) {
         let field = |line: &&str| (b"Proxy-Status".to_vec(), line.as_bytes().to_vec());
         let said = read(&lines.iter().map(field).collect());
-        assert_eq!((said.text(), said.doubt(status)), (text, doubt), "{lines:?}");
+        assert_eq!((said.text(), said.doubt(status, false)), (text, doubt), "{lines:?}");
     }
 
     /// C-8: an error of a hop is not the origin's; its type may prove that nothing was forwarded.
@@ -137,5 +161,25 @@ mod tests {
         check(&["a; error=\"text\""], 502, Some("a; error=\"text\""), None);
         check(&["a;;"], 502, None, None);
         check(&[], 502, None, None);
+    }
+
+    /// C-8: what only a gateway says is said by the gateway that policy put there, unless it names the origin.
+    #[test]
+    fn c_8_a_gateway_without_a_name() {
+        let said = |lines: &[&str]| {
+            let field = |line: &&str| (b"Proxy-Status".to_vec(), line.as_bytes().to_vec());
+            read(&lines.iter().map(field).collect())
+        };
+        for status in [502, 504] {
+            assert_eq!(said(&[]).doubt(status, true), Some(Doubt::Open));
+            assert_eq!(said(&["squid"]).doubt(status, true), Some(Doubt::Open));
+            assert_eq!(said(&["squid; received-status=502"]).doubt(status, true), None);
+            assert_eq!(said(&[]).doubt(status, false), None);
+            let refused = said(&["squid; error=connection_refused"]);
+            assert_eq!(refused.doubt(status, true), Some(Doubt::NotForwardedNow));
+        }
+        for status in [200, 403, 500, 503] {
+            assert_eq!(said(&[]).doubt(status, true), None);
+        }
     }
 }

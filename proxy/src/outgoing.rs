@@ -1,6 +1,6 @@
 //! The head that goes to the origin, built in one private buffer that is zeroed when dropped.
 
-use crate::head::{Fields, Framing, Request, is_ours};
+use crate::head::{Fields, Framing, Received, Request, is_ours};
 use crate::request::{self, is_upgrade};
 use crate::target::Target;
 use policy::recipe::{Edits, is_stray};
@@ -55,6 +55,8 @@ pub(crate) struct Also<'a> {
     pub(crate) key: Option<(&'a str, &'a str)>,
     /// Its name in `Via`.
     pub(crate) pseudonym: &'a str,
+    /// How the request came.
+    pub(crate) received: Received,
 }
 
 /// Builds the head: the caller's fields in their order and spelling, without those of the hop, with
@@ -135,7 +137,8 @@ pub(crate) fn head(
     if chunked {
         put(&[b"Transfer-Encoding: chunked\r\n"]);
     }
-    put(&[b"Via: 1.1 ", also.pseudonym.as_bytes(), b"\r\n\r\n"]);
+    let received = also.received.name().as_bytes();
+    put(&[b"Via: ", received, b" ", also.pseudonym.as_bytes(), b"\r\n\r\n"]);
     out
 }
 
@@ -160,7 +163,7 @@ fn written<'a>(
 
 /// The value of `Max-Forwards` for the next hop.
 fn one_less(value: &[u8]) -> String {
-    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse::<u64>().ok());
+    let number = request::decimal(value);
     number.unwrap_or_default().saturating_sub(1).to_string()
 }
 
@@ -299,7 +302,8 @@ mod tests {
             set: vec![(name.to_owned(), Secret::from(value))],
             ..Edits::default()
         });
-        let also = Also { key: None, pseudonym: "p" };
+        let received = Received::By(request.version);
+        let also = Also { key: None, pseudonym: "p", received };
         let out = super::head(&request, &target, framing, injected.as_ref(), Form::Origin, &also);
         assert_eq!(String::from_utf8_lossy(&out), expected);
     }
@@ -330,7 +334,7 @@ mod tests {
             "POST http://h:81/ HTTP/1.0\r\naccept-Encoding: gzip\r\nX: y\r\nAccept-Encoding: br\r\n\r\n",
             Some(("x-key", "k")),
             "POST / HTTP/1.1\r\naccept-Encoding: identity\r\nX: y\r\nHost: h:81\r\nx-key: k\r\n\
-             Via: 1.1 p\r\n\r\n",
+             Via: 1.0 p\r\n\r\n",
         );
     }
 }

@@ -8,7 +8,7 @@ use crate::deliver::{self, Ours};
 use crate::engine::Job;
 use crate::engine::{Prepared, dispatch_record};
 use crate::fingerprint::{Content, fingerprint};
-use crate::head::{Fields, Response};
+use crate::head::{Fields, Received, Response, Version};
 use crate::hello::{Fault, Hello, OTHER_NAME, UNREADABLE};
 use crate::proxy::Shared;
 use crate::pump::{BROKER_STOPPED, CALLER_BROKE, Passed, pump};
@@ -200,6 +200,7 @@ impl Job<'_> {
             status: Status { received_status, next_hop: Some(next_hop), ..Status::default() },
             keep_alive: true,
             pseudonym: &self.shared.pseudonym,
+            received: Received::By(Version::Http11),
         }
     }
 }

@@ -105,7 +105,7 @@ pub(crate) fn restore_trailers(text: Option<&[u8]>) -> Option<Fields> {
         lines.extend_from_slice(b"\r\n");
     }
     lines.extend_from_slice(b"\r\n");
-    head::fields(&Bytes::from(lines), 0).ok()
+    head::fields(&Bytes::from(lines), 0, head::OF_OURS).ok()
 }
 
 /// The bytes of a stored text: each is one character.
@@ -131,7 +131,7 @@ pub(crate) fn restore_head(text: &[u8]) -> Option<Response> {
         lines.extend_from_slice(b"\r\n");
     }
     lines.extend_from_slice(b"\r\n");
-    head::response(&Bytes::from(lines)).ok()
+    head::response_within(&Bytes::from(lines), head::OF_OURS).ok()
 }
 
 #[cfg(test)]
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn r_4_stored_trailers_come_back_as_they_were() {
         let lines = Bytes::from_static(b"X-Sum: \xe91\r\nAge: 5\r\nx-sum: 2\r\n\r\n");
-        let trailers = head::fields(&lines, 0).expect("fields");
+        let trailers = head::fields(&lines, 0, head::OF_PEERS).expect("fields");
         let stored = stored_trailers(&trailers).expect("stored").expect("some");
         assert_eq!(stored, r#"[["X-Sum","é1"],["x-sum","2"]]"#.as_bytes());
         let restored = restore_trailers(Some(&stored)).expect("restored");

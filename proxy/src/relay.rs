@@ -2,7 +2,7 @@
 //! to the caller.
 //!
 //! ```text
-//!  wait for head ──► hold ──► commit ──► deliver                 (up to `hold_bytes`)
+//!  wait for head ──► hold ──► commit ──► deliver      (up to `hold_bytes`, see `hold`)
 //!                     └─────► stream (stored beside) ──► commit ──► trailers
 //! ```
 //!
@@ -14,8 +14,8 @@
 use crate::deliver::{self, Delivery, Outbound};
 use crate::engine::Prepared;
 use crate::grpc;
-use crate::head::{Fields, Response, Version, is_bodiless};
-use crate::pieces;
+use crate::head::{Fields, Response, Version};
+use crate::hops;
 use crate::proxy::Shared;
 use crate::record::{is_event_stream, remote_request_id};
 use crate::redact::Redactor;
@@ -24,9 +24,7 @@ use crate::upstream::exchange::{self, Piece, Received, Receiver, Sender};
 use crate::websocket::Opening;
 use bytes::Bytes;
 use journal::Call;
-use journal::contract::{
-    Code, Completion, Operation, RequestSent, ResponseStarted, Verdict, after_unknown,
-};
+use journal::contract::{Completion, Operation, RequestSent, ResponseStarted};
 use policy::HttpGrant;
 use sha2::{Digest as _, Sha256};
 use std::io;
@@ -36,12 +34,14 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use upload::Unsent;
 
+mod hold;
 mod hop;
 mod keep;
 mod search;
 mod settle;
 pub(crate) mod upload;
 
+use hold::Wait;
 use search::Search;
 
 /// How long a response is waited for after the request could not be written in full.
@@ -75,8 +75,8 @@ pub(crate) enum Ended {
     /// On record as refused, and nothing of the response was sent: it may be tried again first.
     Refused,
     /// On record, and nothing of it can be delivered: it holds the credential where it can't be
-    /// replaced (contract I-4).
-    Withheld,
+    /// replaced (contract I-4). The coding that is in the way, where it has a name.
+    Withheld(Option<String>),
     /// The connection was upgraded; the exchange has no end of its own any more.
     Switched(Response),
     /// No deciding result. `begun`: the caller has a part of the response.
@@ -113,6 +113,8 @@ pub(crate) struct Parts<'a> {
     /// Whether an upstream proxy answers for the origin, in clear text.
     pub(crate) through_parent: bool,
     pub(crate) pseudonym: &'a str,
+    /// Whether the response comes in frames.
+    pub(crate) in_frames: bool,
     pub(crate) hold_bytes: usize,
     /// Whether a refusal that may be tried again later is kept from the caller.
     pub(crate) hold_refusal: bool,
@@ -158,6 +160,7 @@ impl<'a> Relay<'a> {
             Ok(Received::Final(head) | Received::Interim(head)) => self.parts.redactor.head(head),
             Err(error) => return self.broken(error),
         };
+        let head = self.readable(head);
         if self.parts.through_parent && head.status == 407 {
             // By its meaning the hop's own word, whatever its content (RFC 9110 section 15.5.8).
             return self.broken(Broken::ParentAuth);
@@ -190,6 +193,7 @@ impl<'a> Relay<'a> {
             return self.broken(Broken::Receive { error: exchange::Error::Switched, begun: true });
         }
         let head = self.parts.redactor.head(head);
+        let head = self.readable(head);
         let started = ResponseStarted {
             status: Some(head.status),
             remote_request_id: remote_request_id(&head.fields),
@@ -198,6 +202,16 @@ impl<'a> Relay<'a> {
             Ok(()) => Ended::Switched(head),
             Err(error) => self.broken(Broken::NotStored(error)),
         }
+    }
+
+    /// The head without a `Proxy-Status` that nobody can read, ours behind it included.
+    fn readable(&mut self, mut head: Response) -> Response {
+        if hops::drop_unreadable(&mut head.fields) {
+            self.parts
+                .call
+                .note("proxy_status_unreadable", "the origin's is no list, and left out");
+        }
+        head
     }
 
     fn broken(&self, error: Broken) -> Ended {
@@ -295,101 +309,52 @@ impl<'a> Relay<'a> {
         mut upload: Pin<&mut impl Future<Output = Result<RequestSent, Unsent>>>,
         receiver: &mut Receiver,
     ) -> Result<(Completion, Fields), Broken> {
-        let mut unattended_until = None;
         // A success that begins before its request ended: the caller may wait for it before it sends more.
         let two_way = self.sending && (200..300).contains(&head.status);
         if is_event_stream(head) || grpc::streams(head) || two_way {
             self.begin_streaming(head).await?;
         }
+        let limits = &self.parts.grant.limits;
+        let mut wait = Wait::new(limits, self.streams_soon(head));
         loop {
-            let idle = Instant::now() + self.parts.grant.limits.idle_timeout;
-            if matches!(self.down, Down::Gone) && unattended_until.is_none() {
-                unattended_until = Some(Instant::now() + self.parts.grant.limits.response_timeout);
+            if matches!(self.down, Down::Gone) {
+                wait.leave(limits);
             }
-            let deadline = unattended_until.map_or(idle, |until| idle.min(until));
             let piece = tokio::select! {
                 biased;
                 sent = upload.as_mut(), if self.sending => {
                     self.sending = false;
                     self.sent(sent)?;
+                    wait.go_on(limits);
                     continue;
                 }
-                piece = timeout_at(deadline, receiver.next()) => piece,
+                piece = timeout_at(wait.until(), receiver.next()) => piece,
             };
-            if piece.is_err() && unattended_until.is_none() && self.has_progressed() {
+            let Ok(piece) = piece else {
+                self.waited(head, &mut wait).await?;
                 continue;
-            }
-            let piece = piece.map_err(|_| Broken::ReadTimeout)?;
+            };
             match piece.map_err(|error| Broken::Receive { error, begun: true })? {
                 Piece::End(completion, trailers) => {
                     self.search_end(head).await?;
-                    return Ok((completion, self.parts.redactor.fields(trailers)));
+                    let mut trailers = self.parts.redactor.fields(trailers);
+                    if hops::drop_unreadable(&mut trailers) {
+                        let why = "the one in the origin's trailers is no list, and left out";
+                        self.parts.call.note("proxy_status_unreadable", why);
+                    }
+                    return Ok((completion, trailers));
                 }
                 Piece::Data(data) => {
                     self.received += data.len() as u64;
                     self.digest.update(&data);
-                    let late = unattended_until.is_some_and(|until| Instant::now() >= until);
-                    if late || (unattended_until.is_some() && self.received > UNATTENDED_BYTES) {
+                    let much = wait.is_unattended() && self.received > UNATTENDED_BYTES;
+                    if much || wait.is_over() {
                         return Err(Broken::Unattended);
                     }
                     self.searched(head, data).await?;
+                    wait.go_on(limits);
                 }
             }
-        }
-    }
-
-    /// Holds or streams a piece.
-    async fn pass(&mut self, head: &Response, data: Bytes) -> Result<(), Broken> {
-        if data.is_empty() {
-            return Ok(());
-        }
-        if !matches!(self.down, Down::Untouched) {
-            self.keep(&data).await;
-            self.stream(&data).await;
-            return Ok(());
-        }
-        self.held_bytes += data.len();
-        pieces::push(&mut self.held, data);
-        if self.held_bytes > self.parts.hold_bytes {
-            self.begin_streaming(head).await?;
-        }
-        Ok(())
-    }
-
-    /// Sends the head with the outcome still open, and what was held.
-    async fn begin_streaming(&mut self, head: &Response) -> Result<(), Broken> {
-        let delivery = if is_bodiless(self.parts.method, head.status) {
-            return Ok(());
-        } else if self.parts.version == Version::Http10 {
-            self.parts.keep_alive = false;
-            Delivery::Close
-        } else {
-            Delivery::Chunked
-        };
-        self.keep_head(head).await;
-        let retry = after_unknown(self.parts.operation, self.parts.shared.journal.latest_ms());
-        let verdict = Verdict::unknown(retry, Code::InFlight);
-        let bytes = self.response_head(head, verdict, delivery);
-        self.down = Down::Streaming(delivery);
-        if self.parts.out.send(&bytes).await.is_err() {
-            self.down = Down::Gone;
-        }
-        for piece in std::mem::take(&mut self.held) {
-            self.keep(&piece).await;
-            self.stream(&piece).await;
-        }
-        self.held_bytes = 0;
-        Ok(())
-    }
-
-    async fn stream(&mut self, data: &[u8]) {
-        let sent = match self.down {
-            Down::Streaming(Delivery::Chunked) => self.parts.out.send(&deliver::chunk(data)).await,
-            Down::Streaming(_) => self.parts.out.send(data).await,
-            Down::Untouched | Down::Gone => return,
-        };
-        if sent.is_err() {
-            self.down = Down::Gone;
         }
     }
 }

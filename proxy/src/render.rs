@@ -40,6 +40,8 @@ pub enum Value {
     Integer(u32),
     /// A String.
     Text(&'static str),
+    /// A Token.
+    Token(String),
 }
 
 /// Our member of `Proxy-Status`.
@@ -62,6 +64,10 @@ pub fn proxy_status(status: &Status<'_>) -> String {
             member = match value {
                 Value::Integer(number) => member.parameter(key, sfv::Integer::from(*number)),
                 Value::Text(text) => with_text(member, key, text),
+                Value::Token(text) => match TokenRef::from_str(text) {
+                    Ok(token) => member.parameter(key, token),
+                    Err(_) => member,
+                },
             };
         }
         if let Some(details) = status.details {

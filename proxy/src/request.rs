@@ -58,14 +58,10 @@ pub(crate) fn target(head: &Request, tunnel: Option<&Tunnel>) -> Result<Target, 
         let field = "request.method";
         return Err(Refusal::Unsupported { what: "CONNECT inside of a tunnel", field });
     }
-    let mut hosts = head.fields.all("host");
-    let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => Some(host),
-        (None, _) if head.version == Version::Http10 => None,
-        (None, _) | (Some(_), Some(_)) => return Err(Refusal::Head(head::Fault::Host)),
-    };
+    let default_port = tunnel.map_or(Scheme::Http, |tunnel| tunnel.scheme).default_port();
+    let host = host(head, default_port)?;
     let Some(tunnel) = tunnel else {
-        // The target wins over Host; Host only has to be well-formed.
+        // The target wins over Host, which only has to be well-formed.
         let target = absolute(head)?;
         control::refuse(&target.authority)?;
         return Ok(target);
@@ -83,21 +79,34 @@ pub(crate) fn target(head: &Request, tunnel: Option<&Tunnel>) -> Result<Target, 
         Target::origin(tunnel.scheme, tunnel.authority.clone(), &head.target, &head.method)
             .map_err(Refusal::Target)?
     };
-    if let Some(host) = host {
-        let host = std::str::from_utf8(host).map_err(|_| Refusal::Head(head::Fault::Host))?;
-        let named = Authority::parse(host, Some(tunnel.scheme.default_port()));
-        match named {
-            Ok(named) if named == tunnel.authority => {}
-            Ok(_) => return Err(Refusal::AuthorityMismatch { field: "request.headers.host" }),
-            Err(target::Error::Userinfo) => return Err(Refusal::Target(target::Error::Userinfo)),
-            Err(_) => return Err(Refusal::Head(head::Fault::Host)),
-        }
+    if host.is_some_and(|host| host != tunnel.authority) {
+        return Err(Refusal::AuthorityMismatch { field: "request.headers.host" });
     }
     Ok(target)
 }
 
+/// What `Host` names: one authority, well-formed, in every request but those of HTTP/1.0 (RFC 9112 section 3.2).
+pub(crate) fn host(head: &Request, default_port: u16) -> Result<Option<Authority>, Refusal> {
+    let mut hosts = head.fields.all("host");
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host,
+        (None, _) if head.version == Version::Http10 => return Ok(None),
+        (None, _) | (Some(_), Some(_)) => return Err(Refusal::Head(head::Fault::Host)),
+    };
+    let malformed = || Refusal::Head(head::Fault::HostValue);
+    let host = std::str::from_utf8(host).map_err(|_| malformed())?;
+    match Authority::parse(host, Some(default_port)) {
+        Ok(named) => Ok(Some(named)),
+        Err(target::Error::Userinfo) => Err(Refusal::Target(target::Error::Userinfo)),
+        Err(_) => Err(malformed()),
+    }
+}
+
 /// The target in absolute form; without a path it is all of the server to OPTIONS (RFC 9112 section 3.2.4).
 fn absolute(head: &Request) -> Result<Target, Refusal> {
+    if head.target.starts_with('/') || head.target == "*" {
+        return Err(Refusal::Target(target::Error::ForServer));
+    }
     let target = Target::absolute(&head.target).map_err(Refusal::Target)?;
     let bare = head.target.split_once("://").is_some_and(|(_, rest)| !rest.contains(['/', '?']));
     if head.method == "OPTIONS" && bare {
@@ -111,7 +120,20 @@ pub(crate) fn hops_left(head: &Request) -> Option<u64> {
     let counts = matches!(head.method.as_str(), "OPTIONS" | "TRACE");
     let mut values = head.fields.all("max-forwards").filter(|_| counts);
     let (Some(value), None) = (values.next(), values.next()) else { return None };
-    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok())
+    decimal(value)
+}
+
+/// A number of digits and nothing else; what is larger than any is as large as can be.
+pub(crate) fn decimal(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?;
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+/// Whether `Max-Forwards` counts for the method, and does not say exactly once how many hops are left.
+fn miscounts_hops(head: &Request) -> bool {
+    let counts = matches!(head.method.as_str(), "OPTIONS" | "TRACE");
+    counts && head.fields.has("max-forwards") && hops_left(head).is_none()
 }
 
 /// The caller's own invocation id, if it sent one.
@@ -156,6 +178,9 @@ pub(crate) fn check(head: &Request) -> Result<(), Refusal> {
         let field = "request.headers.upgrade";
         let what = "An upgrade to another protocol than WebSocket";
         return Err(Refusal::Unsupported { what, field });
+    }
+    if miscounts_hops(head) {
+        return Err(Refusal::Head(head::Fault::MaxForwards));
     }
     if hops_left(head) == Some(0) {
         // As its final recipient, which has nothing to say to it.

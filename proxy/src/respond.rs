@@ -280,6 +280,7 @@ impl Broken {
                     Code::RemoteOutcomeUnknown
                 }
                 exchange::Error::Head(_)
+                | exchange::Error::Coding(_)
                 | exchange::Error::Content(_)
                 | exchange::Error::Interim
                 | exchange::Error::Stream
@@ -315,9 +316,9 @@ impl Broken {
                 ..account
             },
             Self::Receive { error, .. } => account.of_response(error),
+            Self::Caller(_) => Account::of_caller(),
             Self::ResponseTimeout
             | Self::ReadTimeout
-            | Self::Caller(_)
             | Self::PayloadLimit
             | Self::NoGrpcStatus
             | Self::Unattended

@@ -37,7 +37,7 @@ pub(crate) fn stored_head(request: &Request, target: &Target) -> Zeroizing<Vec<u
 
 /// Reads a stored head.
 pub(crate) fn restore(text: &[u8]) -> Option<Request> {
-    head::request(&Bytes::copy_from_slice(text)).ok()
+    head::request_within(&Bytes::copy_from_slice(text), head::OF_OURS).ok()
 }
 
 impl Job<'_> {

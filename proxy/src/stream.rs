@@ -5,7 +5,7 @@
 //! `Date` and has no trailers), so the write side that it sees refuses.
 
 use crate::body::{self, Decoder, Step};
-use crate::carrier::{Below, Carrier, all_acknowledged};
+use crate::carrier::{Below, Carrier, all_acknowledged, is_closed};
 use crate::deliver;
 use crate::head::{Fields, Framing};
 use crate::unread::has_ended;
@@ -222,6 +222,18 @@ impl Wire {
         match self.link() {
             Link::Plain(carrier) => carrier.is_acknowledged(),
             Link::Tls(tls) => all_acknowledged(tls.get_ref().0),
+        }
+    }
+
+    /// Whether the caller is gone; `by_end`: the end of its own side is enough.
+    pub(crate) fn has_left(&mut self, by_end: bool) -> bool {
+        let link = match self {
+            Self::Plain(link) => link,
+            Self::Tls(tls) => &mut tls.get_mut().0.link,
+        };
+        match link {
+            Link::Plain(carrier) => carrier.has_left(by_end),
+            Link::Tls(tls) => is_closed(tls.get_ref().0, by_end),
         }
     }
 

@@ -43,6 +43,12 @@ pub(crate) enum Error {
     /// A `%` that begins no escape.
     #[error("a percent sign in the request target begins no escape; by itself it is written %25")]
     Escape,
+    /// Of the form that servers are asked in (RFC 9112 section 3.2.1), outside of a tunnel.
+    #[error(
+        "this is a proxy, and the request is one to a server: send it the whole URL, or set its address as \
+         HTTP_PROXY"
+    )]
+    ForServer,
     /// Not `scheme://authority/path`, or with bytes that a target may not hold.
     #[error("the request target is malformed")]
     Form,

@@ -4,6 +4,7 @@
 
 mod support;
 
+use support::http2::Http2Client;
 use support::{Client, World};
 
 /// Trailers of a request reach the origin with what announces them; what frames, routes, modifies or
@@ -238,4 +239,77 @@ async fn options_and_trace_are_forwarded_as_their_rules_say() {
         assert_eq!((answer.status, answer.facts()[2].as_str()), (501, "not_attempted"), "{method}");
     }
     assert_eq!(world.origin.all_effects(), before);
+}
+
+/// S-1, R-1: a head or a trailer section that is as large as an origin's may be reaches callers of every
+/// version, with our own fields in it.
+#[tokio::test]
+async fn s_1_the_largest_field_sections_arrive() {
+    let world = World::new().await;
+    let h2 = Http2Client::open_to(&world, "localhost", world.secure.address.port()).await;
+    for (query, fields) in
+        [("97", 96), ("98", 97), ("99", 98), ("100", 99), ("long-65300", 1), ("trailers-100", 100)]
+    {
+        let path = format!("/fields?{query}");
+        let answer = world.plain("POST", &path, "", "").await;
+        let of_origin = |line: &&str| line.starts_with("X-") || line.starts_with("X: ");
+        let section = if query.starts_with('t') { &answer.trailers } else { &answer.head };
+        assert_eq!(section.lines().filter(of_origin).count(), fields, "{query}");
+        assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "{query}");
+
+        let answer = h2.call("POST", &path, b"").await;
+        assert_eq!((answer.status, answer.content.as_slice()), (200, &b"ok"[..]), "{query}");
+        assert!(answer.whole, "{query}");
+        let section = if query.starts_with('t') { &answer.trailers } else { &answer.head };
+        let of_origin = |name: &&http::HeaderName| name.as_str().starts_with("x");
+        // `x-should-retry` is ours.
+        let ours = usize::from(section.contains_key("x-should-retry"));
+        assert_eq!(section.keys().filter(of_origin).count() - ours, fields, "{query}");
+        assert!(section["affiant-outcome"].to_str().expect("text").starts_with("committed;"));
+    }
+}
+
+/// E-4: a response that is too long to be held keeps its declared length towards callers of HTTP/2, whose
+/// frames have trailers beside it, and of HTTP/1.0, which have none. Of HTTP/1.1 only chunks have trailers.
+#[tokio::test]
+async fn e_4_a_declared_length_stays_where_there_is_room_for_trailers() {
+    const LENGTH: usize = 3_000_000;
+    let world = World::new().await;
+    let path = format!("/big?{LENGTH}");
+    let whole = |content: &[u8]| {
+        content.len() == LENGTH
+            && content.iter().enumerate().all(|(i, byte)| usize::from(*byte) == i % 251)
+    };
+    let h2 = Http2Client::open_to(&world, "localhost", world.secure.address.port()).await;
+    let answer = h2.call("GET", &path, b"").await;
+    assert_eq!(answer.field("content-length"), LENGTH.to_string());
+    assert!(answer.field("affiant-outcome").starts_with("unknown;"));
+    assert!(answer.whole && whole(&answer.content));
+    let outcome = answer.trailers["affiant-outcome"].to_str().expect("text");
+    assert!(outcome.starts_with("committed;"), "{outcome}");
+
+    let mut client = Client::connect(world.address).await;
+    let request = world.plain_request("GET", &path, "Connection: keep-alive\r\n", "");
+    for _ in 0..2 {
+        client.send(&request.replace("HTTP/1.1", "HTTP/1.0")).await;
+        let answer = client.response("GET").await;
+        assert_eq!(answer.field("content-length"), LENGTH.to_string());
+        assert_eq!(answer.field("connection"), "keep-alive");
+        assert!(answer.complete && whole(&answer.content));
+    }
+
+    let answer = world.plain("GET", &path, "", "").await;
+    assert_eq!(answer.field("transfer-encoding"), "chunked");
+    assert_eq!(answer.all("content-length"), Vec::<&str>::new());
+    assert!(whole(&answer.content));
+    assert!(answer.trailers.contains("Affiant-Outcome: committed;"), "{}", answer.trailers);
+
+    // S-2: a length that is not reached is no end.
+    let h2_cut = h2.call("GET", "/cut-long", b"").await;
+    assert_eq!((h2_cut.field("content-length"), h2_cut.whole), ("5000000", false));
+    let mut client = Client::connect(world.address).await;
+    let request = world.plain_request("GET", "/cut-long", "", "");
+    client.send(&request.replace("HTTP/1.1", "HTTP/1.0")).await;
+    let cut = client.response("GET").await;
+    assert_eq!((cut.field("content-length"), cut.complete), ("5000000", false));
 }

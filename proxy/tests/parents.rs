@@ -344,3 +344,40 @@ async fn through_tinyproxy() {
     assert_eq!((world.origin.effects("/echo"), world.secure.effects("/echo")), (1, 1));
     tiny.child.kill().await.expect("ended");
 }
+
+/// C-8, S-6: 502 and 504 of a parent in clear text are its own words, with or without a member of
+/// `Proxy-Status`: the outcome stays open. Where it says that the origin sent them, they are the origin's.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_8_a_parents_own_502_and_504_leave_the_outcome_open() {
+    for (script, status, outcome, code) in [
+        (
+            "HTTP/1.1 504 Gateway Timeout\r\nX-Squid-Error: ERR_CONNECT_FAIL 111\r\nContent-Length: 4\r\n\r\nlost",
+            504,
+            "unknown",
+            "REMOTE_OUTCOME_UNKNOWN",
+        ),
+        (
+            "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 4\r\n\r\nlost",
+            502,
+            "unknown",
+            "REMOTE_OUTCOME_UNKNOWN",
+        ),
+        (
+            "HTTP/1.1 502 Bad Gateway\r\nProxy-Status: squid; received-status=502\r\n\
+             Content-Length: 4\r\n\r\nlost",
+            502,
+            "committed",
+            "REMOTE_FAILED",
+        ),
+        ("HTTP/1.1 500 Error\r\nContent-Length: 4\r\n\r\nlost", 500, "committed", "REMOTE_FAILED"),
+    ] {
+        let parent = Parent::plain(Some(script)).await;
+        let world = world(&format!("http://{}", parent.address), 1, "").await;
+        let answer = world.plain("POST", "/echo", "", "content").await;
+        assert_eq!((answer.status, answer.text().as_str()), (status, "lost"), "{script}");
+        assert!(answer.outcome().starts_with(&format!("{outcome};")), "{answer:?}");
+        let verdict = world.invocation(answer.id()).await.verdict();
+        assert_eq!(verdict.code().as_str(), code, "{script}");
+        assert_eq!(world.origin.all_effects(), 0);
+    }
+}

@@ -174,7 +174,9 @@ async fn e_4_error_types_arise() {
     expect(&get("/close").await, "connection_terminated", &hop);
     expect(&get("/gate-stall").await, "connection_read_timeout", &hop);
     expect(&get("/gate").await, "http_response_timeout", &hop);
-    expect(&get("/cut").await, "http_response_incomplete", &hop);
+    let received = format!("{hop};received-status=200");
+    expect(&get("/cut").await, "http_response_incomplete", &received);
+    expect(&get("/bad-chunk").await, "http_protocol_error", &received);
     expect(&get("/bad-head").await, "http_protocol_error", &hop);
     expect(
         &get("/long-head").await,
@@ -186,7 +188,17 @@ async fn e_4_error_types_arise() {
         "http_response_trailer_section_size",
         ";trailer-section-size=65536",
     );
-    expect(&get("/bad-coding").await, "http_response_transfer_coding", &hop);
+    expect(&get("/bad-coding").await, "http_response_transfer_coding", ";coding=gzip");
+    // As many fields as are too many have a size that is none.
+    for (path, error) in [
+        ("/fields?101", "http_response_header_section_size"),
+        ("/fields?held-trailers-101", "http_response_trailer_section_size"),
+    ] {
+        let answer = get(path).await;
+        expect(&answer, error, "");
+        let said = answer.field("proxy-status").to_owned();
+        assert!(!said.contains("-section-size="), "{said}");
+    }
     let secure = format!("https://127.0.0.1:{}/", world.secure.address.port());
     let answer = call(&world, &secure, "GET", "", b"").await;
     expect(&answer, "tls_certificate_error", &hop_of(world.secure.address.port()));
@@ -280,4 +292,44 @@ fn e_4_no_error_type_is_left_out() {
             }
         }
     }
+}
+
+/// E-4: what the caller broke is told as its own, before dispatch and after it, and no hop terminated anything.
+#[tokio::test]
+async fn e_4_a_callers_fault_is_the_callers() {
+    let world = World::new().await;
+    for (length, size) in [("4", "2\r\nok\r\nzz\r\n"), ("more", "zz\r\n")] {
+        let much = if length == "more" {
+            format!("{:x}\r\n{}\r\n", 2 << 20, "x".repeat(2 << 20))
+        } else {
+            String::new()
+        };
+        let fields = "Transfer-Encoding: chunked\r\n";
+        let mut client = Client::connect(world.address).await;
+        client.send(&world.plain_request("PUT", "/status/200", fields, "")).await;
+        client.send(&(much + size)).await;
+        let answer = client.response("PUT").await;
+        assert_eq!(answer.status, 400, "{answer:?}");
+        check(&answer, "http_request_error", ";status-code=400;status-phrase=\"Bad Request\"");
+        let dispatched = world.invocation(answer.id()).await.evidence().dispatch_started;
+        assert_eq!(dispatched, length == "more");
+        let outcome = if dispatched { "unknown;" } else { "not_attempted;" };
+        assert!(answer.outcome().starts_with(outcome), "{}", answer.outcome());
+    }
+}
+
+/// E-4: an origin's `Proxy-Status` that is no list is left out, so that ours can be read; one that is goes on.
+#[tokio::test]
+async fn e_4_what_cannot_be_read_does_not_hide_ours() {
+    let world = World::new().await;
+    let answer = world.plain("GET", "/odd-status", "", "").await;
+    let lines = answer.all("proxy-status");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("affiant;"), "{lines:?}");
+    assert!(!answer.trailers.to_lowercase().contains("proxy-status"), "{}", answer.trailers);
+    let events = world.journal.events(answer.id()).expect("events");
+    let noted = events.iter().filter(|(_, event)| event.body.name() == "NOTED").count();
+    assert_eq!(noted, 2, "of the head, and of the trailers");
+    let answer = world.plain("GET", "/ok", "", "").await;
+    assert_eq!(answer.all("proxy-status")[0], "far; error=dns_error");
 }

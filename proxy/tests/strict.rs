@@ -114,6 +114,88 @@ async fn v_1_malformed_targets_are_refused() {
     check(&world, text.as_bytes(), 400, "INVALID_TARGET", "request.target").await;
 }
 
+/// V-1: `Host` names one authority in every request but those of HTTP/1.0, whatever the target says and also
+/// where it opens a tunnel (RFC 9112 section 3.2). One that differs from the target's gives way to it.
+#[tokio::test]
+async fn v_1_host_is_one_authority() {
+    let world = World::new().await;
+    let credentials = world.credentials();
+    let (url, port) = (world.plain_url("/ok"), world.secure.address.port());
+    let requests = [format!("GET {url}"), format!("CONNECT localhost:{port}")];
+    for request in &requests {
+        for host in [
+            "Host: a b/%%\r\n",
+            "Host: 127.0.0.1:9001, other.test\r\n",
+            "Host: \r\n",
+            "Host: \u{ff}\u{fe}\r\n",
+            "Host: other.test:99999\r\n",
+            "Host: other.test/\r\n",
+            "Host: a\r\nHost: a\r\n",
+            "",
+        ] {
+            let text = format!("{request} HTTP/1.1\r\n{host}{credentials}\r\n");
+            let field = "request.headers.host";
+            check(&world, text.as_bytes(), 400, "INVALID_REQUEST", field).await;
+        }
+        for host in ["user:pw@h", "a b@c/%%"] {
+            let text = format!("{request} HTTP/1.1\r\nHost: {host}\r\n{credentials}\r\n");
+            check(&world, text.as_bytes(), 400, "INVALID_TARGET", "request.target").await;
+        }
+        for (version, host) in
+            [("1.1", "Host: other.test:1\r\n"), ("1.1", "Host: [::1]\r\n"), ("1.0", "")]
+        {
+            let mut client = Client::connect(world.address).await;
+            client.send(&format!("{request} HTTP/{version}\r\n{host}{credentials}\r\n")).await;
+            let method = request.split(' ').next().unwrap_or_default();
+            assert_eq!(client.response(method).await.status, 200, "{request} {host}");
+        }
+    }
+}
+
+/// V-2: a request in the form that servers are asked in says what would help.
+#[tokio::test]
+async fn v_2_a_request_to_a_server_is_told_so() {
+    let world = World::new().await;
+    for target in ["/", "/ok?x", "*"] {
+        let mut client = Client::connect(world.address).await;
+        let credentials = world.credentials();
+        client.send(&format!("OPTIONS {target} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n")).await;
+        let answer = client.response("OPTIONS").await;
+        assert_eq!((answer.status, answer.facts()[0].as_str()), (400, "INVALID_TARGET"));
+        let message = answer.json()["error"]["message"].to_string();
+        assert!(message.contains("This is a proxy"), "{message}");
+        assert!(message.contains("HTTP_PROXY"), "{message}");
+    }
+}
+
+/// V-1: where hops are counted, `Max-Forwards` is one number of digits (RFC 9110 section 7.6.2).
+#[tokio::test]
+async fn v_1_hops_are_counted_by_one_number() {
+    let world = World::new().await;
+    let (url, credentials) = (world.plain_url("/ok"), world.credentials());
+    for method in ["OPTIONS", "TRACE"] {
+        for hops in ["+5", "", "-1", "0x1", "1, 1", "5\r\nMax-Forwards: 5", "0\r\nMax-Forwards: 0"]
+        {
+            let text = format!(
+                "{method} {url} HTTP/1.1\r\nHost: x\r\n{credentials}Max-Forwards: {hops}\r\n\r\n"
+            );
+            let field = "request.headers.max-forwards";
+            check(&world, text.as_bytes(), 400, "INVALID_REQUEST", field).await;
+        }
+        // More than any number that this proxy counts with.
+        let many = "9".repeat(30);
+        let mut client = Client::connect(world.address).await;
+        client
+            .send(&format!(
+                "{method} {url} HTTP/1.1\r\nHost: x\r\n{credentials}Max-Forwards: {many}\r\n\r\n"
+            ))
+            .await;
+        assert_eq!(client.response(method).await.status, 200);
+        let left = format!("\r\nMax-Forwards: {}\r\n", u64::MAX - 1);
+        assert!(world.origin.last_head().contains(&left), "{}", world.origin.last_head());
+    }
+}
+
 /// V-1: what policy does not allow, what can't be carried, what came round in a loop.
 #[tokio::test]
 async fn v_1_refusals_have_their_codes() {
@@ -351,6 +433,8 @@ async fn v_1_abused_chunks_are_refused() {
         "1;a\nb\r\na\r\n0\r\n\r\n",
         "1;a\0\r\na\r\n0\r\n\r\n",
         "1 a\r\na\r\n0\r\n\r\n",
+        "1 \r\na\r\n0\r\n\r\n",
+        "1;a=\"\r\na\r\n0\r\n\r\n",
         "0x1\r\na\r\n0\r\n\r\n",
         "1\r\na0\r\n\r\n",
         "1\r\na\n0\r\n\r\n",

@@ -341,3 +341,54 @@ async fn c_6_an_answer_voids_the_word_that_nothing_was_processed() {
         assert!(status == 502 || (status == 200 && case == "head, refused"), "{case} {status}");
     }
 }
+
+/// V-1: a request with as many fields as a caller may send goes on in frames, too, with ours beside them.
+#[tokio::test]
+async fn v_1_the_largest_request_head_goes_on_in_frames() {
+    let (world, origin, _directory) = world(&[b"h2"]).await;
+    let port = origin.address.port();
+    let mut client = tunnel(&world, port).await;
+    let fields: String = (0..99).map(|i| format!("X-{i}: v\r\n")).collect();
+    client.send(&format!("GET /ok HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{fields}\r\n")).await;
+    let answer = client.response("GET").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let seen = origin.seen.lock().expect("lock");
+    let head = &seen.heads.last().expect("a head").headers;
+    let of_caller = head.keys().filter(|name| name.as_str().starts_with("x-"));
+    assert_eq!(of_caller.count(), 99);
+}
+
+/// `Via` names the protocol by which each message was received (RFC 9110 section 7.6.3): the request's from its
+/// caller, the response's from its origin.
+#[tokio::test]
+async fn via_names_what_was_received() {
+    let (world, origin, _directory) = world(&[b"h2"]).await;
+    let port = origin.address.port();
+    let of_request = |world: &World| {
+        let head = world.origin.last_head() + &world.secure.last_head();
+        head.lines().find_map(|line| Some(line.strip_prefix("Via: ")?.to_owned())).expect("via")
+    };
+    let is = |via: &str, received: &str| {
+        assert!(via.starts_with(&format!("{received} affiant-")), "{received}: {via}");
+    };
+    let request = world.plain_request("GET", "/old-answer", "", "");
+    for (version, received) in [("HTTP/1.1", "1.1"), ("HTTP/1.0", "1.0")] {
+        let mut client = Client::connect(world.address).await;
+        client.send(&request.replace("HTTP/1.1", version)).await;
+        let answer = client.response("GET").await;
+        is(&of_request(&world), received);
+        is(answer.field("via"), "1.0");
+    }
+    assert!(world.plain("GET", "/status/200", "", "").await.field("via").starts_with("1.1 "));
+    let mut client = tunnel(&world, port).await;
+    let answer = call(&mut client, port, "GET", "/ok", "").await;
+    is(answer.field("via"), "2");
+    let seen = origin.seen.lock().expect("lock").heads.last().expect("a head").headers.clone();
+    is(seen["via"].to_str().expect("text"), "1.1");
+    let h2 = Http2Client::open_to(&world, "localhost", world.secure.address.port()).await;
+    let answer = h2.call("GET", "/status/200", b"").await;
+    is(answer.field("via"), "1.1");
+    let head = world.secure.last_head();
+    let via = head.lines().find_map(|line| line.strip_prefix("Via: ")).expect("via");
+    is(via, "2");
+}

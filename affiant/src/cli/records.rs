@@ -46,10 +46,10 @@ pub(crate) enum Inv {
         /// RFC 3339 time, or an age such as 15m, 6h, 2d
         #[arg(long)]
         since: Option<String>,
-        /// How many
-        #[arg(long, default_value_t = 50)]
-        limit: usize,
-        /// Where the page before ended
+        /// How many, 1 to 500
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
+        limit: u16,
+        /// Where the list before ended
         #[arg(long)]
         cursor: Option<String>,
     },

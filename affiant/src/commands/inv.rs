@@ -15,19 +15,18 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
     let client = Client::connect(&context.home).await?;
     match command {
         Inv::List { outcome, phase, agent, would_be_denied, since, limit, cursor } => {
-            let mut query = vec![("limit", limit.to_string())];
-            for (name, value) in
-                [("outcome", outcome), ("phase", phase), ("agent", agent), ("cursor", cursor)]
-            {
+            let mut query = Vec::new();
+            let observed = would_be_denied.then(|| "true".to_owned());
+            for (name, value) in [
+                ("outcome", outcome),
+                ("phase", phase),
+                ("agent", agent),
+                ("would_be_denied", observed),
+                ("since", since),
+            ] {
                 query.extend(value.map(|value| (name, value)));
             }
-            if would_be_denied {
-                query.push(("would_be_denied", would_be_denied.to_string()));
-            }
-            if let Some(since) = since {
-                query.push(("since", since));
-            }
-            list(context, &client, &query).await
+            print_list(context, &listed(&client, &query, usize::from(limit), cursor).await?)
         }
         Inv::Show { id, wait } => {
             let wait = wait.map(|wait| format!("?wait={wait}")).unwrap_or_default();
@@ -100,13 +99,42 @@ fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or("-")
 }
 
-async fn list(
-    context: &Context,
+async fn listed(
     client: &Client,
     query: &[(&str, String)],
-) -> anyhow::Result<ExitCode> {
-    let page = client.json(&list_path(query)).await?;
-    print_list(context, &page)
+    limit: usize,
+    cursor: Option<String>,
+) -> anyhow::Result<Value> {
+    let page = async |limit: usize, cursor: Option<String>| {
+        let mut query = query.to_vec();
+        query.push(("limit", limit.to_string()));
+        query.extend(cursor.map(|cursor| ("cursor", cursor)));
+        client.json(&list_path(&query)).await
+    };
+    gathered(limit, cursor, page).await
+}
+
+/// So many of a list. A page ends where enough was looked through, whether or not anything was found: it goes
+/// on from there, until the list is full or at its end.
+async fn gathered(
+    limit: usize,
+    mut cursor: Option<String>,
+    page: impl AsyncFn(usize, Option<String>) -> anyhow::Result<Value>,
+) -> anyhow::Result<Value> {
+    let mut found = Vec::new();
+    loop {
+        let mut next = page(limit.saturating_sub(found.len()), cursor).await?;
+        if let Some(Value::Array(more)) = next.get_mut("invocations").map(Value::take) {
+            found.extend(more);
+        }
+        cursor = next.get("next").and_then(Value::as_str).map(str::to_owned);
+        if cursor.is_none() || found.len() >= limit {
+            if let Some(all) = next.get_mut("invocations") {
+                *all = Value::Array(found);
+            }
+            return Ok(next);
+        }
+    }
 }
 
 fn print_attempt(context: &Context, body: &Value) -> anyhow::Result<ExitCode> {
@@ -289,5 +317,35 @@ fn write_content(content: &[u8], file: Option<&Path>) -> anyhow::Result<()> {
         }
         None => std::io::Write::write_all(&mut std::io::stdout().lock(), content)
             .context("write to stdout"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::cell::RefCell;
+
+    /// J-1: a page without a match is not the end of a list: what is looked for further back is found.
+    #[tokio::test]
+    async fn j_1_a_list_goes_on_behind_pages_without_a_match() {
+        let asked = RefCell::new(Vec::new());
+        let pages = async |limit: usize, cursor: Option<String>| {
+            asked.borrow_mut().push((limit, cursor.clone()));
+            Ok(match cursor.as_deref() {
+                Some("start") => json!({ "invocations": [], "next": "a" }),
+                Some("a") => json!({ "invocations": [1, 2], "next": "b" }),
+                Some("b") => json!({ "invocations": [], "next": "c" }),
+                _ => json!({ "invocations": [3], "next": null, "head": 9 }),
+            })
+        };
+        let start = Some("start".to_owned());
+        let all = gathered(50, start.clone(), pages).await.expect("a list");
+        assert_eq!(all, json!({ "invocations": [1, 2, 3], "next": null, "head": 9 }));
+        let cursors = [(50, "start"), (50, "a"), (48, "b"), (48, "c")];
+        assert_eq!(asked.take(), cursors.map(|(limit, at)| (limit, Some(at.to_owned()))));
+        // A full page says where to go on.
+        let some = gathered(2, start, pages).await.expect("a list");
+        assert_eq!(some, json!({ "invocations": [1, 2], "next": "b" }));
     }
 }

@@ -193,6 +193,9 @@ fn problem(status: StatusCode, body: &[u8]) -> String {
     }
 }
 
+/// Fields of an answer at most.
+const MAX_HEADERS: usize = 256;
+
 async fn call_socket(
     socket: &Path,
     request: Request<Full<Bytes>>,
@@ -200,8 +203,10 @@ async fn call_socket(
     let stream = UnixStream::connect(socket)
         .await
         .with_context(|| format!("connect to the server at {}", socket.display()))?;
+    // The head of a stored result has as many fields as an origin may send, and ours.
+    let mut client = hyper::client::conn::http1::Builder::new();
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        client.max_headers(MAX_HEADERS).handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);
     let (parts, body) = sender.send_request(request).await?.into_parts();
     let body = body.collect().await?.to_bytes();

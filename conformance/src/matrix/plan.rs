@@ -257,8 +257,8 @@ impl Plan {
     pub fn policy(&self, authority_file: &std::path::Path) -> io::Result<String> {
         let mut text = format!(
             "[defaults]\negress = \"allow\"\nprivate_addresses = \"allow\"\n\
-             limits = {{ connect_timeout = \"4s\", response_timeout = \"4s\", idle_timeout = \"4s\" \
-             }}\n\n[[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{}\"\n",
+             limits = {{ connect_timeout = \"4s\", response_timeout = \"4s\", idle_timeout = \"4s\", \
+             hold_time = \"1h\" }}\n\n[[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{}\"\n",
             authority_file.display()
         );
         for item in &self.items {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub(super) const RESULT: &[&str] = &["keep", "max_bytes", "max_bytes_total", "ttl"];
 pub(super) const HTTP_LIMITS: &[&str] =
-    &["request_bytes", "connect_timeout", "response_timeout", "idle_timeout"];
+    &["request_bytes", "connect_timeout", "response_timeout", "idle_timeout", "hold_time"];
 pub(super) const SSH_LIMITS: &[&str] =
     &["request_bytes", "connect_timeout", "response_timeout", "idle_timeout", "output_bytes"];
 
@@ -41,6 +41,7 @@ impl Default for Terms {
                 connect_timeout: Duration::from_secs(10),
                 response_timeout: 10 * MINUTE,
                 idle_timeout: 5 * MINUTE,
+                hold_time: Duration::from_millis(100),
             },
             response_stated: false,
             output_bytes: None,
@@ -73,6 +74,7 @@ pub(crate) fn read(fields: &Fields<'_, '_>, inherited: &Terms, ssh: bool) -> Ter
             terms.response_stated = true;
         }
         to.idle_timeout = limits.duration("idle_timeout").unwrap_or(to.idle_timeout);
+        to.hold_time = limits.duration("hold_time").unwrap_or(to.hold_time);
         if ssh {
             terms.output_bytes = limits.size("output_bytes").or(terms.output_bytes);
         }

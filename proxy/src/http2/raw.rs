@@ -5,7 +5,7 @@ use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes asked for at a time.
@@ -55,6 +55,11 @@ impl Writing {
 }
 
 impl Writing {
+    /// Whether the peer reset the stream, or its connection is gone.
+    pub(crate) fn has_left(&mut self) -> bool {
+        self.0.poll_reset(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
     /// Breaks the stream off.
     pub(crate) fn reset(&mut self) {
         self.0.send_reset(Reason::CANCEL);

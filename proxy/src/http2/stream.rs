@@ -6,7 +6,7 @@ use super::to_map;
 use crate::body::{Decoder, Step};
 use crate::carrier::{self, Carrier};
 use crate::handover::HandedOver;
-use crate::head::{self, Fields, Framing, Response};
+use crate::head::{self, Fields, Framing, OF_OURS, Response};
 use crate::unread::Unread;
 use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
@@ -14,6 +14,7 @@ use h2::{Reason, SendStream};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::io::AsyncRead;
 use tokio::time::timeout;
@@ -36,6 +37,8 @@ pub(crate) struct Stream {
     reset: Reason,
     /// Whether the next head opens what was asked for.
     opens: bool,
+    /// Whether chunks follow the next head, whatever it says.
+    chunks: bool,
     progress: Arc<Progress>,
 }
 
@@ -59,6 +62,7 @@ impl Stream {
             id,
             reset,
             opens: false,
+            chunks: false,
             progress,
         }
     }
@@ -74,13 +78,17 @@ impl Stream {
             match &mut self.state {
                 State::Ended => return Ok(()),
                 State::Head => {
-                    let Some(end) = head::find_end(&self.buffer, &mut 0) else { return Ok(()) };
+                    let Some(end) = head::find_end_within(&self.buffer, &mut 0, OF_OURS) else {
+                        return Ok(());
+                    };
                     let end = end.map_err(io::Error::other)?;
                     let head = self.buffer.split_to(end).freeze();
-                    self.head(&head::response(&head).map_err(io::Error::other)?)?;
+                    let head = head::response_within(&head, OF_OURS).map_err(io::Error::other)?;
+                    self.head(&head)?;
                 }
                 State::Content(decoder) => {
-                    let step = decoder.step(&mut self.buffer).map_err(io::Error::other)?;
+                    let step = decoder.step_within(&mut self.buffer, OF_OURS);
+                    let step = step.map_err(io::Error::other)?;
                     let data = held.take().unwrap_or_default();
                     match step {
                         Step::More => return self.data(data, false, patience).await,
@@ -109,12 +117,21 @@ impl Stream {
         if head.status < 200 {
             return self.respond.send_informational(response).map_err(failed);
         }
-        let framing = head::response_framing(head, &self.method).map_err(io::Error::other)?;
+        let framing = if std::mem::take(&mut self.chunks) {
+            Framing::Chunked
+        } else {
+            head::response_framing(head, &self.method).map_err(io::Error::other)?
+        };
         let ended = matches!(framing, Framing::Empty | Framing::Length(0));
         let sending = self.respond.send_response(response, ended).map_err(failed)?;
         self.sending = Some(sending);
         self.state = if ended { State::Ended } else { State::Content(framing.into()) };
         Ok(())
+    }
+
+    /// Chunks follow the next head: a declared length has no other meaning there than for the caller.
+    pub(crate) const fn chunks_follow(&mut self) {
+        self.chunks = true;
     }
 
     /// The next head opens what the request asked for.
@@ -142,6 +159,15 @@ impl Stream {
         self.reset = Reason::CANCEL;
         self.state = State::Content(Decoder::Close);
         Ok(())
+    }
+
+    /// Whether the caller reset the stream, or its connection is gone.
+    pub(crate) fn has_left(&mut self) -> bool {
+        let cx = &mut Context::from_waker(Waker::noop());
+        match &mut self.sending {
+            Some(sending) => sending.poll_reset(cx).is_ready(),
+            None => self.respond.poll_reset(cx).is_ready(),
+        }
     }
 
     /// Ends what was opened, in order.

@@ -5,7 +5,7 @@ use crate::batch;
 use crate::deliver::{self, Delivery, Ours};
 use crate::engine::BACKOFF_MS;
 use crate::grpc;
-use crate::head::{Fields, Response, Version, is_bodiless};
+use crate::head::{Fields, Received, Response, Version, is_bodiless};
 use crate::hops;
 use crate::job;
 use crate::record::retry_after;
@@ -35,7 +35,7 @@ impl<'a> Relay<'a> {
         }
         self.keep_trailers(trailers).await;
         let said = hops::read(&head.fields);
-        if let Some(doubt) = said.doubt(head.status) {
+        if let Some(doubt) = said.doubt(head.status, self.parts.through_parent) {
             return self.hop_failed(head, (&said, doubt), &held, (completion, trailers)).await;
         }
         let status = match grpc::settling_status(head, trailers) {
@@ -68,7 +68,8 @@ impl<'a> Relay<'a> {
             }
         };
         if self.search.is_withheld() && matches!(self.down, Down::Untouched) {
-            return Ended::Withheld;
+            let coding = head.fields.first("content-encoding").map(|name| name.trim().to_owned());
+            return Ended::Withheld(coding);
         }
         let refused = backoff && verdict.outcome() == Outcome::Rejected;
         if refused && self.parts.hold_refusal && matches!(self.down, Down::Untouched) {
@@ -88,7 +89,7 @@ impl<'a> Relay<'a> {
     ) -> bool {
         match self.down {
             Down::Untouched => self.deliver_held(settled, head, held, (completion, trailers)).await,
-            Down::Streaming(Delivery::Chunked) => {
+            Down::Streaming(Delivery::Chunked | Delivery::Frames) => {
                 let last = self.last_chunk(head, settled.verdict(), trailers);
                 self.parts.out.send(&last).await.is_ok()
             }
@@ -137,7 +138,7 @@ impl<'a> Relay<'a> {
         verdict: Verdict,
         delivery: Delivery,
     ) -> Vec<u8> {
-        let ours = self.ours(verdict, head.status);
+        let ours = self.ours(verdict, head);
         if !self.would_mislead(head) {
             return deliver::head(head, self.parts.version, delivery, &ours);
         }
@@ -157,22 +158,26 @@ impl<'a> Relay<'a> {
     }
 
     fn last_chunk(&self, head: &Response, verdict: Verdict, trailers: &Fields) -> Vec<u8> {
-        deliver::last_chunk(trailers, Some(&self.ours(verdict, head.status)))
+        deliver::last_chunk(trailers, Some(&self.ours(verdict, head)))
     }
 
-    fn ours(&self, verdict: Verdict, status: u16) -> Ours<'a> {
+    fn ours(&self, verdict: Verdict, head: &Response) -> Ours<'a> {
         Ours {
             verdict,
             id: self.parts.call.id(),
             replayed: false,
             status: Status {
-                received_status: Some(status),
+                received_status: Some(head.status),
                 next_hop: Some(self.parts.next_hop),
                 ..Status::default()
             },
             // A caller that is still sending would send its next request into this content.
             keep_alive: self.parts.keep_alive && !self.sending,
             pseudonym: self.parts.pseudonym,
+            received: match self.parts.in_frames {
+                true => Received::InFrames,
+                false => Received::By(head.version),
+            },
         }
     }
 }

@@ -55,8 +55,23 @@ impl Account {
     }
 
     /// Of coded content that can't be looked through and so can't be handed over.
-    pub(crate) fn undecodable() -> Self {
+    pub(crate) fn undecodable(coding: Option<String>) -> Self {
         Self { status: 502, error: "http_response_content_coding", ..Self::default() }
+            .coding(coding)
+    }
+
+    /// The coding that is at fault (RFC 9209 sections 2.3.24 and 2.3.25).
+    fn coding(self, coding: Option<String>) -> Self {
+        match coding {
+            Some(coding) => self.with("coding", Value::Token(coding)),
+            None => self,
+        }
+    }
+
+    /// Of a request that its caller broke off or left malformed. It is too late to say that nothing was sent,
+    /// and the type does not say it.
+    pub(super) fn of_caller() -> Self {
+        Self::with_status(400, "http_request_error")
     }
 
     pub(super) fn of_setup(failure: &dial::Failure) -> Self {
@@ -104,13 +119,20 @@ impl Account {
                 Some(alert) => Self { error: "tls_alert_received", ..self }.alert(alert),
                 None => self,
             },
-            exchange::Error::Head(head::Fault::TooLong | head::Fault::TooManyFields) => {
+            exchange::Error::Head(head::Fault::TooLong) => {
                 let size = u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX);
                 Self { error: "http_response_header_section_size", ..self }
                     .with("header-section-size", Value::Integer(size))
             }
-            exchange::Error::Head(head::Fault::TransferEncoding) => {
-                Self { error: "http_response_transfer_coding", ..self }
+            // The parameters are sizes that were received, and the size was not at fault.
+            exchange::Error::Head(head::Fault::TooManyFields) => {
+                Self { error: "http_response_header_section_size", ..self }
+            }
+            exchange::Error::Content(body::Fault::TooManyTrailers) => {
+                Self { error: "http_response_trailer_section_size", ..self }
+            }
+            exchange::Error::Coding(coding) => {
+                Self { error: "http_response_transfer_coding", ..self }.coding(coding.clone())
             }
             exchange::Error::Content(body::Fault::TrailerTooLong) => {
                 let size = u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX);

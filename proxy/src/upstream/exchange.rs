@@ -133,9 +133,9 @@ impl Idle {
         }
     }
 
-    /// Whether the connection can carry a request of this head.
-    pub(crate) fn can_carry(&self, head: &[u8]) -> bool {
-        self.streams().is_none() || http2::can_carry(head)
+    /// Why the connection can't carry a request of this head, if so.
+    pub(crate) fn fault(&self, head: &[u8]) -> Option<head::Fault> {
+        self.streams().and_then(|_| http2::fault(head))
     }
 
     pub(crate) const fn peer(&self) -> &Peer {
@@ -245,6 +245,11 @@ impl Receiver {
         }
     }
 
+    /// Whether the response comes in frames.
+    pub(crate) const fn is_stream(&self) -> bool {
+        matches!(self.side, Side::Stream(_))
+    }
+
     /// Reads the next response head; `method` decides the framing of a final one, `opening` whether
     /// a WebSocket begins. Cancel-safe.
     pub(crate) async fn head(
@@ -288,6 +293,9 @@ pub(crate) enum Error {
     /// The response head is malformed.
     #[error("the response head is malformed: {0}")]
     Head(#[source] head::Fault),
+    /// `Transfer-Encoding` is not exactly `chunked`; the coding that it names instead, or too often.
+    #[error("the response head is malformed: {fault}", fault = head::Fault::TransferEncoding)]
+    Coding(Option<String>),
     /// The response content's framing is malformed.
     #[error("the response content is malformed: {0}")]
     Content(#[source] body::Fault),
@@ -312,12 +320,30 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// What is wrong with the framing that a head declares.
+    pub(super) fn of_framing(fault: head::Fault, head: &head::Response) -> Self {
+        if fault != head::Fault::TransferEncoding {
+            return Self::Head(fault);
+        }
+        let codings = || {
+            let members = head.fields.members("transfer-encoding");
+            members.filter_map(|member| member.split(|byte| *byte == b';').next())
+        };
+        let is_chunked = |coding: &&[u8]| coding.eq_ignore_ascii_case(b"chunked");
+        let coding = codings().find(|coding| !is_chunked(coding)).or_else(|| codings().next());
+        let name = coding.map(<[u8]>::trim_ascii).filter(|name| head::is_token(name));
+        Self::Coding(name.map(|name| String::from_utf8_lossy(name).into_owned()))
+    }
+
     /// Whether what came is against the protocol.
     pub(crate) const fn is_malformed(&self) -> bool {
         match self {
-            Self::Head(_) | Self::Content(_) | Self::Interim | Self::Switched | Self::Stream => {
-                true
-            }
+            Self::Head(_)
+            | Self::Coding(_)
+            | Self::Content(_)
+            | Self::Interim
+            | Self::Switched
+            | Self::Stream => true,
             Self::Io(_) | Self::Closed | Self::NotProcessed | Self::Unsent | Self::Reset(_) => {
                 false
             }
@@ -329,7 +355,7 @@ impl Error {
         match self {
             Self::Io(error) => crate::upstream::dial::errno(error),
             Self::Closed => "EOF".to_owned(),
-            Self::Head(_) => "BAD_HEAD".to_owned(),
+            Self::Head(_) | Self::Coding(_) => "BAD_HEAD".to_owned(),
             Self::Content(_) => "BAD_FRAMING".to_owned(),
             Self::Interim => "TOO_MANY_INTERIM".to_owned(),
             Self::Switched => "UNASKED_SWITCH".to_owned(),

@@ -166,7 +166,8 @@ impl Receiver {
             }
             100..=199 => Ok(Received::Interim(head)),
             _ => {
-                let framing = head::response_framing(&head, method).map_err(Error::Head)?;
+                let framing = head::response_framing(&head, method)
+                    .map_err(|fault| Error::of_framing(fault, &head))?;
                 self.decoder = framing.into();
                 self.keep = framing != Framing::Close && keeps_alive(&head);
                 Ok(Received::Final(head))

@@ -244,17 +244,17 @@ impl Drop for Sender {
 
 /// The request of HTTP/1.1 as HTTP/2 has it, and whether it asks for a WebSocket: then it is an
 /// extended CONNECT (RFC 8441 section 4). Values are marked so that no table keeps them.
-fn request(head: &[u8]) -> io::Result<(http::Request<()>, bool)> {
+fn request(head: &[u8]) -> Result<(http::Request<()>, bool), head::Fault> {
     // A copy that the library keeps until it has sent it.
-    let head = head::request(&Bytes::copy_from_slice(head)).map_err(io::Error::other)?;
+    let head = head::request_within(&Bytes::copy_from_slice(head), head::OF_OURS)?;
     let authority = head.fields.first("host").unwrap_or_default();
     let uri = http::Uri::builder()
         .scheme("https")
         .authority(authority)
         .path_and_query(head.target.as_str())
         .build()
-        .map_err(io::Error::other)?;
-    let mut fields = to_map(&head.fields).ok_or(io::ErrorKind::InvalidData)?;
+        .map_err(|_| head::Fault::Target)?;
+    let mut fields = to_map(&head.fields).ok_or(head::Fault::FieldValue)?;
     fields.remove(http::header::HOST);
     fields.values_mut().for_each(|value| value.set_sensitive(true));
     let opening = is_upgrade(&head);
@@ -266,7 +266,7 @@ fn request(head: &[u8]) -> io::Result<(http::Request<()>, bool)> {
         .uri(uri)
         .version(http::Version::HTTP_2)
         .body(())
-        .map_err(io::Error::other)?;
+        .map_err(|_| head::Fault::StartLine)?;
     *request.headers_mut() = fields;
     if opening {
         request.extensions_mut().insert(Protocol::from_static(websocket::PROTOCOL));
@@ -274,9 +274,9 @@ fn request(head: &[u8]) -> io::Result<(http::Request<()>, bool)> {
     Ok((request, opening))
 }
 
-/// Whether frames can carry the request.
-pub(super) fn can_carry(head: &[u8]) -> bool {
-    request(head).is_ok()
+/// Why frames can't carry the request, if so.
+pub(super) fn fault(head: &[u8]) -> Option<head::Fault> {
+    request(head).err()
 }
 
 impl Sender {
@@ -286,7 +286,7 @@ impl Sender {
         framing: Framing,
         content: &[Bytes],
     ) -> io::Result<()> {
-        let (request, opening) = request(&head)?;
+        let (request, opening) = request(&head).map_err(io::Error::other)?;
         drop(head);
         self.opening = opening;
         let ended = matches!(framing, Framing::Empty | Framing::Length(0)) && !opening;
@@ -488,7 +488,7 @@ impl Receiver {
         if head.status > 599 {
             return Err(Error::Head(head::Fault::StartLine));
         }
-        head::response_framing(&head, method).map_err(Error::Head)?;
+        head::response_framing(&head, method).map_err(|fault| Error::of_framing(fault, &head))?;
         self.response = None;
         self.bodiless = head::is_bodiless(method, head.status);
         self.body = body;

@@ -26,8 +26,9 @@ pub(crate) struct Parent {
     pub(crate) authorization: Option<Secret>,
     /// What of that credential identifies its connections.
     pub(crate) shown: Option<Shown>,
-    /// This proxy's name, by which it knows itself again if the way leads back.
-    pub(crate) pseudonym: String,
+    /// What this proxy says in `Via`: how the request came, and the name by which it knows itself again if the
+    /// way leads back.
+    pub(crate) via: String,
 }
 
 impl Parent {
@@ -50,8 +51,8 @@ pub(crate) async fn tunnel(
 ) -> Result<(), Error> {
     let mut request = Zeroizing::new(Vec::with_capacity(4096));
     let target = authority.to_string();
-    let via = &parent.pseudonym;
-    for part in ["CONNECT ", &target, " HTTP/1.1\r\nHost: ", &target, "\r\nVia: 1.1 ", via] {
+    let via = &parent.via;
+    for part in ["CONNECT ", &target, " HTTP/1.1\r\nHost: ", &target, "\r\nVia: ", via] {
         request.extend_from_slice(part.as_bytes());
     }
     if let Some(authorization) = &parent.authorization {

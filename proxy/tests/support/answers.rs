@@ -45,6 +45,22 @@ const FIXED: &[(&str, bool, &str)] = &[
          Transfer-Encoding: gzip\r\nCache-Control: no-store\r\nAge: 1\r\nVary: *\r\n\
          Retry-After: 9\r\nKeep-Alive: timeout=9\r\nETag: \"e\"\r\n\r\n",
     ),
+    ("/half/chunked", KEEPS, "3\r\nend\r\n0\r\n\r\n"),
+    ("/half/job", KEEPS, "1\r\n}\r\n0\r\n\r\n"),
+    ("/half/close", CLOSES, "end"),
+    ("/half/length", KEEPS, "end"),
+    (
+        "/bad-chunk",
+        CLOSES,
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\nzz\r\n",
+    ),
+    (
+        "/odd-status",
+        KEEPS,
+        "HTTP/1.1 200 OK\r\nProxy-Status: a;;garbage=\r\nTransfer-Encoding: chunked\r\n\r\n\
+         2\r\nok\r\n0\r\nProxy-Status: b;;\r\n\r\n",
+    ),
+    ("/old-answer", CLOSES, "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"),
     ("/no-length", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
     ("/abrupt", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
     (
@@ -110,11 +126,29 @@ pub fn answer(path: &str, argument: &str, head: &str, content: &[u8]) -> Answer 
             (out, CLOSES)
         }
         "/until-close" => (counted("", argument.parse().expect("a length")), CLOSES),
+        "/fields" => (many_fields(argument).into_bytes(), KEEPS),
         "/big" => {
             let length = argument.parse().unwrap_or(3 << 20);
             (counted(&format!("Content-Length: {length}\r\n"), length), KEEPS)
         }
         other => (status(other, argument).into_bytes(), KEEPS),
+    }
+}
+
+/// What is sent at once of an answer whose rest waits for the gate.
+pub fn first_half(path: &str) -> Option<String> {
+    const CHUNKED: &str = "Transfer-Encoding: chunked\r\n\r\n";
+    let start = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n";
+    match path.strip_prefix("/half/")? {
+        "chunked" => Some(format!("{start}{CHUNKED}3\r\nthe\r\n")),
+        "job" => {
+            Some(format!("HTTP/1.1 202 Accepted\r\n{CHUNKED}14\r\n{{\"url\":\"/status/200\"\r\n"))
+        }
+        "events" => {
+            Some(format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{CHUNKED}"))
+        }
+        "close" => Some(format!("{start}\r\nthe")),
+        _ => Some(format!("{start}Content-Length: 6\r\n\r\nthe")),
     }
 }
 
@@ -159,6 +193,26 @@ fn long(path: &str) -> String {
         }
         _ => "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(40),
     }
+}
+
+/// As many fields as the query says, in the head or, behind `trailers-`, behind an event stream; or one of that
+/// length, behind `long-`.
+fn many_fields(query: &str) -> String {
+    let number = |text: &str| text.parse::<usize>().expect("a number");
+    let lines = |n: usize| (0..n).map(|i| format!("X-{i}: v\r\n")).collect::<String>();
+    if let Some((held, n)) = query.split_once("trailers-") {
+        let kind = if held.is_empty() { "text/event-stream" } else { "text/plain" };
+        let start = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n\
+             2\r\nok\r\n0\r\n"
+        );
+        return format!("{start}{}\r\n", lines(number(n)));
+    }
+    let fields = match query.strip_prefix("long-") {
+        Some(n) => format!("X: {}\r\n", "v".repeat(number(n))),
+        None => lines(number(query) - 1),
+    };
+    format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{fields}\r\nok")
 }
 
 /// Content in which each byte tells its place.

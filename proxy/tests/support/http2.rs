@@ -344,7 +344,10 @@ impl Http2Client {
         let (mut content, mut whole) = (Vec::new(), true);
         while let Some(piece) = body.data().await {
             match piece {
-                Ok(piece) => content.extend_from_slice(&piece),
+                Ok(piece) => {
+                    drop(body.flow_control().release_capacity(piece.len()));
+                    content.extend_from_slice(&piece);
+                }
                 Err(_) => {
                     whole = false;
                     break;

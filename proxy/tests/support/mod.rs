@@ -43,6 +43,7 @@ pub struct World {
     pub home: TempDir,
     pub policy: Arc<Policy>,
     pub journal: Journal,
+    pub proxy: Arc<Proxy>,
     pub ca: Arc<Ca>,
     pub address: SocketAddr,
     pub token: String,
@@ -74,13 +75,15 @@ impl Control for Echo {
     }
 }
 
-/// A policy that lets the agent `coder` reach both origins; `extra` is appended.
+/// A policy that lets the agent `coder` reach both origins; `extra` is appended. What comes in two pieces is
+/// held together, however slow the machine is, unless a route says otherwise.
 pub fn policy_text(origin: &Origin, secure: &Origin, extra: &str) -> String {
     let terms = "private_addresses = \"allow\"";
     format!(
         r#"
 [defaults]
 private_addresses = "deny"
+limits = {{ hold_time = "1h" }}
 [[credential]]
 id = "pay"
 secret = "pay-token"
@@ -156,8 +159,8 @@ impl World {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
         let address = listener.local_addr().expect("address");
         let (shutdown, watching) = watch::channel(false);
-        tokio::spawn(proxy.serve(listener, watching));
-        Self { home, policy, journal, ca, address, token, origin, secure, fetched, shutdown }
+        tokio::spawn(Arc::clone(&proxy).serve(listener, watching));
+        Self { home, policy, journal, proxy, ca, address, token, origin, secure, fetched, shutdown }
     }
 
     /// `Proxy-Authorization: ...` as a line.

@@ -167,7 +167,11 @@ pub async fn connection(
                 }
             }
         }
-        if path == "/gate" {
+        if let Some(half) = answers::first_half(&path) {
+            drop(stream.write_all(half.as_bytes()).await);
+            drop(stream.flush().await);
+        }
+        if path == "/gate" || path.starts_with("/half/") {
             gate.acquire().await.expect("gate").forget();
         }
         if !answer(&mut stream, &path, &head, &content).await {
