@@ -1,9 +1,9 @@
-//! The CA bundle for clients: the home's CA and the system's roots in one PEM file.
+//! Files that clients are pointed at: the home's CA with the system's roots, and what wget reads.
 
 use crate::home::{Home, write_file};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Writes the bundle and returns its path. The system's roots are in it so that clients also
 /// verify hosts that are reached without interception.
@@ -22,6 +22,29 @@ pub(crate) fn write(home: &Home, ca_pem: &str) -> anyhow::Result<PathBuf> {
     let path = home.bundle();
     if std::fs::read_to_string(&path).ok().as_deref() != Some(text.as_str()) {
         write_file(&path, 0o644, text.as_bytes())?;
+    }
+    Ok(path)
+}
+
+/// Where the system's settings of wget are: Debian and others, built from source, Homebrew.
+const WGETRC: &[&str] =
+    &["/etc/wgetrc", "/usr/local/etc/wgetrc", "/opt/homebrew/etc/wgetrc", "/usr/etc/wgetrc"];
+
+/// Writes the system's settings of wget with the bundle added, and returns the file's path. The user's own
+/// `~/.wgetrc` (or `WGETRC`) is read after it and stays what it is.
+pub(crate) fn write_wgetrc(home: &Home, bundle: &Path) -> anyhow::Result<PathBuf> {
+    let named = std::env::var_os("SYSTEM_WGETRC").map(PathBuf::from);
+    let mut places = named.into_iter().chain(WGETRC.iter().map(PathBuf::from));
+    let path = home.wgetrc();
+    let present = places.find(|place| *place != path && place.is_file());
+    let mut text =
+        present.and_then(|place| std::fs::read_to_string(place).ok()).unwrap_or_default();
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text.push_str(&format!("ca_certificate = {}\n", bundle.display()));
+    if std::fs::read_to_string(&path).ok().as_deref() != Some(text.as_str()) {
+        write_file(&path, 0o600, text.as_bytes())?;
     }
     Ok(path)
 }

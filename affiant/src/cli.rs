@@ -14,7 +14,7 @@ use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use units::{age, size, span};
+use units::{address, age, size, span};
 
 /// A forward proxy and SSH jump gateway for agents: it injects credentials that the agent never
 /// sees, and reports what its records prove about every call.
@@ -128,28 +128,29 @@ pub(crate) struct Init {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Listen {
     /// Address of the HTTP proxy; port 0 takes a free one
-    #[arg(long, default_value = "127.0.0.1:7780", value_name = "ADDR")]
+    #[arg(long, default_value = "127.0.0.1:7780", value_name = "ADDR", value_parser = address)]
     pub(crate) http: SocketAddr,
     /// Serve the HTTP proxy over TLS as well (`https://` as the scheme of the proxy's URL)
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) https: Option<SocketAddr>,
     /// A name or address that this listener's certificate is for; the home's CA signs it
-    #[arg(long, value_name = "NAME", default_values = ["localhost", "127.0.0.1", "::1"])]
+    #[arg(long, value_name = "NAME", requires = "https", conflicts_with = "https_cert")]
+    #[arg(default_values = ["localhost", "127.0.0.1", "::1"])]
     pub(crate) https_name: Vec<String>,
     /// A certificate chain (PEM) for this listener instead
-    #[arg(long, value_name = "FILE", requires = "https_key")]
+    #[arg(long, value_name = "FILE", requires_all = ["https_key", "https"])]
     pub(crate) https_cert: Option<PathBuf>,
     /// Its private key (PEM)
-    #[arg(long, value_name = "FILE", requires = "https_cert")]
+    #[arg(long, value_name = "FILE", requires_all = ["https_cert", "https"])]
     pub(crate) https_key: Option<PathBuf>,
     /// A DNS server to ask; may be given more than once [default: those of the system]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) name_server: Vec<SocketAddr>,
     /// Address of the SSH gateway
-    #[arg(long, default_value = "127.0.0.1:7722", value_name = "ADDR")]
+    #[arg(long, default_value = "127.0.0.1:7722", value_name = "ADDR", value_parser = address)]
     pub(crate) ssh: SocketAddr,
     /// Serve the control API for operators on this loopback address as well
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) console: Option<SocketAddr>,
     /// Drop evidence that is older, in whole segments, for example 90d [default: keep everything]
     #[arg(long, env = "AFFIANT_JOURNAL_MAX_AGE", value_name = "AGE", value_parser = age)]

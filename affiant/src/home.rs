@@ -62,6 +62,10 @@ impl Home {
         self.0.join("bundle.pem")
     }
 
+    pub(crate) fn wgetrc(&self) -> PathBuf {
+        self.0.join("wgetrc")
+    }
+
     pub(crate) fn socket(&self) -> PathBuf {
         self.0.join("control.sock")
     }

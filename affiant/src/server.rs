@@ -233,7 +233,9 @@ where
 async fn console_listener(listen: &Listen) -> anyhow::Result<Option<TcpListener>> {
     match listen.console {
         Some(address) if !address.ip().is_loopback() => {
-            bail!("--console {address}: the console has no login, so only loopback is allowed")
+            bail!(
+                "--console {address}: the console has no TLS, and its token is not to cross a network: only loopback is allowed"
+            )
         }
         Some(address) => bind("console", address).await.map(Some),
         None => Ok(None),

@@ -161,23 +161,31 @@ fn the_home_is_named_by_flag_or_variable() {
     assert!(below.contains("can't be entered"), "{below}");
 }
 
-/// What policy refused is told at the end: most programs show nothing of an answer to CONNECT.
+/// What did not come to its end is told at the end: most programs show nothing of an answer to CONNECT.
 #[test]
-fn a_run_tells_of_refused_calls() {
+fn a_run_tells_of_calls_without_an_end() {
     let home = Home::new();
-    let output = home.run(&[
-        "run",
-        "--",
-        "sh",
-        "-c",
-        "curl -s https://x.test/; curl -s http://y.test/; true",
-    ]);
+    let origin = Origin::start(vec![Script::apply_and_close("*")], None).unwrap();
+    let (_held, closed) = refusing();
+    let open = plain(&origin);
+    let [own, other] = [origin.address(), closed].map(|at| format!("port = {}", at.port()));
+    let policy = open.replace("plain", "closed").replace(&own, &other) + &open;
+    home.policy(&policy);
+    let script = format!(
+        "curl -s https://x.test/; curl -s http://y.test/; curl -s http://{closed}/; \
+         curl -s -d a http://{}/; true",
+        origin.address()
+    );
+    let output = home.run(&["run", "--", "sh", "-c", &script]);
     assert_eq!(output.status.code(), Some(0));
     let said = text(&output.stderr);
-    let told = "affiant: 2 calls were refused: affiant inv list --agent local --phase validation\n";
+    let told = "affiant: 3 calls were not attempted: affiant inv list --agent local --outcome not_attempted\n\
+                affiant: 1 call ended in doubt: affiant inv list --agent local --outcome unknown\n";
     assert!(said.ends_with(told), "{said}");
-    let listed = home.json(&["inv", "list", "--agent", "local", "--phase", "validation"]);
-    assert_eq!(listed["invocations"].as_array().unwrap().len(), 2, "{listed}");
+    for (outcome, number) in [("not_attempted", 3), ("unknown", 1)] {
+        let listed = home.json(&["inv", "list", "--agent", "local", "--outcome", outcome]);
+        assert_eq!(listed["invocations"].as_array().unwrap().len(), number, "{listed}");
+    }
 }
 
 /// I-2: what the broker takes secrets from is not inherited.

@@ -2,6 +2,8 @@
 //! call has to find out.
 
 use crate::{Credential, SecretRef, Snapshot};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use std::env;
 use std::fs::File;
 use std::path::Path;
@@ -24,13 +26,25 @@ impl Snapshot {
             let what = absent(&credential.secret)?;
             Some(Absent { credential: Some(credential.id.clone()), what })
         };
-        let trusted =
-            self.trust().iter().map(|t| &t.ca_file).filter(|file| File::open(file).is_err());
-        let trusted = trusted.map(|file| Absent {
-            credential: None,
-            what: format!("the certificates in {} can't be read", file.display()),
+        let trusted = self.trust().iter().filter_map(|trust| {
+            let what = without_certificates(&trust.ca_file)?;
+            Some(Absent { credential: None, what })
         });
         self.credentials().iter().filter_map(of).chain(trusted).collect()
+    }
+}
+
+/// Why a file of trusted certificates has none to offer.
+fn without_certificates(file: &Path) -> Option<String> {
+    let shown = file.display();
+    let Ok(content) = std::fs::read(file) else {
+        return Some(format!("the certificates in {shown} can't be read"));
+    };
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&content).collect();
+    match all {
+        Err(_) => Some(format!("what is in {shown} is not PEM text")),
+        Ok(all) if all.is_empty() => Some(format!("{shown} holds no certificate")),
+        Ok(_) => None,
     }
 }
 
@@ -104,9 +118,18 @@ mod tests {
         ] {
             assert_eq!(told(secret), expected, "{secret}");
         }
-        let trust = "[[trust]]\nhost = \"h.test\"\nca_file = \"/nowhere/ca.pem\"\n";
-        let absent = Snapshot::compile(trust, "p", 0).unwrap().absent();
-        let what = "the certificates in /nowhere/ca.pem can't be read".to_owned();
-        assert_eq!(absent, [Absent { credential: None, what }]);
+        let key = tempfile::NamedTempFile::new().unwrap();
+        let pem = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        std::fs::write(key.path(), pem).unwrap();
+        let key = key.path().to_str().unwrap();
+        for (file, what) in [
+            ("/nowhere/ca.pem", "the certificates in /nowhere/ca.pem can't be read".to_owned()),
+            ("/dev/null", "/dev/null holds no certificate".to_owned()),
+            (key, format!("{key} holds no certificate")),
+        ] {
+            let trust = format!("[[trust]]\nhost = \"h.test\"\nca_file = {file:?}\n");
+            let absent = Snapshot::compile(&trust, "p", 0).unwrap().absent();
+            assert_eq!(absent, [Absent { credential: None, what }]);
+        }
     }
 }

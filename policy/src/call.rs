@@ -13,9 +13,7 @@ pub enum Error {
     )]
     Form,
     /// The method is none that a request has.
-    #[error(
-        "the method is one word of a request, as GET; CONNECT is judged by what goes through it"
-    )]
+    #[error("the method is one word of a request, as GET")]
     Method,
     /// The URL is not whole.
     #[error("name the whole URL, with http:// or https:// and a host, without user or password")]
@@ -119,10 +117,13 @@ impl Call {
     }
 
     fn http(method: &str, url: &str) -> Result<Self, Error> {
-        if !value::is_token(method) || method == "CONNECT" {
+        if !value::is_token(method) {
             return Err(Error::Method);
         }
         let (scheme, rest) = match url.split_once("://") {
+            // The opening of a tunnel is a call of https, whatever goes through it.
+            Some(("http", _)) if method == CONNECT => return Err(Error::Url),
+            None if method == CONNECT => (Scheme::Https, url),
             Some(("https", rest)) => (Scheme::Https, rest),
             Some(("http", rest)) => (Scheme::Http, rest),
             Some(_) | None => return Err(Error::Url),
@@ -187,6 +188,9 @@ impl Call {
     }
 }
 
+/// The method that opens a tunnel.
+pub(crate) const CONNECT: &str = "CONNECT";
+
 /// The field that says what content is.
 const TYPE: &[u8] = b"content-type";
 
@@ -226,6 +230,7 @@ mod tests {
         ] {
             assert_eq!(Call::parse(line), Ok(expected), "{line}");
         }
+        assert_eq!(Call::parse("CONNECT https://h.test:8443"), Call::parse("CONNECT h.test:8443"));
         let ssh =
             |port, request| Call::Ssh { user: "u".to_owned(), host: "h".to_owned(), port, request };
         for (line, expected) in [
@@ -246,7 +251,7 @@ mod tests {
             ("GET https://u@h/", Error::Url),
             ("GET https://user:pw@h/", Error::Url),
             ("G\u{e9}T https://h/", Error::Method),
-            ("CONNECT https://h/", Error::Method),
+            ("CONNECT http://h/", Error::Url),
             ("GET https://h:0/", Error::Port),
             ("ssh h", Error::Target),
             ("ssh @h", Error::Target),
@@ -255,7 +260,7 @@ mod tests {
             assert_eq!(Call::parse(line), Err(expected), "{line}");
         }
         // In a shell's quotes two words are one.
-        for method in ["G ET", "CONNECT", "", "GET/"] {
+        for method in ["G ET", "", "GET/"] {
             let words = [method, "https://h/"];
             assert_eq!(Call::from_words(&words), Err(Error::Method), "{method}");
         }

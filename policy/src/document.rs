@@ -244,7 +244,7 @@ fn read_trust(reader: &Reader<'_>, root: &Fields<'_, '_>) -> Vec<Trust> {
     let mut trust = Vec::new();
     for (table, span) in root.tables("trust") {
         let fields = Fields::new(reader, table, span, "this [[trust]]", TRUST);
-        let host = read_host(&fields);
+        let host = read_host(&fields, HostPlace::Trust);
         let file = fields.required("ca_file", "\"/etc/ssl/private-ca.pem\"");
         let file = file.map(|f| PathBuf::from(f.value)).filter(|path| {
             let absolute = path.is_absolute();
@@ -262,30 +262,58 @@ fn read_trust(reader: &Reader<'_>, root: &Fields<'_, '_>) -> Vec<Trust> {
 }
 
 /// The key `host` of a table.
-fn read_host(fields: &Fields<'_, '_>) -> Option<Pattern> {
+fn read_host(fields: &Fields<'_, '_>, place: HostPlace) -> Option<Pattern> {
     let text = fields.required("host", "\"api.example.com\"")?;
     match Pattern::parse(text.value) {
         Ok(pattern) => Some(pattern),
         Err(error) => {
-            fields.wrong("host", error, host_hint(text.value, error));
+            let (message, hint) = host_fault(text.value, error, place);
+            fields.wrong("host", message, hint.map(str::to_owned));
             None
         }
     }
 }
 
-fn host_hint(text: &str, error: host::Error) -> Option<String> {
+/// Where a host is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HostPlace {
+    /// What a route is for.
+    Match,
+    /// Whose certificates are trusted.
+    Trust,
+    /// What goes past an upstream proxy.
+    NoProxy,
+}
+
+/// What is wrong with a text that is no host, and what to write instead.
+fn host_fault(text: &str, error: host::Error, place: HostPlace) -> (String, Option<&'static str>) {
+    use HostPlace::{Match, NoProxy, Trust};
     if text.contains("://") {
-        return Some(
-            "write the host alone; scheme, port and path have keys of their own".to_owned(),
-        );
+        let hint = match place {
+            Match => "write the host alone; scheme, port and path have keys of their own",
+            Trust | NoProxy => "write the host alone; it counts for every scheme and port",
+        };
+        return ("is a URL".to_owned(), Some(hint));
     }
     if text == "*" {
-        return Some("`egress = \"allow\"` under [defaults] opens every host".to_owned());
+        let hint = match place {
+            Match => "`egress = \"allow\"` under [defaults] opens every host",
+            Trust => {
+                "name each host; what every origin is trusted by are the roots of the system, or of \
+                 SSL_CERT_FILE in the server's environment"
+            }
+            NoProxy => "a route says `parent = \"none\"`",
+        };
+        return (error.to_string(), Some(hint));
     }
     if error == host::Error::Ipv6 && text.matches(':').count() == 1 {
-        return Some("the port has a key of its own: port = 443".to_owned());
+        let hint = match place {
+            Match => "the port has a key of its own: port = 443",
+            Trust | NoProxy => "write the host alone; it counts for every port",
+        };
+        return ("has a port".to_owned(), Some(hint));
     }
-    None
+    (error.to_string(), None)
 }
 
 /// The key `name` of a table: present, well-formed, and not given before.

@@ -168,12 +168,24 @@ fn v_3_refused_references_are_not_echoed() {
 #[test]
 fn hosts_are_checked() {
     let with = |host: &str| format!("[[route]]\nname = \"r\"\nmatch = {{ host = \"{host}\" }}\n");
-    check(&with("https://h.test/"), 3, 18, &["host alone"]);
-    check(&with("h.test:443"), 3, 18, &["port = 443"]);
+    check(&with("https://h.test/"), 3, 18, &["is a URL", "host alone"]);
+    check(&with("h.test:443"), 3, 18, &["has a port", "port = 443"]);
     check(&with("*"), 3, 18, &["egress = \"allow\""]);
     check(&with("bücher.example"), 3, 18, &["punycode"]);
     check(&with("127.1"), 3, 18, &["dotted"]);
     check(&with("a.*.test"), 3, 18, &["wildcard"]);
+    let trust = |host: &str| format!("[[trust]]\nca_file = \"/ca.pem\"\nhost = \"{host}\"\n");
+    check(&trust("*"), 3, 8, &["SSL_CERT_FILE"]);
+    check(&trust("h.test:443"), 3, 8, &["every port"]);
+    let past = |host: &str| {
+        format!("[[parent]]\nname = \"p\"\nurl = \"http://h:1\"\nno_proxy = [\"{host}\"]\n")
+    };
+    check(&past("h.test:1"), 4, 13, &["has a port", "every port"]);
+    check(&past("http://h.test"), 4, 13, &["is a URL", "every scheme and port"]);
+    for text in [with("h.test:1"), with("https://h.test"), trust("*"), past("h.test:1")] {
+        let told = findings(&text)[0].to_string();
+        assert!(!told.contains("IPv6") && !told.contains("opens every host"), "{told}");
+    }
 }
 
 #[test]

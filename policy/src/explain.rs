@@ -13,7 +13,7 @@ pub struct Explanation {
     pub action: String,
     /// The version of the policy.
     pub policy_version: u64,
-    /// The deciding rule: a route's name, or `defaults.egress`.
+    /// The deciding rule: a route's name, or `defaults.egress`; of SSH without a route `none`.
     pub rule: String,
     /// The line of the deciding rule in the policy text.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -3,9 +3,10 @@
 //! A draft allows every call that it was made from, and is meant to be read before it is applied. It
 //! names no credential: what a service is called with is for people to say.
 
+use crate::call::{CONNECT, Call};
 use crate::host::{self, is_private_literal};
 use crate::preset::PRESETS;
-use crate::{Scheme, call::Call, path};
+use crate::{Scheme, path};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -47,28 +48,46 @@ type Callers = BTreeMap<String, BTreeSet<String>>;
 #[must_use]
 pub fn draft(seen: &BTreeSet<Seen>) -> Draft {
     let mut sites: BTreeMap<Site, Node> = BTreeMap::new();
+    let mut tunnels: BTreeMap<Site, BTreeSet<String>> = BTreeMap::new();
     let mut left_out = BTreeSet::new();
     for call in seen {
-        let Some((site, path)) = place(call) else {
-            left_out.insert(call.target.clone());
-            continue;
-        };
-        sites.entry(site).or_default().add(&segments(&path), call);
+        match place(call) {
+            None => {
+                left_out.insert(call.target.clone());
+            }
+            Some((site, _)) if call.method == CONNECT => {
+                tunnels.entry(site).or_default().insert(call.agent.clone());
+            }
+            Some((site, path)) => sites.entry(site).or_default().add(&segments(&path), call),
+        }
     }
     let mut routes = Vec::new();
+    for ((host, _, port), mut agents) in tunnels {
+        // What was seen inside is narrower, and opens the tunnel as well.
+        if let Some(node) = sites.get(&(host.clone(), Scheme::Https, port)) {
+            let mut inside = Callers::new();
+            node.all_callers(&mut inside);
+            agents.retain(|agent| inside.values().all(|known| !known.contains(agent)));
+        }
+        if !agents.is_empty() {
+            routes.push(route(&host, Scheme::Https, port, None, &agents));
+        }
+    }
     for ((host, scheme, port), mut node) in under_wildcards(sites) {
         node.generalise(0);
         let mut paths = BTreeMap::new();
         node.collect(String::new(), &mut paths);
         for (path, callers) in paths {
             for (agents, methods) in by_agents(callers) {
-                routes.push(route(&host, scheme, port, &path, &agents, &methods));
+                routes.push(route(&host, scheme, port, Some((&path, &methods)), &agents));
             }
         }
     }
     let mut text = String::from(
         "# A draft by `affiant policy learn`: what was seen, generalised. Read it before you apply it:\n\
-         # drop what should not be, narrow what is too wide, and name the credentials.\n",
+         # drop what should not be, narrow what is too wide, and name the credentials. These are routes\n\
+         # alone: put them into the policy in force, whose [defaults], [[trust]], [[parent]] and routes\n\
+         # are not repeated here, and end with egress = \"deny\" there.\n",
     );
     for (number, route) in routes.iter().enumerate() {
         text.push_str(&route.replace("{number}", &(number + 1).to_string()));
@@ -86,8 +105,7 @@ fn place(call: &Seen) -> Option<(Site, String)> {
     let host = host::normalize(&host).ok()?;
     let path = path::normalize(&path).ok().filter(|path| usable(path) && !path.contains('*'))?;
     let method = crate::document::value::is_token(&call.method)
-        && !call.method.bytes().any(|c| c.is_ascii_lowercase())
-        && call.method != "CONNECT";
+        && !call.method.bytes().any(|c| c.is_ascii_lowercase());
     let agent = crate::document::value::is_name(&call.agent, 64, b"");
     (method && agent).then_some(((host, scheme, port), path))
 }
@@ -218,13 +236,13 @@ fn by_agents(callers: Callers) -> BTreeMap<BTreeSet<String>, BTreeSet<String>> {
     groups
 }
 
+/// A route; without path and methods only the opening of the tunnel is known.
 fn route(
     host: &str,
     scheme: Scheme,
     port: u16,
-    path: &str,
+    inside: Option<(&str, &BTreeSet<String>)>,
     agents: &BTreeSet<String>,
-    methods: &BTreeSet<String>,
 ) -> String {
     let list = |names: &BTreeSet<String>| {
         let quoted: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
@@ -239,7 +257,16 @@ fn route(
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     let label: String = host.chars().map(plain).collect();
     let label: String = label.trim_matches(['-', '.']).chars().take(48).collect();
-    let mut target = format!("host = {host:?}, methods = {}, path = {path:?}", list(methods));
+    let mut target = format!("host = {host:?}");
+    match inside {
+        Some((path, methods)) => {
+            target.push_str(&format!(", methods = {}, path = {path:?}", list(methods)));
+        }
+        None => text.push_str(
+            "# Only tunnels were seen, which were not opened: methods and paths are not known, so all\n\
+             # are allowed here. `egress = \"observe\"` learns them.\n",
+        ),
+    }
     if scheme == Scheme::Http {
         target = format!("scheme = \"http\", {target}");
     }

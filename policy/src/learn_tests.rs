@@ -34,7 +34,7 @@ fn identifiers_become_stars() {
         ("a", "POST", "http://127.0.0.1:8080/jobs/0b5c1f2e-7a64-4f0e-9d3c-3b7a5b1c2d3e"),
     ]));
     assert_eq!(
-        draft.text.split_once("credentials.\n").unwrap().1,
+        draft.text.split_once("egress = \"deny\" there.\n").unwrap().1,
         r#"
 [[route]]
 name = "learned-1-127.0.0.1"
@@ -107,13 +107,47 @@ fn what_no_rule_can_name_is_told() {
     let odd = [
         ("a", "GET", "https://api.test/a*b"),
         ("a", "get", "https://api.test/"),
-        ("a", "CONNECT", "https://api.test"),
         ("", "GET", "https://api.test/x"),
         ("a", "GET", ""),
     ];
     let draft = draft(&seen(&odd));
-    assert_eq!((draft.routes, draft.left_out.len()), (0, 5), "{draft:#?}");
+    assert_eq!((draft.routes, draft.left_out.len()), (0, 4), "{draft:#?}");
     compile(&draft);
+}
+
+/// What was refused at the opening of its tunnel has no path: the host and the port are named, unless calls
+/// inside are known.
+#[test]
+fn a_tunnel_that_was_not_opened_is_a_route() {
+    let draft = draft(&seen(&[
+        ("a", "CONNECT", "https://api.test:8443"),
+        ("b", "CONNECT", "https://api.test:8443"),
+        ("b", "GET", "https://api.test:8443/x"),
+    ]));
+    assert_eq!(
+        draft.text.split_once("egress = \"deny\" there.\n").unwrap().1,
+        r#"
+# Only tunnels were seen, which were not opened: methods and paths are not known, so all
+# are allowed here. `egress = "observe"` learns them.
+[[route]]
+name = "learned-1-api.test"
+agents = ["a"]
+match = { host = "api.test", port = 8443 }
+
+[[route]]
+name = "learned-2-api.test"
+agents = ["b"]
+match = { host = "api.test", methods = ["GET"], path = "/x", port = 8443 }
+"#
+    );
+    assert_eq!(draft.left_out, BTreeSet::new());
+    let snapshot = compile(&draft);
+    for agent in ["a", "b"] {
+        assert_eq!(snapshot.tunnel(agent, "api.test", 8443), Ok(()));
+    }
+    assert!(snapshot.tunnel("a", "api.test", 443).is_err());
+    assert!(allows(&snapshot, "a", "POST", "https://api.test:8443/y"));
+    assert!(!allows(&snapshot, "b", "POST", "https://api.test:8443/y"));
 }
 
 proptest! {

@@ -317,6 +317,42 @@ fn tunnels_are_left_alone_by_the_narrowest_host() {
     assert_eq!(alone("c.test", 443), None);
 }
 
+/// What is said of a tunnel is what holds for it.
+#[test]
+fn tunnels_are_explained() {
+    let text = "[[parent]]\nname = \"corp\"\nurl = \"http://proxy.test:3128\"\n\
+                no_proxy = [\"b.test\"]\n[defaults]\nparent = \"corp\"\n"
+        .to_owned()
+        + &route("alone", "host = \"a.test\"", "intercept = false")
+        + &route("seen", "host = \"b.test\", path = \"/x\"", "")
+        + &route("asked", "host = \"c.test\"", "approval = \"required\"\nintercept = false");
+    let snapshot = compile(&text);
+    let explain = |call: &str| {
+        crate::call::Call::parse(call).unwrap().explain(&snapshot, "coder", &Default::default())
+    };
+    for call in ["CONNECT a.test:443", "CONNECT https://a.test", "POST https://a.test/x"] {
+        let told = explain(call);
+        assert_eq!((told.allowed, told.rule.as_str()), (true, "alone"), "{call}");
+        assert_eq!((told.idempotent, told.injects.clone()), (None, None), "{call}");
+        let expected = [
+            "the tunnel is left alone: nothing inside is seen, judged, injected or kept; its outcome is \
+             unknown",
+            "through the upstream proxy \"corp\"",
+        ];
+        assert_eq!(told.terms, expected, "{call}");
+    }
+    let opened = explain("CONNECT b.test:443");
+    assert_eq!((opened.allowed, opened.terms.len()), (true, 1), "{opened}");
+    let past = "past the upstream proxy \"corp\", by its no_proxy".to_owned();
+    assert!(explain("GET https://b.test/x").terms.contains(&past));
+    assert!(!explain("CONNECT b.test:444").allowed);
+    let asked = explain("CONNECT c.test:443");
+    assert_eq!((asked.allowed, asked.code), (false, Some(Code::ApprovalPending)));
+    // `egress` is no rule for SSH.
+    let ssh = explain("ssh u@a.test id");
+    assert_eq!((ssh.allowed, ssh.rule.as_str(), ssh.line), (false, "none", None));
+}
+
 /// A route that is not intercepted has no place for what looks inside.
 #[test]
 fn what_is_not_intercepted_can_not_be_judged() {

@@ -8,6 +8,7 @@ use crate::head::{self, Fields, Received, Response};
 use crate::record::{restore_head, restore_trailers};
 use crate::render::Status;
 use crate::request;
+use crate::request::Tunnel;
 use crate::respond::{Account, Broken, Refusal};
 use journal::contract::{
     Body, Digest, Ended, Envelope, Evidence, InvocationId, Observation, Outcome, Problem,
@@ -196,6 +197,9 @@ impl Job<'_> {
         if self.known.agent.is_none() {
             // What was refused before it was asked who calls is an agent's all the same.
             self.known.agent = self.identity().map(|identity| identity.agent().to_owned());
+        }
+        if self.known.target.is_none() {
+            self.known.target = self.tunnel.map(Tunnel::recorded);
         }
         let journal = &self.shared.journal;
         let admitted = match self.known.agent {

@@ -33,6 +33,7 @@ impl Fault {
             head::Fault::StartLine
             | head::Fault::Target
             | head::Fault::Version
+            | head::Fault::ClearTextHttp2
             | head::Fault::LineEnd
             | head::Fault::Folded
             | head::Fault::FieldName

@@ -242,7 +242,8 @@ impl Job<'_> {
             }
         }
         let hop = idle.peer().address.to_string();
-        Err(Refusal::Dial(dial::Failure { error: dial::Error::NoWebSocket, hop }))
+        let parent = way.parent.as_ref().map(|parent| parent.authority.clone());
+        Err(Refusal::Dial(dial::Failure { error: dial::Error::NoWebSocket, hop, parent }))
     }
 
     async fn any_connection(
@@ -280,7 +281,8 @@ impl Job<'_> {
         }
         self.shared.pool.share(&way.key, &idle);
         let hop = idle.peer().address.to_string();
-        let failed = |error| Refusal::Dial(dial::Failure { error, hop });
+        let parent = way.parent.as_ref().map(|parent| parent.authority.clone());
+        let failed = |error| Refusal::Dial(dial::Failure { error, hop, parent });
         match timeout(patience, idle.ready()).await {
             Ok(Ok(idle)) => Ok(idle),
             Ok(Err(error)) => Err(failed(dial::Error::Broken(error))),

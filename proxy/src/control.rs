@@ -39,7 +39,7 @@ fn is_own(host: &Host) -> bool {
 /// Answers a request for the control API.
 pub(crate) async fn answer(job: &mut Job<'_>) -> Finished {
     let Some(identity) = Identity::of(&job.head, &job.shared.policy) else {
-        return job.refuse(None, &Refusal::Unauthenticated).await;
+        return job.refuse(None, &job.unauthenticated()).await;
     };
     job.known.agent = Some(identity.agent().to_owned());
     if let Err(refusal) = job.ask_for_content().await {

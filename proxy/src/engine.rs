@@ -120,7 +120,7 @@ impl Job<'_> {
         };
         if self.identity().is_none() {
             // A person may have taken their time to approve it.
-            return self.refuse(Some(call), &Refusal::Unauthenticated).await;
+            return self.refuse(Some(call), &self.unauthenticated()).await;
         }
         call.bind_key(&mut prepared.operation);
         self.note_encoding(&mut call, &prepared.grant);
@@ -132,7 +132,7 @@ impl Job<'_> {
             }
         };
         if self.identity().is_none() {
-            return self.refuse(Some(call), &Refusal::Unauthenticated).await;
+            return self.refuse(Some(call), &self.unauthenticated()).await;
         }
         self.again = may_retry(&call, &prepared.grant);
         let ahead = std::mem::take(&mut prepared.ahead);
@@ -272,12 +272,11 @@ impl Job<'_> {
 
     /// Validates the request and asks policy. No secret is touched and no name resolved.
     pub(crate) async fn prepare(&mut self) -> Result<Prepared, Refusal> {
-        self.known.target =
-            self.tunnel.map(|tunnel| format!("{}://{}", tunnel.scheme, tunnel.authority));
+        self.known.target = self.tunnel.map(Tunnel::recorded);
         self.known.caller_id = request::invocation_id(&self.head)?;
         // A request of our own carries no identity.
         request::refuse_loop(&self.head, &self.shared.pseudonym)?;
-        let agent = self.identity().ok_or(Refusal::Unauthenticated)?.agent().to_owned();
+        let agent = self.identity().ok_or_else(|| self.unauthenticated())?.agent().to_owned();
         self.prepare_for(agent).await
     }
 
@@ -289,6 +288,15 @@ impl Job<'_> {
                 Some(&tunnel.identity).filter(|i| i.is_valid(&self.shared.policy)).cloned()
             }
             None => Identity::of(&self.head, &self.shared.policy),
+        }
+    }
+
+    /// Why nobody that policy knows calls.
+    pub(crate) fn unauthenticated(&self) -> Refusal {
+        if self.tunnel.is_some() || self.head.fields.has("proxy-authorization") {
+            Refusal::AccessOver
+        } else {
+            Refusal::Unauthenticated
         }
     }
 

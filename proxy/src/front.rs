@@ -511,7 +511,8 @@ fn tunnel(job: &mut Job<'_>) -> Result<Granted, Refusal> {
     let shared = Arc::clone(job.shared);
     job.known.target = Some(format!("https://{}", job.head.target));
     request::refuse_loop(&job.head, &shared.pseudonym)?;
-    let identity = Identity::of(&job.head, &shared.policy).ok_or(Refusal::Unauthenticated)?;
+    let identity = Identity::of(&job.head, &shared.policy);
+    let identity = identity.ok_or_else(|| job.unauthenticated())?;
     job.known.agent = Some(identity.agent().to_owned());
     if !matches!(job.framing, Framing::Empty | Framing::Length(0)) {
         return Err(Refusal::Unsupported {

@@ -58,6 +58,12 @@ fn is_grpc(head: &Response) -> bool {
     head.status == 200 && is_kind(&head.fields)
 }
 
+/// Whether the head says all that the response has to say (Trailers-Only): a caller reads the status from
+/// the last section, so that none of ours may follow.
+pub(crate) fn is_status_alone(head: &Response) -> bool {
+    is_grpc(head) && head.fields.has("grpc-status")
+}
+
 /// Whether the response is passed on as it comes. A status in the head is all there is.
 pub(crate) fn streams(head: &Response) -> bool {
     is_grpc(head) && !head.fields.has("grpc-status")

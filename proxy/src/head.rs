@@ -42,6 +42,9 @@ pub(crate) enum Fault {
     /// Not HTTP/1.0 or HTTP/1.1.
     #[error("the protocol version is not HTTP/1.0 or HTTP/1.1")]
     Version,
+    /// The preface of HTTP/2 with prior knowledge (RFC 9113 section 3.3).
+    #[error("HTTP/2 without TLS is not spoken here; use TLS, or a route with `intercept = false`")]
+    ClearTextHttp2,
     /// A line ends in LF without CR, or holds a CR or NUL.
     #[error("a line of the head does not end in CRLF, or holds CR or NUL")]
     LineEnd,
@@ -80,7 +83,7 @@ impl Fault {
         match self {
             Self::StartLine => "request.line",
             Self::Target => "request.target",
-            Self::Version => "request.version",
+            Self::Version | Self::ClearTextHttp2 => "request.version",
             Self::TooLong | Self::TooManyFields | Self::LineEnd => "request.head",
             Self::Folded | Self::FieldName | Self::FieldValue => "request.headers",
             Self::ContentLength | Self::ConflictingFraming => "request.headers.content-length",
@@ -414,6 +417,9 @@ pub(crate) fn request_within(buffer: &Bytes, limit: Limit) -> Result<Request, Fa
     }
     if !target.iter().all(u8::is_ascii_graphic) {
         return Err(Fault::Target);
+    }
+    if line == b"PRI * HTTP/2.0" {
+        return Err(Fault::ClearTextHttp2);
     }
     let version = version(protocol)?;
     let mut fields = fields(buffer, end, limit)?;

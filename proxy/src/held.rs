@@ -111,14 +111,14 @@ impl Job<'_> {
             let held = match (resumed, self.identity()) {
                 // V-1, V-6: an approval is of the agent, by the token, that asked.
                 (Ok(Resumed::Go(call)), _) if !self.is_of_today(&call.invocation()) => {
-                    return Err(self.refuse(Some(call), &Refusal::Unauthenticated).await);
+                    return Err(self.refuse(Some(call), &self.unauthenticated()).await);
                 }
                 // Approved: what is not sent any more ends the call itself.
                 (Ok(Resumed::Go(call)), _) => return Ok(call),
                 // V-1: who waits on with a token that is over is told nothing of the call.
                 (_, None) => {
                     self.known.caller_id = None;
-                    return Err(self.refuse(None, &Refusal::Unauthenticated).await);
+                    return Err(self.refuse(None, &self.unauthenticated()).await);
                 }
                 (Ok(Resumed::Spent(spent)), Some(_)) => {
                     return Err(self.refuse(None, &Refusal::Spent(spent)).await);

@@ -4,7 +4,7 @@ use crate::ca::{self, Ca};
 use crate::target::Host;
 use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -42,8 +42,12 @@ impl ListenerIdentity {
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, Error> {
         let chain = CertificateDer::pem_file_iter(certificate).map_err(Error::File)?;
         let chain = chain.collect::<Result<Vec<_>, _>>().map_err(Error::File)?;
-        if chain.is_empty() {
-            return Err(Error::Empty);
+        let leaf = chain.first().ok_or(Error::Empty)?;
+        if let Some(state) = out_of_time(leaf) {
+            let file = certificate.display();
+            tracing::warn!(
+                "the certificate of the TLS listener {state}: callers refuse it ({file})"
+            );
         }
         let key = PrivateKeyDer::from_pem_file(key).map_err(Error::File)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -75,7 +79,40 @@ impl ListenerIdentity {
     }
 }
 
+/// Whether a certificate is of the past or of the future, in words. Who signed it is not asked.
+fn out_of_time(certificate: &CertificateDer<'_>) -> Option<&'static str> {
+    let leaf = webpki::EndEntityCert::try_from(certificate).ok()?;
+    let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms.all;
+    let (now, usage) = (UnixTime::now(), webpki::KeyUsage::server_auth());
+    // Without anchors every certificate is refused; its time is looked at first.
+    let refused = leaf.verify_for_usage(algorithms, &[], &[], now, usage, None, None).err()?;
+    let expired = matches!(refused, webpki::Error::CertExpired { .. });
+    let early = matches!(refused, webpki::Error::CertNotValidYet { .. });
+    expired.then_some("has expired").or(early.then_some("is not valid yet"))
+}
+
 /// What callers may speak with the proxy itself (RFC 7301).
 fn protocols() -> Vec<Vec<u8>> {
     vec![b"h2".to_vec(), b"http/1.1".to_vec()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_out_of_its_time_is_told_of() {
+        let (past, future) = (rcgen::date_time_ymd(2001, 1, 1), rcgen::date_time_ymd(2900, 1, 1));
+        for (from, until, expected) in [
+            (past, future, None),
+            (past, rcgen::date_time_ymd(2002, 1, 1), Some("has expired")),
+            (rcgen::date_time_ymd(2899, 1, 1), future, Some("is not valid yet")),
+        ] {
+            let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            (params.not_before, params.not_after) = (from, until);
+            let key = rcgen::KeyPair::generate().unwrap();
+            let certificate = params.self_signed(&key).unwrap();
+            assert_eq!(out_of_time(certificate.der()), expected);
+        }
+    }
 }

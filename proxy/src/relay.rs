@@ -310,7 +310,8 @@ impl<'a> Relay<'a> {
         receiver: &mut Receiver,
     ) -> Result<(Completion, Fields), Broken> {
         // A success that begins before its request ended: the caller may wait for it before it sends more.
-        let two_way = self.sending && (200..300).contains(&head.status);
+        let begins = (200..300).contains(&head.status) && !grpc::is_status_alone(head);
+        let two_way = self.sending && begins;
         if is_event_stream(head) || grpc::streams(head) || two_way {
             self.begin_streaming(head).await?;
         }

@@ -52,6 +52,13 @@ pub(crate) struct Tunnel {
     pub(crate) other_name: bool,
 }
 
+impl Tunnel {
+    /// Its target on record.
+    pub(crate) fn recorded(&self) -> String {
+        format!("{}://{}", self.scheme, self.authority)
+    }
+}
+
 /// The target of a request, the tunnel it came through agreeing (RFC 9112 section 3.2).
 pub(crate) fn target(head: &Request, tunnel: Option<&Tunnel>) -> Result<Target, Refusal> {
     if head.method == "CONNECT" {

@@ -26,6 +26,11 @@ pub(crate) enum Refusal {
     InvocationId,
     #[error("Send agent and token by Proxy-Authorization (Basic or Bearer).")]
     Unauthenticated,
+    #[error(
+        "The agent or token of Proxy-Authorization is not known, or its access has ended; ask an \
+         operator for a token."
+    )]
+    AccessOver,
     #[error("The request names another host than the tunnel it came through.")]
     AuthorityMismatch {
         /// The field that differs.
@@ -107,7 +112,7 @@ impl Refusal {
             }
             Self::Target(_) => correct(Code::InvalidTarget),
             Self::InvocationId => correct(Code::InvalidInvocationId),
-            Self::Unauthenticated => correct(Code::AgentUnauthenticated),
+            Self::Unauthenticated | Self::AccessOver => correct(Code::AgentUnauthenticated),
             Self::AuthorityMismatch { .. } => correct(Code::AuthorityMismatch),
             Self::Unsupported { .. } => correct(Code::UnsupportedAction),
             Self::Loop => correct(Code::LoopDetected),
@@ -145,7 +150,7 @@ impl Refusal {
             Self::Wait => "request.headers.affiant-wait",
             Self::Target(_) => "request.target",
             Self::InvocationId => "request.headers.affiant-invocation",
-            Self::Unauthenticated => "request.headers.proxy-authorization",
+            Self::Unauthenticated | Self::AccessOver => "request.headers.proxy-authorization",
             Self::AuthorityMismatch { field } | Self::Unsupported { field, .. } => field,
             Self::Expectation => "request.headers.expect",
             Self::Loop => "request.headers.via",
@@ -178,6 +183,7 @@ impl Refusal {
             | Self::Target(_)
             | Self::InvocationId
             | Self::Unauthenticated
+            | Self::AccessOver
             | Self::AuthorityMismatch { .. }
             | Self::Unsupported { .. }
             | Self::Loop

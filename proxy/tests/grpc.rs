@@ -98,6 +98,21 @@ async fn s_9_grpc_settles_by_its_status() {
     assert_eq!(verdict.code().as_str(), "REMOTE_RESULT_INCOMPLETE");
 }
 
+/// S-9, E-4: a caller of gRPC reads the status from the last section. What an origin says in its head alone,
+/// before the call has sent all of its messages, is not followed by a section of ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn s_9_an_early_status_in_the_head_stays_the_last_section() {
+    let test = Test::new().await;
+    for (status, outcome) in [("16", "rejected;"), ("12", "rejected;"), ("14", "committed;")] {
+        let path = format!("/grpc/early/{status}");
+        let request = test.client.request("POST", &path).header("content-type", "application/grpc");
+        let answer = test.client.asked(request, b"\0\0\0\0\x01x", false).await;
+        assert_eq!((answer.status, answer.field("grpc-status")), (200, status));
+        assert!(answer.field("affiant-outcome").starts_with(outcome), "{answer:?}");
+        assert!(answer.trailers.is_empty() && answer.content.is_empty(), "{answer:?}");
+    }
+}
+
 /// C-6, D-7: a refused stream settles as rejected and may be sent again later; the broker itself sent
 /// it once. A reset, and a lost connection, prove nothing.
 #[tokio::test(flavor = "multi_thread")]

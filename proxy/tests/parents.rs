@@ -10,7 +10,7 @@ use policy::Secret;
 use std::path::Path;
 use support::parent::Parent;
 use support::{Client, Response, SECRET, World};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::process::Command;
 
 const PASSWORD: &str = "corp:canary-9b2-parent";
@@ -259,6 +259,21 @@ async fn i_4_a_parent_that_echoes_its_credential() {
         );
     }
     assert_eq!(world.files_with(&shown), Vec::<std::path::PathBuf>::new());
+}
+
+/// V-2: where it is the parent that can't be reached, the message says so and not that it is the origin.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_2_a_parent_that_is_down_is_named() {
+    // Held, and nobody listens on it.
+    let held = TcpSocket::new_v4().expect("socket");
+    held.bind("127.0.0.1:0".parse().expect("address")).expect("bound");
+    let address = held.local_addr().expect("address");
+    let world = world(&format!("http://{address}"), 1, "").await;
+    let answer = world.plain("POST", "/echo", "", "x").await;
+    assert_eq!(answer.facts()[..3], ["CONNECTION_REFUSED", "connection_setup", "not_attempted"]);
+    let message = answer.json()["error"]["message"].clone();
+    let what = format!("The upstream proxy {address} could not be connected to");
+    assert_eq!(message, format!("{what}; nothing was sent."));
 }
 
 /// I-1: a credential for the parent that can't be had stops the call before anything is dialled.

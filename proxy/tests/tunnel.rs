@@ -107,6 +107,24 @@ async fn refused_tunnels_keep_the_connection() {
     assert_eq!(client.response("GET").await.status, 200);
 }
 
+/// V-1: HTTP/2 in clear text, with prior knowledge, is refused by its name, with the tunnel's target.
+#[tokio::test]
+async fn v_1_clear_text_http2_in_a_tunnel_is_refused_by_name() {
+    let world = World::new().await;
+    let address = world.origin.address;
+    let mut client = Client::connect(world.address).await;
+    let credentials = world.credentials();
+    client.send(&format!("CONNECT {address} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n")).await;
+    assert_eq!(client.response("CONNECT").await.status, 200);
+    client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    let refused = client.response("GET").await;
+    assert_eq!((refused.status, refused.facts()[0].as_str()), (400, "INVALID_REQUEST"));
+    let message = refused.json()["error"]["message"].to_string();
+    assert!(message.contains("HTTP/2 without TLS"), "{message}");
+    let recorded = world.invocation(refused.id()).await;
+    assert_eq!(recorded.accepted().target, format!("http://{address}"));
+}
+
 /// Policy and agent are judged per request, on kept tunnels as well.
 #[tokio::test]
 async fn v_5_a_kept_tunnel_sees_a_new_policy_at_once() {
@@ -183,7 +201,13 @@ async fn v_1_one_identity_for_both_ways() {
         let url = world.plain_url("/ok");
         let mut client = Client::connect(world.address).await;
         client.send(&format!("GET {url} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n")).await;
-        assert_eq!(client.response("GET").await.status, status, "{credentials}");
+        let answer = client.response("GET").await;
+        assert_eq!(answer.status, status, "{credentials}");
+        if !good {
+            // Not that none was shown: that would send the caller looking in the wrong place.
+            let message = answer.json()["error"]["message"].to_string();
+            assert!(message.contains("is not known, or its access has ended"), "{message}");
+        }
     }
     assert_eq!(world.origin.effects("/ok"), 2);
 }

@@ -1,11 +1,22 @@
-//! Ages and sizes as people write them.
+//! Ages, sizes and addresses as people write them.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A number and a unit: `90d`, `36h`, `15m`, `30s`.
+/// The size of a segment: less than the newest one can't be kept.
+const SEGMENT: u64 = 16 << 20;
+
+/// An address to listen on.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "write IP:PORT, for example 127.0.0.1:7780 (port 0 takes a free one)".to_owned()
+    })
+}
+
+/// A number and a unit: `12w`, `90d`, `36h`, `15m`, `30s`.
 pub(super) fn age(text: &str) -> Result<Duration, String> {
-    let wrong = || "a number and s, m, h or d, for example 90d".to_owned();
-    let (number, seconds) = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)]
+    let wrong = || "a number and s, m, h, d or w, for example 90d".to_owned();
+    let (number, seconds) = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400), ("w", 604_800)]
         .into_iter()
         .find_map(|(unit, seconds)| text.strip_suffix(unit).map(|number| (number, seconds)))
         .ok_or_else(wrong)?;
@@ -35,7 +46,12 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
         .find_map(|(name, unit)| text.strip_suffix(name).map(|number| (number, unit)))
         .unwrap_or((text, 1));
     let number: u64 = number.trim_end().parse().map_err(|_| wrong())?;
-    number.checked_mul(unit).ok_or_else(wrong)
+    let bytes = number.checked_mul(unit).ok_or_else(wrong)?;
+    if bytes < SEGMENT {
+        Err("less than one segment; write 16MiB at least".to_owned())
+    } else {
+        Ok(bytes)
+    }
 }
 
 #[cfg(test)]
@@ -44,8 +60,15 @@ mod tests {
     fn ages_and_sizes_are_read() {
         assert_eq!(super::age("90d"), Ok(std::time::Duration::from_secs(7_776_000)));
         assert_eq!(super::size("20GiB"), Ok(20 << 30));
-        assert_eq!(super::size("4096"), Ok(4_096));
-        for wrong in ["", "d", "9w", "-1d"] {
+        assert_eq!(super::age("9w"), Ok(std::time::Duration::from_secs(5_443_200)));
+        assert_eq!(super::size("16777216"), Ok(16 << 20));
+        assert!(super::size("16777215").is_err());
+        assert_eq!(super::address("[::1]:7"), Ok((std::net::Ipv6Addr::LOCALHOST, 7).into()));
+        for wrong in ["localhost:7780", ":7780", "127.0.0.1"] {
+            let told = super::address(wrong).unwrap_err();
+            assert!(told.starts_with("write IP:PORT"), "{told}");
+        }
+        for wrong in ["", "d", "9y", "-1d"] {
             assert!(super::age(wrong).is_err(), "{wrong}");
             assert!(super::size(wrong).is_err(), "{wrong}");
         }

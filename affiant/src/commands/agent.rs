@@ -62,6 +62,12 @@ async fn proxy_address(context: &Context) -> SocketAddr {
     listening.ok().flatten().map_or(([127, 0, 0, 1], 7780).into(), |listening| listening.http)
 }
 
+/// Whether the time that the agent was given is over.
+pub(super) fn has_ended(agent: &policy::agent::Info) -> bool {
+    let now = time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1_000_000;
+    agent.expires_at_ms.is_some_and(|ends| i128::from(ends) <= now)
+}
+
 fn list(context: &Context, store: &Policy) -> anyhow::Result<ExitCode> {
     let agents = store.list_agents()?;
     if context.json {
@@ -71,7 +77,10 @@ fn list(context: &Context, store: &Policy) -> anyhow::Result<ExitCode> {
     let heads = ["NAME", "ADDED", "ACCESS ENDS", "OLD TOKEN UNTIL"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for agent in agents {
-        let ends = agent.expires_at_ms.map_or_else(|| "never".to_owned(), output::time);
+        let mut ends = agent.expires_at_ms.map_or_else(|| "never".to_owned(), output::time);
+        if has_ended(&agent) {
+            ends.push_str(" (has ended)");
+        }
         let old = agent.old_token_until_ms.map_or_else(|| "-".to_owned(), output::time);
         rows.push(vec![agent.name, output::time(agent.added_at_ms), ends, old]);
     }

@@ -4,6 +4,7 @@ use super::Context;
 use crate::control::client::Client;
 use crate::output;
 use policy::Policy;
+use policy::vault::Status;
 use serde::Serialize;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -30,9 +31,10 @@ pub(super) async fn doctor(context: &Context) -> anyhow::Result<ExitCode> {
         checks.extend([
             private_files(context),
             store(context),
-            old_tokens(context),
+            forgotten_agents(context),
             policy_file(context),
             sources(context),
+            vault(context).await,
             ca(context),
             socket(context).await,
         ]);
@@ -104,8 +106,8 @@ fn store(context: &Context) -> Check {
     check("policy", result)
 }
 
-/// Tokens from before a rotation are easily forgotten.
-fn old_tokens(context: &Context) -> Check {
+/// Tokens from before a rotation, and agents whose time is over, are easily forgotten.
+fn forgotten_agents(context: &Context) -> Check {
     let agents = Policy::open(context.home.path())
         .map_err(|error| error.to_string())
         .and_then(|store| store.list_agents().map_err(|error| error.to_string()));
@@ -115,14 +117,22 @@ fn old_tokens(context: &Context) -> Check {
     };
     let old = agents.iter().filter_map(|agent| {
         let until = output::time(agent.old_token_until_ms?);
-        Some(format!("the old token of {:?} works until {until}", agent.name))
+        let (name, fix) = (&agent.name, "`affiant agent rotate NAME` ends it at once");
+        Some(format!("the old token of {name:?} works until {until}; {fix}"))
     });
-    let old: Vec<_> = old.collect();
-    if old.is_empty() {
-        return check("agents", Ok("no token from before a rotation works".to_owned()));
+    let ended = agents.iter().filter(|agent| super::agent::has_ended(agent)).map(|agent| {
+        let (name, fix) =
+            (&agent.name, "`affiant agent rotate NAME --lasts TIME` renews it, `rm` removes it");
+        format!("the access of {name:?} has ended; {fix}")
+    });
+    let notes: Vec<_> = old.chain(ended).collect();
+    if notes.is_empty() {
+        return check(
+            "agents",
+            Ok("no access has ended, no token from before a rotation works".to_owned()),
+        );
     }
-    let fix = "`affiant agent rotate NAME` ends it at once";
-    Check { check: "agents", state: State::Note, says: format!("{}; {fix}", old.join("; ")) }
+    Check { check: "agents", state: State::Note, says: notes.join("; ") }
 }
 
 /// A file that was edited does nothing until it is applied.
@@ -156,6 +166,23 @@ fn sources(context: &Context) -> Check {
         Ok(lacking) => {
             let says = format!("calls will be refused for want of: {}", lacking.join("; "));
             Check { check: "secrets", state: State::Note, says }
+        }
+    }
+}
+
+/// A vault that is locked, of the server that runs or of one that would be started.
+async fn vault(context: &Context) -> Check {
+    let locked = match Client::running(&context.home).await {
+        Some(server) => {
+            server.json("/v1/vault").await.map(|state| state.get("vault") == Some(&"locked".into()))
+        }
+        None => context.home.open_policy().map(|store| store.vault().status() == Status::Locked),
+    };
+    match locked {
+        Err(error) => check("vault", Err(format!("{error:#}"))),
+        Ok(false) => check("vault", Ok("is open".to_owned())),
+        Ok(true) => {
+            Check { check: "vault", state: State::Note, says: super::serve::LOCKED.to_owned() }
         }
     }
 }

@@ -235,6 +235,8 @@ fn show(context: &Context, state: &Value) -> anyhow::Result<ExitCode> {
         ("agent", "/agent"),
         ("action", "/action"),
         ("target", "/target"),
+        ("route", "/route"),
+        ("credential", "/credential/id"),
         ("state", "/state"),
         ("phase", "/error/phase"),
         ("outcome", "/error/outcome"),
@@ -242,9 +244,12 @@ fn show(context: &Context, state: &Value) -> anyhow::Result<ExitCode> {
         ("code", "/error/code"),
         ("observed", "/would_be_denied"),
         ("message", "/error/message"),
-        ("delivery", "/delivery"),
+        ("note", "/note"),
     ] {
         output::line(&format!("{label:<11} {}", text(state, pointer)));
+    }
+    for (label, value) in circumstances(state) {
+        output::line(&format!("{label:<11} {value}"));
     }
     output::line("evidence");
     if let Some(evidence) = state.get("evidence").and_then(Value::as_object) {
@@ -254,6 +259,25 @@ fn show(context: &Context, state: &Value) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is no text of the record: when, how long, under which version, and whether the result was received.
+fn circumstances(state: &Value) -> Vec<(&'static str, String)> {
+    let number = |pointer| state.pointer(pointer).and_then(Value::as_u64);
+    let mut lines = Vec::new();
+    if let Some(version) = number("/policy_version") {
+        lines.push(("policy", format!("version {version}")));
+    }
+    if let Some(began) = number("/accepted_at_ms") {
+        lines.push(("time", output::time(began)));
+        let took = number("/ended_at_ms").map(|ended| ended.saturating_sub(began));
+        lines.extend(took.map(|took| ("duration", format!("{took} ms"))));
+    }
+    // Of what was not attempted there is no result that could be received.
+    if text(state, "/error/outcome") != "not_attempted" {
+        lines.push(("delivery", text(state, "/delivery").to_owned()));
+    }
+    lines
 }
 
 fn print_events(events: &Value) {

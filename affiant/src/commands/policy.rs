@@ -8,8 +8,10 @@ use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
 use policy::call::{Call, Rest};
+use policy::diff::{Change, What};
 use policy::expect::{Checked, Expectations};
 use policy::{Policy, Snapshot};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -164,14 +166,40 @@ async fn apply(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
         Err(diagnostics) => return report(context, &diagnostics),
     };
     prepare(context, &text).await;
+    let before = store.snapshot();
     let version = store.apply(&text, &name, &output::who())?;
     warn(&snapshot, Some(&store))?;
+    let changes = policy::diff::diff(&before, &snapshot);
     if context.json {
-        output::json(&serde_json::json!({ "version": version }))?;
+        output::json(&serde_json::json!({ "version": version, "changes": changes.len() }))?;
     } else {
-        output::line(&format!("policy version {version} is in force"));
+        output::line(&format!("policy version {version} is in force: {}", in_short(&changes)));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How many rules of which kind differ, and what became of `egress`: that is what opens and closes most.
+fn in_short(changes: &[Change]) -> String {
+    if changes.is_empty() {
+        return "nothing differs from the version before".to_owned();
+    }
+    let mut numbers: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut parts = Vec::new();
+    for change in changes {
+        let what = match change.what {
+            What::Added => "added",
+            What::Removed => "removed",
+            What::Changed => "changed",
+        };
+        *numbers.entry((change.kind, what)).or_default() += 1;
+        for key in change.keys.iter().filter(|key| key.key == "egress") {
+            let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+            parts.push(format!("egress {} -> {}", shown(&key.before), shown(&key.after)));
+        }
+    }
+    let counted = numbers.iter().map(|((kind, what), number)| format!("{number} {kind} {what}"));
+    parts.extend(counted);
+    parts.join(", ")
 }
 
 /// Has a running server compile the text before it is in force. Without that, the first call does.

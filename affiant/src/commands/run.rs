@@ -27,6 +27,7 @@ pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<Exi
     let policy = Policy::open(context.home.path()).context("open the policy store")?;
     let ca = proxy::Ca::load(&context.home.ca()).context("read the CA")?;
     let bundle = bundle::write(&context.home, ca.certificate_pem())?;
+    let wgetrc = bundle::write_wgetrc(&context.home, &bundle)?;
     let mut signals = Signals::new()?;
     let session = policy
         .add_session(&arguments.agent)
@@ -42,6 +43,7 @@ pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<Exi
     let child = command
         .args(rest)
         .envs(environment::all(&url, &arguments.no_proxy, &bundle))
+        .env("SYSTEM_WGETRC", wgetrc)
         .env("AFFIANT_AGENT", &arguments.agent)
         // The home holds the vault's key; a command has no use for its path.
         .env_remove("AFFIANT_HOME")
@@ -64,13 +66,8 @@ pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<Exi
     if let Err(error) = policy.remove_session(&session) {
         output::note(&format!("affiant: the token of this run could not be withdrawn: {error}"));
     }
-    let refused = host.refused(&arguments.agent, began).await;
-    if refused > 0 {
-        let calls = if refused == 1 { "call was" } else { "calls were" };
-        output::note(&format!(
-            "affiant: {refused} {calls} refused: affiant inv list --agent {} --phase validation",
-            arguments.agent
-        ));
+    for line in host.to_look_at(&arguments.agent, began).await {
+        output::note(&line);
     }
     host.leave(&mut signals).await;
     code

@@ -6,22 +6,36 @@ use crate::home::Home;
 use crate::output;
 use crate::server::{IN_USE, Server, is_in_use};
 use policy::Policy;
+use policy::vault::Status;
+use std::path::Path;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
+
+/// What a locked vault means.
+pub(super) const LOCKED: &str = "the vault is locked: calls that need a credential or keep a result \
+                                 get VAULT_LOCKED until `affiant vault unlock`";
 
 /// Says that the home's policy file is not what is in force, if it is not: a file has to be applied.
 pub(super) fn unapplied(home: &Home, policy: &Policy) -> Option<String> {
     let file = std::fs::read(home.policy_file()).ok()?;
     let version = policy.snapshot().version();
     let applied = policy.source_text(version).ok()?.unwrap_or_default();
-    (file != applied.as_bytes()).then(|| {
-        let file = home.policy_file();
-        format!(
-            "{} differs from version {version}, which is in force: `affiant policy diff` says how, \
-             `affiant policy apply` applies it",
-            file.display()
-        )
-    })
+    if file == applied.as_bytes() {
+        return None;
+    }
+    let file = home.policy_file();
+    let history = policy.history().ok()?;
+    let source = history.into_iter().find(|one| one.version == version);
+    let from = source.filter(|one| Path::new(&one.file) != file).map(|one| match one.rollback_of {
+        Some(earlier) => format!(" as the text of version {earlier}"),
+        None => format!(" and was applied from {}", one.file),
+    });
+    Some(format!(
+        "{} differs from version {version}, which is in force{}: `affiant policy diff` says how, \
+         `affiant policy apply` puts the file in its place",
+        file.display(),
+        from.unwrap_or_default()
+    ))
 }
 
 pub(super) async fn serve(context: &Context, listen: &Listen) -> anyhow::Result<ExitCode> {
@@ -48,6 +62,9 @@ pub(super) async fn serve(context: &Context, listen: &Listen) -> anyhow::Result<
             ));
         }
         output::line(&format!("ready control {}", context.home.socket().display()));
+    }
+    if server.state().policy.vault().status() == Status::Locked {
+        output::note(&format!("affiant: {LOCKED}"));
     }
     loop {
         tokio::select! {

@@ -20,10 +20,19 @@ pub(super) async fn vault(context: &Context, command: cli::Vault) -> anyhow::Res
     if let cli::Vault::Rotate(arguments) = command {
         let done = rotate(context, &arguments)?;
         // A server looks at its next call; asked, it looks now.
-        if let Some(server) = Client::running(&context.home).await
-            && let Err(error) = server.json("/v1/vault").await
-        {
-            output::note(&format!("the server follows at its next call: {error:#}"));
+        if let Some(server) = Client::running(&context.home).await {
+            match server.json("/v1/vault").await {
+                Ok(state) if state.get("vault").and_then(|v| v.as_str()) == Some("locked") => {
+                    output::note(&format!(
+                        "affiant: of the running server, {}",
+                        super::serve::LOCKED
+                    ));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    output::note(&format!("the server follows at its next call: {error:#}"));
+                }
+            }
         }
         return Ok(done);
     }

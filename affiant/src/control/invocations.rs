@@ -140,7 +140,7 @@ pub(super) async fn list(
     Ok(Json(json!({ "invocations": invocations, "next": page.next })).into_response())
 }
 
-/// RFC 3339, or an age: a number with `s`, `m`, `h` or `d`.
+/// RFC 3339, or an age: a number with `s`, `m`, `h`, `d` or `w`.
 fn since(text: &str) -> Result<u64, Problem> {
     if let Some(age) = duration(text) {
         let now = time::OffsetDateTime::now_utc();
@@ -165,6 +165,7 @@ fn duration(text: &str) -> Option<Duration> {
         'm' => 60,
         'h' => 3600,
         'd' => 86_400,
+        'w' => 604_800,
         _ => return None,
     };
     number.checked_mul(seconds).map(Duration::from_secs)

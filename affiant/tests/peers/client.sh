@@ -1,4 +1,4 @@
-# One job by curl or wget, set up by the environment (wget's TLS library reads no variable for roots).
+# One job by curl or wget, set up by the environment.
 #
 # usage: sh client.sh curl-h1|curl-h2|wget BASE FILE NAME hello|files|sse...
 set -eu
@@ -14,7 +14,7 @@ ask() { # METHOD URL [FILE]: the status to stderr's copy, the body to stdout
       curl -sS -N "$version" -X "$1" ${3:+-T "$3"} "$2" -w '%{stderr}%{http_version} %{http_code}\n'
       ;;
     wget)
-      wget -S -nv -O - --ca-certificate="$SSL_CERT_FILE" --method="$1" ${3:+--body-file="$3"} "$2" 2>&1 >&3 |
+      wget -S -nv -O - --method="$1" ${3:+--body-file="$3"} "$2" 2>&1 >&3 |
         sed -n 's/^ *HTTP\/\([0-9.]*\) \([0-9]*\).*/\1 \2/p' | tail -1 >&2
       ;;
   esac 3>&1

@@ -2,8 +2,8 @@
 
 use super::reader::{Fields, Reader};
 use super::{
-    HttpRoute, Names, Shared, conditions, key, parent, read_agents, read_approval, read_credential,
-    read_host, read_name, read_preset, repeat, terms, title, value,
+    HostPlace, HttpRoute, Names, Shared, conditions, key, parent, read_agents, read_approval,
+    read_credential, read_host, read_name, read_preset, repeat, terms, title, value,
 };
 use crate::grant::FRAMING;
 use crate::host::{Pattern, is_private_literal};
@@ -252,7 +252,7 @@ fn read_hosts(target: &Fields<'_, '_>, preset: Option<&Preset>) -> Option<Vec<Pa
         Some(preset) if !target.has("host") => {
             Some(preset.hosts.iter().filter_map(|host| Pattern::parse(host).ok()).collect())
         }
-        Some(_) | None => Some(vec![read_host(target)?]),
+        Some(_) | None => Some(vec![read_host(target, HostPlace::Match)?]),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The tables `[[parent]]`: upstream proxies, and what goes past them.
 
 use super::reader::{Fields, Reader};
-use super::{Shared, host_hint, read_credential, title, unique, value};
+use super::{HostPlace, Shared, host_fault, read_credential, title, unique, value};
 use crate::host::Pattern;
 use crate::parent::{Direct, Parent, ParentRule};
 use crate::{Inject, Scheme};
@@ -63,9 +63,8 @@ fn read_direct(fields: &Fields<'_, '_>) -> Vec<Direct> {
         match Direct::parse(text.value) {
             Ok(direct) => all.push(direct),
             Err(error) => {
-                let hint = host_hint(text.value, error).unwrap_or_default();
-                let message = format!("{error} {hint}");
-                fields.wrong_at(text.offset, "no_proxy", message.trim_end());
+                let (message, hint) = host_fault(text.value, error, HostPlace::NoProxy);
+                fields.refuse_at(text.offset, "no_proxy", message, hint.map(str::to_owned));
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use super::reader::{Fields, Reader};
 use super::{
-    Allow, Names, Shared, SshRoute, command, read_agents, read_approval, read_credential,
-    read_host, read_name, terms, title, value,
+    Allow, HostPlace, Names, Shared, SshRoute, command, read_agents, read_approval,
+    read_credential, read_host, read_name, terms, title, value,
 };
 use crate::{Credential, Inject, Onward, SshGrant, host};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,7 +76,7 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         let message = "restricts nothing, since the route allows a shell as well";
         target.doubtful("commands", message, None);
     }
-    let (host, name, place) = (read_host(&target)?, name?, fields.place());
+    let (host, name, place) = (read_host(&target, HostPlace::Match)?, name?, fields.place());
     Some(SshRoute { name, place, agents, host, port, users, commands, any_shell, allow, grant })
 }
 

@@ -2,11 +2,13 @@
 
 use super::target::Target;
 use super::{EGRESS, Found, Snapshot, http, normal_host, ssh};
+use crate::call::CONNECT;
 use crate::command::ReleaseRule;
 use crate::document::HttpRoute;
+use crate::parent::ParentRule;
 use crate::{
     Approval, Considered, Credential, Denial, Details, Explanation, HttpAction, HttpGrant,
-    IdempotencyRule, SshAction, SshGrant,
+    IdempotencyRule, Scheme, SshAction, SshGrant,
 };
 use journal::contract::{KeyPlace, RemoteContract};
 use std::time::Duration;
@@ -24,7 +26,12 @@ pub(super) fn http(
         Ok(host) => format!("{}://{}:{}", action.scheme, http::bracketed(&host), action.port),
         Err(_) => "an unusable host".to_owned(),
     };
-    let title = format!("{} {place}{} as agent {}", action.method, action.path, action.agent);
+    let is_tunnel = action.method == CONNECT;
+    let path = if is_tunnel { "" } else { action.path };
+    let title = format!("{} {place}{path} as agent {}", action.method, action.agent);
+    if let Some(explanation) = tunnel(snapshot, action, &title, is_tunnel) {
+        return explanation;
+    }
     let decision = snapshot.http_with(action, details);
     let mut explanation = begin(snapshot, title, decision.as_ref().err());
     let target = snapshot.http.target(action, *details);
@@ -51,6 +58,10 @@ pub(super) fn http(
         if let (Some(route), Ok(target)) = (found, &target) {
             explanation.terms.splice(0..1, repeat_terms(route, grant, target));
         }
+        if let Ok(target) = &target {
+            let rule = found.map_or(&snapshot.defaults.parent, |route| &route.parent);
+            explanation.terms.extend(parent(rule.as_ref(), &target.host));
+        }
     }
     if let Some(route) = found {
         explanation.rule.clone_from(&route.name);
@@ -59,29 +70,92 @@ pub(super) fn http(
         explanation.line = snapshot.defaults.place.map(|p| p.line);
     }
     if let Ok(target) = &target {
-        let others = snapshot.http.of_host(&target.host);
-        let others = others.filter(|r| found.is_none_or(|f| f.name != r.name));
-        explanation.considered = others
-            .take(CONSIDERED)
-            .map(|route| Considered {
-                route: route.name.clone(),
-                line: route.place.line,
-                reason: match http::mismatch(route, target) {
-                    None => "matches, but is wider",
-                    Some(http::Mismatch::Agent) => "is for other agents",
-                    Some(http::Mismatch::Scheme) => "is for the other scheme",
-                    Some(http::Mismatch::Port) => "is for another port",
-                    Some(http::Mismatch::Path) => "is for other paths",
-                    Some(http::Mismatch::Method) => "is for other methods",
-                    Some(http::Mismatch::Query) => "has a condition on the query",
-                    Some(http::Mismatch::Header) => "has a condition on headers",
-                    Some(http::Mismatch::Body) => "has a condition on the content",
-                }
-                .to_owned(),
-            })
-            .collect();
+        explanation.considered = considered(snapshot, found, target);
     }
     explanation
+}
+
+/// The other routes of the host, and why they did not decide.
+fn considered(
+    snapshot: &Snapshot,
+    found: Option<&HttpRoute>,
+    target: &Target<'_>,
+) -> Vec<Considered> {
+    let others = snapshot.http.of_host(&target.host);
+    let others = others.filter(|r| found.is_none_or(|f| f.name != r.name));
+    let of = |route: &HttpRoute| Considered {
+        route: route.name.clone(),
+        line: route.place.line,
+        reason: match http::mismatch(route, target) {
+            None => "matches, but is wider",
+            Some(http::Mismatch::Agent) => "is for other agents",
+            Some(http::Mismatch::Scheme) => "is for the other scheme",
+            Some(http::Mismatch::Port) => "is for another port",
+            Some(http::Mismatch::Path) => "is for other paths",
+            Some(http::Mismatch::Method) => "is for other methods",
+            Some(http::Mismatch::Query) => "has a condition on the query",
+            Some(http::Mismatch::Header) => "has a condition on headers",
+            Some(http::Mismatch::Body) => "has a condition on the content",
+        }
+        .to_owned(),
+    };
+    others.take(CONSIDERED).map(of).collect()
+}
+
+/// Explains what becomes of the tunnel to the host, where that is all that is judged: it is left alone, it is
+/// refused, or nothing but its opening is asked about.
+fn tunnel(
+    snapshot: &Snapshot,
+    action: &HttpAction<'_>,
+    title: &str,
+    is_asked: bool,
+) -> Option<Explanation> {
+    let HttpAction { agent, host, port, .. } = *action;
+    if action.scheme != Scheme::Https {
+        return None;
+    }
+    let host = normal_host(host).ok()?;
+    let route = snapshot.http.opaque(agent, &host, port);
+    let denial = match (route, is_asked) {
+        (Some(_), _) => snapshot.opaque(agent, &host, port).err(),
+        (None, true) => snapshot.tunnel(agent, &host, port).err(),
+        (None, false) => return None,
+    };
+    let mut explanation = begin(snapshot, title.to_owned(), denial.as_ref());
+    explanation.line = snapshot.defaults.place.map(|p| p.line);
+    if let Some(route) = route {
+        explanation.rule.clone_from(&route.name);
+        explanation.line = Some(route.place.line);
+    }
+    if denial.is_some() {
+        return Some(explanation);
+    }
+    match route {
+        Some(route) => {
+            explanation.reason = "the narrowest host decides, by intercept = false".to_owned();
+            explanation.terms.push(LEFT_ALONE.to_owned());
+            explanation.terms.extend(parent(route.parent.as_ref(), &host));
+        }
+        None => {
+            explanation.reason = "some call to this host may pass, or egress is open".to_owned();
+            explanation.terms.push("each call inside is judged by itself; ask about it".to_owned());
+        }
+    }
+    Some(explanation)
+}
+
+/// What holds for a tunnel that is not intercepted.
+const LEFT_ALONE: &str = "the tunnel is left alone: nothing inside is seen, judged, injected or kept; \
+                          its outcome is unknown";
+
+/// Which upstream proxy a call goes through, or why it goes past it.
+fn parent(rule: Option<&ParentRule>, host: &str) -> Option<String> {
+    let rule = rule?;
+    let name = &rule.parent.name;
+    Some(match rule.for_host(host) {
+        Some(_) => format!("through the upstream proxy {name:?}"),
+        None => format!("past the upstream proxy {name:?}, by its no_proxy"),
+    })
 }
 
 /// Explains an SSH action.
@@ -94,6 +168,8 @@ pub(super) fn ssh(snapshot: &Snapshot, action: &SshAction<'_>) -> Explanation {
     let title = format!("{request} at {place} as agent {}", action.agent);
     let decision = snapshot.ssh(action);
     let mut explanation = begin(snapshot, title, decision.as_ref().err());
+    // No default opens SSH: without a route there is no rule.
+    explanation.rule = "none".to_owned();
     let Ok(host) = host else { return explanation };
     let found = snapshot.ssh.find(action, &host);
     if let Ok(grant) = &decision {

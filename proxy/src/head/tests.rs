@@ -58,6 +58,7 @@ fn v_1_start_lines_have_one_form() {
         ("GET /\u{e9} HTTP/1.1", Fault::Target),
         ("GET / HTTP/2.0", Fault::Version),
         ("GET / http/1.1", Fault::Version),
+        ("PRI * HTTP/2.0", Fault::ClearTextHttp2),
         ("", Fault::StartLine),
     ] {
         check(&format!("{line}\r\nA: b\r\n\r\n"), Err(fault));

@@ -14,6 +14,7 @@ use crate::target::{Authority, Host, Scheme};
 use journal::contract::{Code, Digest, PeerIdentity, Retry, SetupAttempt, SetupStage, Verdict};
 use rustls_pki_types::ServerName;
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -202,14 +203,49 @@ pub(crate) fn errno(error: &io::Error) -> String {
 }
 
 /// A failed set-up, and how far the way was known.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
+#[derive(Debug)]
 pub(crate) struct Failure {
     /// What failed.
-    #[source]
     pub(crate) error: Error,
     /// The hop that was asked, by its address or name.
     pub(crate) hop: String,
+    /// The upstream proxy on the way.
+    pub(crate) parent: Option<Authority>,
+}
+
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(parent) = &self.parent else { return write!(f, "{}", self.error) };
+        match &self.error {
+            Error::Resolve { .. } => {
+                write!(f, "the name of the upstream proxy {parent} could not be resolved")
+            }
+            Error::NotFound => write!(f, "the name of the upstream proxy {parent} has no address"),
+            Error::Connect(_) => write!(f, "the upstream proxy {parent} could not be connected to"),
+            Error::Timeout => {
+                write!(f, "the way through the upstream proxy {parent} was not set up in time")
+            }
+            Error::Tls { cause, .. } => write!(
+                f,
+                "the TLS handshake on the way through the upstream proxy {parent} failed ({cause})"
+            ),
+            Error::ResolveTimeout
+            | Error::Prohibited
+            | Error::Exhausted(_)
+            | Error::Broken(_)
+            | Error::NoProtocol
+            | Error::NoWebSocket
+            | Error::Trust(_)
+            | Error::Refused { .. }
+            | Error::ParentSpeech => write!(f, "{}", self.error),
+        }
+    }
 }
 
 /// Tells each try of one set-up, numbered (contract C-4).
@@ -272,7 +308,7 @@ impl Dialer {
         let next = plan.parent.map_or(plan.authority, |parent| &parent.authority);
         let fail = |error, address: Option<SocketAddr>| {
             let hop = address.map_or_else(|| next.to_string(), |address| address.to_string());
-            Failure { error, hop }
+            Failure { error, hop, parent: plan.parent.map(|parent| parent.authority.clone()) }
         };
         let mut left = match self.addresses(plan, next, deadline, told).await {
             Ok(left) => left,

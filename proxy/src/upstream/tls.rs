@@ -18,6 +18,9 @@ pub(crate) enum Error {
     /// A file of extra roots can't be read.
     #[error("read trusted certificates")]
     File(#[source] rustls_pki_types::pem::Error),
+    /// A file of extra roots is something else.
+    #[error("the file of trusted certificates holds no certificate")]
+    Empty,
     /// The settings could not be built.
     #[error("build TLS settings")]
     Config(#[source] rustls::Error),
@@ -79,7 +82,7 @@ impl Trust {
         let trust = Self { roots, configs: DashMap::new() };
         trust.build(&[], Offer::Http11, None).map(|_| trust).map_err(|error| match error {
             Error::Config(error) => error,
-            Error::File(_) => rustls::Error::General("no file was read".to_owned()),
+            Error::File(_) | Error::Empty => rustls::Error::General("no file was read".to_owned()),
         })
     }
 
@@ -120,9 +123,13 @@ impl Trust {
     ) -> Result<ClientConfig, Error> {
         let mut roots = self.roots.clone();
         for file in files {
+            let before = roots.len();
             for certificate in CertificateDer::pem_file_iter(file).map_err(Error::File)? {
                 let certificate = certificate.map_err(Error::File)?;
                 roots.add(certificate).map_err(Error::Config)?;
+            }
+            if roots.len() == before {
+                return Err(Error::Empty);
             }
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -258,6 +265,61 @@ fn certificate(cause: &CertificateError) -> &'static str {
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             "CERT_WRONG_PURPOSE"
         }
+        CertificateError::Other(other) => {
+            match other.0.downcast_ref::<webpki::Error>() {
+                // What `openssl req -x509` makes unless it is told otherwise.
+                Some(webpki::Error::CaUsedAsEndEntity) => "CERT_IS_A_CA",
+                _ => "CERT_INVALID",
+            }
+        }
         _ => "CERT_INVALID",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::ServerCertVerifier as _;
+    use rustls_pki_types::{ServerName, UnixTime};
+
+    /// A self-signed certificate that may sign others is trusted to sign, not to serve (RFC 5280 section
+    /// 4.2.1.9): the record says so.
+    #[test]
+    fn a_ca_that_serves_is_named() {
+        for (is_ca, expected) in [(true, Some("CERT_IS_A_CA")), (false, None)] {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            if is_ca {
+                params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            }
+            let served = params.self_signed(&key).unwrap().der().clone();
+            let mut roots = RootCertStore::empty();
+            roots.add(served.clone()).unwrap();
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+            let name = ServerName::try_from("localhost").unwrap();
+            let judged = verifier.build().unwrap().verify_server_cert(
+                &served,
+                &[],
+                &name,
+                &[],
+                UnixTime::now(),
+            );
+            let told = judged.err().map(|error| classify(&error));
+            let expected =
+                expected.map(|cause| (Code::TlsCertificateError, cause.to_owned(), None));
+            assert_eq!(told, expected);
+        }
+    }
+
+    /// A file that holds no certificate is not a trust in nobody.
+    #[test]
+    fn a_trust_file_without_certificates_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
+        let trust = Trust::load().unwrap();
+        let refused = trust.config(&[file.path().to_owned()], Offer::Http11);
+        assert!(matches!(refused, Err(Error::Empty)));
     }
 }

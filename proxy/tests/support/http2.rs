@@ -144,6 +144,14 @@ async fn accept(
     }
 }
 
+/// Answers before the content has ended, whatever is still to come.
+async fn early(status: &str, mut content: h2::RecvStream, mut respond: SendResponse<Bytes>) {
+    let response = Response::builder().header("content-type", "application/grpc");
+    let response = response.header("grpc-status", status).body(()).expect("response");
+    drop(respond.send_response(response, true));
+    while let Some(Ok(_)) = content.data().await {}
+}
+
 async fn stream(
     request: Request<h2::RecvStream>,
     mut respond: SendResponse<Bytes>,
@@ -165,6 +173,9 @@ async fn stream(
     if parts.extensions.get::<h2::ext::Protocol>().is_some() {
         seen.lock().expect("lock").heads.push(parts);
         return websocket(&path, body, respond).await;
+    }
+    if let Some(status) = path.strip_prefix("/grpc/early/") {
+        return early(status, body, respond).await;
     }
     let mut content = Vec::new();
     while let Some(Ok(piece)) = body.data().await {
@@ -278,6 +289,7 @@ async fn websocket(path: &str, mut body: h2::RecvStream, mut respond: SendRespon
     drop(sending.send_data(Bytes::new(), true));
 }
 
+#[derive(Debug)]
 pub struct Answer {
     pub status: u16,
     pub head: HeaderMap,
@@ -335,10 +347,20 @@ impl Http2Client {
         request: http::request::Builder,
         content: &'static [u8],
     ) -> Answer {
+        self.asked(request, content, true).await
+    }
+
+    /// As [`Http2Client::exchange`]; without `ends` more content may come, until the answer is there.
+    pub async fn asked(
+        &self,
+        request: http::request::Builder,
+        content: &'static [u8],
+        ends: bool,
+    ) -> Answer {
         let request = request.body(()).expect("request");
         let mut sender = self.sender.clone().ready().await.expect("ready");
         let (response, mut sending) = sender.send_request(request, false).expect("sent");
-        sending.send_data(Bytes::from_static(content), true).expect("data");
+        sending.send_data(Bytes::from_static(content), ends).expect("data");
         let response = tokio::time::timeout(Duration::from_secs(20), response).await;
         let (parts, mut body) = response.expect("in time").expect("a response").into_parts();
         let (mut content, mut whole) = (Vec::new(), true);

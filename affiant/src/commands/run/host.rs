@@ -11,6 +11,7 @@ use crate::run_log::{Reader, RunLog};
 use crate::server::IN_USE;
 use anyhow::{Context as _, bail};
 use http::Method;
+use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::{Child, Command};
@@ -24,6 +25,14 @@ const PAUSE: Duration = Duration::from_millis(20);
 const GOODBYE: Duration = Duration::from_millis(250);
 /// After how long it says what it waits for.
 const SILENCE: Duration = Duration::from_secs(1);
+
+/// Every call.
+const ANY: fn(&Value) -> bool = |_| true;
+/// What nobody may just repeat. Tunnels that are left alone are `unknown` by nature.
+const IN_DOUBT: fn(&Value) -> bool = |call| {
+    let text = |pointer| call.pointer(pointer).and_then(Value::as_str);
+    text("/error/retry") == Some("reconcile") && text("/action") != Some("CONNECT")
+};
 
 /// The server of the home, as one run uses it.
 pub(super) struct Host {
@@ -78,16 +87,30 @@ impl Host {
         }
     }
 
-    /// How many calls of the agent were refused since a time, at least.
-    pub(super) async fn refused(&self, agent: &str, since: time::OffsetDateTime) -> usize {
+    /// What of the agent's calls since a time did not come to its end, one line a kind; each at least so many.
+    pub(super) async fn to_look_at(&self, agent: &str, since: time::OffsetDateTime) -> Vec<String> {
         let format = &time::format_description::well_known::Rfc3339;
-        let Ok(since) = since.format(format) else { return 0 };
-        let path = format!(
-            "/v1/invocations?phase=validation&outcome=not_attempted&limit=500&agent={agent}&since={since}"
-        );
-        let listed = self.client.json(&path).await.ok();
-        let listed = listed.as_ref().and_then(|page| page.get("invocations")?.as_array());
-        listed.map_or(0, Vec::len)
+        let Ok(since) = since.format(format) else { return Vec::new() };
+        let of = |outcome: &str| {
+            format!("/v1/invocations?outcome={outcome}&limit=500&agent={agent}&since={since}")
+        };
+        let mut lines = Vec::new();
+        for (outcome, words, counts) in [
+            ("not_attempted", ["call was not attempted", "calls were not attempted"], ANY),
+            ("unknown", ["call ended in doubt", "calls ended in doubt"], IN_DOUBT),
+        ] {
+            let listed = self.client.json(&of(outcome)).await.ok();
+            let listed = listed.as_ref().and_then(|page| page.get("invocations")?.as_array());
+            let number = listed.map_or(0, |all| all.iter().filter(|one| counts(one)).count());
+            let [one, many] = words;
+            if number > 0 {
+                let words = if number == 1 { one } else { many };
+                lines.push(format!(
+                    "affiant: {number} {words}: affiant inv list --agent {agent} --outcome {outcome}"
+                ));
+            }
+        }
+        lines
     }
 
     /// Uses it no more. If this run started it and nobody else uses it, waits for its end: what comes

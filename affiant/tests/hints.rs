@@ -1,0 +1,202 @@
+//! What is said to people who set something up half, or look for what happened.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
+mod support;
+
+use conformance::http::Script;
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+use support::*;
+
+const LOCKED: &str = "the vault is locked: calls that need a credential or keep a result get \
+                      VAULT_LOCKED until `affiant vault unlock`";
+
+/// Options of a listener that is not there, or that take each other's place, are refused.
+#[test]
+fn options_without_their_listener_are_refused() {
+    let home = Home::new();
+    let file = home.path().join("x.pem");
+    let file = file.to_str().unwrap();
+    let own = ["--https-cert", file, "--https-key", file];
+    let named = ["--https-name", "a.example"];
+    let https = ["--https", "127.0.0.1:0"];
+    for (arguments, expected) in [
+        (own.to_vec(), "--https <ADDR>"),
+        (named.to_vec(), "--https <ADDR>"),
+        ([&https[..], &named, &own].concat(), "cannot be used with"),
+        (vec!["--http", "localhost:7780"], "write IP:PORT"),
+        (vec!["--ssh", ":7722"], "write IP:PORT"),
+        (vec!["--journal-max-size", "1"], "write 16MiB at least"),
+        (
+            vec!["--http", "127.0.0.1:0", "--ssh", "127.0.0.1:0", "--console", "0.0.0.0:0"],
+            "the console has no TLS",
+        ),
+    ] {
+        let refused = home.run(&[&["serve"][..], &arguments].concat());
+        let told = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {told}");
+        assert!(told.contains(expected), "{arguments:?}: {told}");
+    }
+}
+
+/// A vault that is locked is told of at the start of a server, by `doctor`, and by what locks it.
+#[test]
+fn a_locked_vault_is_told_of() {
+    let home = Home::new();
+    let vault = |home: &Home| {
+        let all = home.ok(&["doctor"]);
+        all.lines().find(|line| line.contains("vault  ")).unwrap().to_owned()
+    };
+    assert_eq!(vault(&home), "ok     vault         is open");
+    let server = home.serve();
+    let key = home.path().join("handed-out");
+    let rotated = home.run(&["vault", "rotate", "--hand-out", key.to_str().unwrap()]);
+    assert_eq!(text(&rotated.stderr), format!("affiant: of the running server, {LOCKED}\n"));
+    assert_eq!(vault(&home), format!("note   vault         {LOCKED}"));
+    server.terminate();
+    assert_eq!(vault(&home), format!("note   vault         {LOCKED}"));
+
+    let mut command = home.command(&["serve", "--http", "127.0.0.1:0", "--ssh", "127.0.0.1:0"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|line| line == format!("affiant: {LOCKED}")));
+    signal(&child, rustix::process::Signal::TERM);
+    wait(&mut child, PATIENCE);
+}
+
+/// Who applies a file learns what it changed; who has another file in the home learns what is in force.
+#[test]
+fn what_a_policy_changed_and_where_it_came_from_is_said() {
+    let home = Home::new();
+    let file = home.path().join("other.toml");
+    let path = file.to_str().unwrap();
+    let text_of =
+        "[defaults]\negress = \"allow\"\n[[route]]\nname = \"a\"\nmatch = { host = \"a.test\" }\n";
+    std::fs::write(&file, text_of).unwrap();
+    let told = home.ok(&["policy", "apply", path]);
+    let expected =
+        "policy version 2 is in force: egress deny -> allow, 1 defaults changed, 1 route added\n";
+    assert_eq!(told, expected);
+    assert_eq!(
+        home.ok(&["policy", "apply", path]),
+        "policy version 3 is in force: nothing differs from the version before\n"
+    );
+    let doctor = home.ok(&["doctor"]);
+    let expected = format!("version 3, which is in force and was applied from {path}:");
+    assert!(doctor.contains(&expected), "{doctor}");
+    assert!(doctor.contains("`affiant policy apply` puts the file in its place"), "{doctor}");
+    let told = home.ok(&["policy", "apply"]);
+    let expected =
+        "policy version 4 is in force: egress allow -> deny, 1 defaults changed, 1 route removed\n";
+    assert_eq!(told, expected);
+    home.ok(&["policy", "rollback", "2"]);
+    let doctor = home.ok(&["doctor"]);
+    assert!(doctor.contains("which is in force as the text of version 2:"), "{doctor}");
+}
+
+/// `inv show` says which rule, which credential, under which version, when and how long.
+#[test]
+fn a_record_is_shown_with_its_rule_and_its_time() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "ok")]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let server = home.serve();
+    let sent = server.curl(&["-d", "a", &origin.url("/x")]).invocation();
+    server.await_event(&sent, "RESULT_DELIVERED");
+    let shown = home.ok(&["inv", "show", &sent]);
+    let value = |name: &str| {
+        let line = shown.lines().find(|line| line.split(' ').next() == Some(name));
+        line.unwrap_or_else(|| panic!("{name}: {shown}"))[12..].to_owned()
+    };
+    let state = server.control(&format!("invocations/{sent}"));
+    assert_eq!([value("route"), value("credential")], ["origin", "pay"]);
+    assert_eq!(value("policy"), "version 2");
+    let took = state["ended_at_ms"].as_u64().unwrap() - state["accepted_at_ms"].as_u64().unwrap();
+    assert_eq!(value("duration"), format!("{took} ms"));
+    assert!(value("time").starts_with("20") && value("time").ends_with('Z'), "{shown}");
+    assert_eq!(value("delivery"), "delivered");
+    // Nothing of what was refused can be received.
+    let refused = server.curl(&["http://elsewhere.test/"]).invocation();
+    assert!(!home.ok(&["inv", "show", &refused]).contains("\ndelivery "));
+    assert!(home.ok(&["inv", "list", "--since", "1w"]).contains(&refused));
+}
+
+/// An agent whose time is over is marked.
+#[test]
+fn an_agent_whose_access_has_ended_is_marked() {
+    let home = Home::new();
+    home.ok(&["agent", "add", "brief", "--lasts", "1s"]);
+    eventually("its access ended", || home.ok(&["agent", "list"]).contains(" (has ended)"));
+    let listed = home.ok(&["agent", "list"]);
+    let marked: Vec<_> = listed.lines().filter(|line| line.contains("(has ended)")).collect();
+    assert!(marked.len() == 1 && marked[0].starts_with("brief "), "{listed}");
+    let doctor = home.ok(&["doctor"]);
+    assert!(doctor.contains("the access of \"brief\" has ended; "), "{doctor}");
+}
+
+/// wget has the CA by `affiant run` alone, and its user's own settings.
+#[test]
+fn wget_is_set_up_by_run() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "ok")]);
+    let policy = plain_policy(origin.ca_file.path(), origin.origin.address().port());
+    home.policy(&policy);
+    std::fs::write(home.path().join(".wgetrc"), "header = X-Own: yes\n").unwrap();
+    let mut command = home.command(&["run", "--", "wget", "-qO-", &origin.url("/x")]);
+    command.env("HOME", home.path()).env_remove("WGETRC");
+    assert_eq!(succeed(command), "ok");
+    let [seen] = origin.origin.seen().try_into().unwrap();
+    assert_eq!(seen.field("x-own").as_deref(), Some("yes"));
+    assert_eq!(home.json(&["inv", "list"])["invocations"].as_array().unwrap().len(), 1);
+}
+
+/// V-1: what was refused at its CONNECT is in the draft, and passes under it.
+#[test]
+fn v_1_a_tunnel_that_was_refused_is_learned() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "ok")]);
+    home.policy("[defaults]\negress = \"deny\"\n");
+    let server = home.serve();
+    assert_eq!(server.curl(&[&origin.url("/x")]).status, 403);
+    let draft = home.ok(&["policy", "learn", "--denied"]);
+    let port = origin.origin.address().port();
+    let expected = format!("match = {{ host = \"localhost\", port = {port} }}\n");
+    assert!(draft.contains(&expected), "{draft}");
+    let trust = origin.policy("");
+    let trust = trust.split("[[credential]]").next().unwrap();
+    home.policy(&format!("[defaults]\nprivate_addresses = \"allow\"\n{trust}{draft}"));
+    assert_eq!(server.curl(&[&origin.url("/x")]).status, 200);
+}
+
+/// A file of trust without a certificate is told of before and at the call.
+#[test]
+fn a_trust_file_without_certificates_is_told_of() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "ok")]);
+    let file = home.path().join("key.pem");
+    std::fs::write(&file, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+        .unwrap();
+    let policy = plain_policy(&file, origin.origin.address().port()).replace("local\"", "coder\"");
+    std::fs::write(home.path().join("policy.toml"), policy).unwrap();
+    let words = format!("{} holds no certificate", file.display());
+    assert!(text(&home.run(&["policy", "check"]).stderr).contains(&words));
+    home.ok(&["policy", "apply"]);
+    assert!(home.ok(&["doctor"]).contains(&words));
+    let server = home.serve();
+    let refused = server.curl(&[&origin.url("/x")]);
+    let record = server.control(&format!("invocations/{}", refused.invocation()));
+    assert_eq!(record["error"]["code"], "TLS_CERTIFICATE_ERROR", "{record}");
+    // localhost may have an address that nobody listens on.
+    let last = record["evidence"]["attempts"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["code"], "TRUST_UNREADABLE", "{record}");
+}
