@@ -242,7 +242,7 @@ impl Job<'_> {
             }
         }
         let hop = idle.peer().address.to_string();
-        let parent = way.parent.as_ref().map(|parent| parent.authority.clone());
+        let parent = way.parent.as_ref().map(|parent| Box::new(parent.authority.clone()));
         Err(Refusal::Dial(dial::Failure { error: dial::Error::NoWebSocket, hop, parent }))
     }
 
@@ -281,7 +281,7 @@ impl Job<'_> {
         }
         self.shared.pool.share(&way.key, &idle);
         let hop = idle.peer().address.to_string();
-        let parent = way.parent.as_ref().map(|parent| parent.authority.clone());
+        let parent = way.parent.as_ref().map(|parent| Box::new(parent.authority.clone()));
         let failed = |error| Refusal::Dial(dial::Failure { error, hop, parent });
         match timeout(patience, idle.ready()).await {
             Ok(Ok(idle)) => Ok(idle),

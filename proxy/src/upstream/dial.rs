@@ -210,7 +210,7 @@ pub(crate) struct Failure {
     /// The hop that was asked, by its address or name.
     pub(crate) hop: String,
     /// The upstream proxy on the way.
-    pub(crate) parent: Option<Authority>,
+    pub(crate) parent: Option<Box<Authority>>,
 }
 
 impl std::error::Error for Failure {
@@ -308,7 +308,11 @@ impl Dialer {
         let next = plan.parent.map_or(plan.authority, |parent| &parent.authority);
         let fail = |error, address: Option<SocketAddr>| {
             let hop = address.map_or_else(|| next.to_string(), |address| address.to_string());
-            Failure { error, hop, parent: plan.parent.map(|parent| parent.authority.clone()) }
+            Failure {
+                error,
+                hop,
+                parent: plan.parent.map(|parent| Box::new(parent.authority.clone())),
+            }
         };
         let mut left = match self.addresses(plan, next, deadline, told).await {
             Ok(left) => left,
