@@ -72,7 +72,9 @@ async fn automatically(shared: &Arc<Shared>, again: &Again) -> bool {
         if Instant::now() + pause >= until {
             break;
         }
-        sleep(pause).await;
+        if shared.unless_cut(sleep(pause)).await.is_none() {
+            break;
+        }
         match attempt(shared, again.first).await {
             Ok(attempt) => {
                 made = true;

@@ -4,10 +4,12 @@
 use crate::engine::Job;
 use crate::fingerprint::WHOLE_BYTES;
 use crate::grpc;
+use crate::pieces;
 use crate::request;
 use crate::respond::Refusal;
 use bytes::Bytes;
 use futures::FutureExt as _;
+use tokio::task::{consume_budget, coop};
 
 impl Job<'_> {
     /// Asks the caller for its content if it waits to be asked, and was not asked before.
@@ -30,10 +32,10 @@ impl Job<'_> {
         self.ask_for_content().await?;
         let mut ahead = Vec::new();
         while self.incoming.length() <= WHOLE_BYTES
-            && !(one_by_one && grpc::first_message(&ahead).is_some())
+            && !(one_by_one && grpc::has_first_message(&ahead, self.incoming.length()))
         {
             let Some(piece) = self.incoming.next().await.map_err(Refusal::Content)? else { break };
-            ahead.push(piece);
+            pieces::push(&mut ahead, piece);
             if self.incoming.length() > limit_bytes {
                 return Err(Refusal::PayloadLimit { limit_bytes });
             }
@@ -43,12 +45,15 @@ impl Job<'_> {
 
     /// Takes what is there of content that nothing asks to see, so that a fault in it is known before
     /// anything is sent.
-    pub(crate) fn at_hand(&mut self, limit_bytes: u64) -> Result<Vec<Bytes>, Refusal> {
+    pub(crate) async fn at_hand(&mut self, limit_bytes: u64) -> Result<Vec<Bytes>, Refusal> {
         let mut ahead = Vec::new();
         while self.incoming.length() <= WHOLE_BYTES && !request::expects_continue(&self.head) {
-            let Some(next) = self.incoming.next().now_or_never() else { break };
+            // What is there is there, whoever else is to have a turn first.
+            consume_budget().await;
+            let next = coop::unconstrained(self.incoming.next()).now_or_never();
+            let Some(next) = next else { break };
             let Some(piece) = next.map_err(Refusal::Content)? else { break };
-            ahead.push(piece);
+            pieces::push(&mut ahead, piece);
             if self.incoming.length() > limit_bytes {
                 return Err(Refusal::PayloadLimit { limit_bytes });
             }

@@ -15,6 +15,7 @@ use journal::contract::{
     RepeatAnswered, Retry, Verdict,
 };
 use journal::{Admission, Call, Guard, Invocation, Journal, State, append, result};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -281,7 +282,7 @@ impl Job<'_> {
         replayed: bool,
     ) -> Finished {
         let verdict = envelope.error.verdict;
-        let keep = self.keep_alive && !content_lost && self.drain().await;
+        let keep = self.keep_alive && !content_lost && self.can_drain();
         let ours = Ours {
             verdict,
             id: envelope.invocation_id,
@@ -309,21 +310,26 @@ impl Job<'_> {
             now_ms,
         );
         let sent = self.out.send(&bytes).await;
-        Finished { keep: keep && sent.is_ok(), pending: None }
+        Finished { keep: keep && sent.is_ok() && self.drain().await, pending: None }
     }
 
-    /// Reads what is left of short content, so that the connection can go on.
-    pub(crate) async fn drain(&mut self) -> bool {
+    /// Whether what is left of the content may be read for the sake of the connection. That of a stranger
+    /// is not.
+    fn can_drain(&self) -> bool {
+        let long = self.incoming.declared().is_some_and(|length| length > DRAIN_BYTES);
+        let worth = self.known.agent.is_some() && !long && !request::expects_continue(&self.head);
+        self.incoming.is_ended() || (worth && !self.shared.is_cut())
+    }
+
+    /// Reads what is left of short content behind the answer, so that the connection can go on. The caller
+    /// may wait for that answer before it sends more.
+    async fn drain(&mut self) -> bool {
         if self.incoming.is_ended() {
             return true;
         }
-        let long = self.incoming.declared().is_some_and(|length| length > DRAIN_BYTES);
-        if long || request::expects_continue(&self.head) {
-            return false;
-        }
         let limit = self.incoming.length() + DRAIN_BYTES;
         let incoming = &mut self.incoming;
-        let drained = timeout(DRAIN_TIME, async {
+        let reading = timeout(DRAIN_TIME, async {
             while incoming.length() <= limit {
                 match incoming.next().await {
                     Ok(Some(_)) => {}
@@ -333,7 +339,7 @@ impl Job<'_> {
             }
             false
         });
-        drained.await.unwrap_or(false)
+        matches!(self.shared.unless_cut(reading).await, Some(Ok(true)))
     }
 
     /// Answers what the journal took for a repeat. Of long content the fingerprint saw only the
@@ -353,7 +359,9 @@ impl Job<'_> {
             // True of every content: nothing was sent.
             return self.replay(earlier, by_id).await;
         }
-        let whole = match self.whole(prepared.grant.limits.request_bytes).await {
+        let shared = Arc::clone(self.shared);
+        let whole = shared.unless_cut(self.whole(prepared.grant.limits.request_bytes)).await;
+        let whole = match whole.unwrap_or(Err(Refusal::ShuttingDown)) {
             Ok(whole) => whole,
             Err(refusal) => return self.refuse(None, &refusal).await,
         };
@@ -410,7 +418,8 @@ impl Job<'_> {
         }
         let id = earlier.id();
         // Whether it settled in time is seen by reading it again.
-        drop(timeout(WAIT_IN_FLIGHT, self.shared.journal.changed(id)).await);
+        let waiting = self.shared.unless_cut(self.shared.journal.changed(id));
+        drop(timeout(WAIT_IN_FLIGHT, waiting).await);
         match self.shared.journal.invocation(id) {
             Ok(Some(now)) => Box::new(now),
             Ok(None) | Err(_) => earlier,
@@ -453,7 +462,7 @@ impl Job<'_> {
         replayed: bool,
     ) -> Finished {
         let [asked, _] = ids;
-        let keep = self.keep_alive && self.drain().await;
+        let keep = self.keep_alive && self.can_drain();
         let Stored { head, content, trailers } = stored;
         let bodiless = head::is_bodiless(&self.head.method, head.status);
         let has_trailers = trailers.iter().next().is_some();
@@ -499,6 +508,6 @@ impl Job<'_> {
             pending.fail();
             return Finished { keep: false, pending: None };
         }
-        Finished { keep, pending: Some(pending) }
+        Finished { keep: keep && self.drain().await, pending: Some(pending) }
     }
 }

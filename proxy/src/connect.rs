@@ -46,12 +46,18 @@ impl Job<'_> {
         }
     }
 
-    /// Gets the credential of a bound call, builds the head, sets up the connection.
+    /// Gets the credential of a bound call, builds the head, sets up the connection; not beyond the time
+    /// that a shutdown gives to what is under way.
     pub(crate) async fn connect(
         &self,
         call: &mut Call,
         prepared: &Prepared,
     ) -> Result<Ready, Refusal> {
+        let set_up = self.shared.unless_cut(self.set_up(call, prepared)).await;
+        set_up.unwrap_or(Err(Refusal::ShuttingDown))
+    }
+
+    async fn set_up(&self, call: &mut Call, prepared: &Prepared) -> Result<Ready, Refusal> {
         let bound = call.bound_credential();
         let (target, operation) = (&prepared.target, &prepared.operation);
         let keyed = Keyed::new(&self.head, target, self.framing, &prepared.ahead, operation);

@@ -10,6 +10,7 @@ use crate::request::{Identity, Tunnel};
 use crate::respond::Refusal;
 use crate::target::{Authority, Host, Scheme, Target};
 use bytes::{Bytes, BytesMut};
+use std::sync::Arc;
 
 /// The host that is the broker itself.
 const HOST: &str = "affiant.internal";
@@ -44,14 +45,19 @@ pub(crate) async fn answer(job: &mut Job<'_>) -> Finished {
     if let Err(refusal) = job.ask_for_content().await {
         return job.refuse(None, &refusal).await;
     }
-    let content = match content(job).await {
+    let shared = Arc::clone(job.shared);
+    let content = shared.unless_cut(content(job)).await;
+    let content = match content.unwrap_or(Err(Refusal::ShuttingDown)) {
         Ok(content) => content,
         Err(refusal) => return job.refuse(None, &refusal).await,
     };
     let Some(request) = request(&job.head, content) else {
         return job.refuse(None, &Refusal::Target(crate::target::Error::Form)).await;
     };
-    let response = job.shared.control.call(identity.agent(), request).await;
+    let called = shared.unless_cut(shared.control.call(identity.agent(), request)).await;
+    let Some(response) = called else {
+        return job.refuse(None, &Refusal::ShuttingDown).await;
+    };
     let bodiless = job.head.method == "HEAD";
     let bytes = deliver::own(&response, job.head.version, job.keep_alive, bodiless);
     let sent = job.out.send(&bytes).await.is_ok();

@@ -13,11 +13,10 @@ use journal::contract::{InvocationId, Verdict};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-/// What leaves on a stream has its time in pieces of that length: a caller that is slow is not one that
-/// takes nothing.
+/// What leaves on a stream is counted in pieces of that length.
 const PIECE: usize = 256 * 1024;
 
 /// The writing half of the caller's connection.
@@ -106,7 +105,7 @@ impl Outbound {
             Sink::Wire(wire) => wire,
             Sink::Stream(stream) => {
                 for piece in bytes.chunks(PIECE) {
-                    within(patience, stream.send(piece)).await?;
+                    stream.send(piece, patience).await?;
                     self.sent += piece.len() as u64;
                 }
                 return Ok(());
@@ -140,6 +139,17 @@ impl Outbound {
             Sink::Stream(stream) => stream.finish(),
             Sink::Nobody | Sink::Kept(..) => Ok(()),
         }
+    }
+
+    /// Reads what still comes on the connection until the caller ends its side, as it is, and keeps
+    /// nothing of it.
+    pub(crate) async fn read_away(&mut self) -> io::Result<()> {
+        let Sink::Wire(wire) = &mut self.sink else { return Ok(()) };
+        let mut bytes = Vec::with_capacity(8 * 1024);
+        while wire.read_buf(&mut bytes).await? > 0 {
+            bytes.clear();
+        }
+        Ok(())
     }
 
     /// Waits until the head of a response that is to be broken off left.

@@ -108,7 +108,9 @@ pub(crate) struct Ready {
 impl Job<'_> {
     /// Takes the call from its head to its answer.
     pub(crate) async fn run(&mut self) -> Finished {
-        let mut prepared = match self.prepare().await {
+        let shared = Arc::clone(self.shared);
+        let prepared = shared.unless_cut(self.prepare()).await;
+        let mut prepared = match prepared.unwrap_or(Err(Refusal::ShuttingDown)) {
             Ok(prepared) => prepared,
             Err(refusal) => return self.refuse(None, &refusal).await,
         };
@@ -329,7 +331,7 @@ impl Job<'_> {
         let ahead = match read {
             Some(ahead) => ahead,
             None if guarded => self.read_ahead(limit_bytes, one_by_one).await?,
-            None => self.at_hand(limit_bytes)?,
+            None => self.at_hand(limit_bytes).await?,
         };
         if grant.approval.is_some() && !self.incoming.is_ended() {
             return Err(Refusal::TooLongToApprove);

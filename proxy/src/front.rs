@@ -58,8 +58,10 @@ enum Next {
 /// What becomes of the connection after a request.
 enum Then {
     Go(Inbound),
-    /// Nothing of a next request can be read.
-    Close(Option<Incoming>),
+    /// Nothing of a next request can be read. `unread`: something of this one may come still.
+    Close {
+        unread: bool,
+    },
     /// The tunnel is granted.
     Tunnel(Inbound, Authority, Identity),
 }
@@ -167,7 +169,7 @@ impl Connection {
             let then = match self.next_head(&mut inbound).await {
                 Next::Closed(orderly) => {
                     if orderly {
-                        self.close(None).await;
+                        self.close(false).await;
                     }
                     self.pending.drain(..).for_each(Pending::fail);
                     return None;
@@ -180,8 +182,8 @@ impl Connection {
             };
             match then {
                 Then::Go(next) => inbound = next,
-                Then::Close(rest) => {
-                    self.close(rest).await;
+                Then::Close { unread } => {
+                    self.close(unread).await;
                     return None;
                 }
                 Then::Tunnel(inbound, authority, identity) => {
@@ -307,7 +309,7 @@ impl Connection {
     }
 
     /// Ends the connection so that the caller can read what was sent, even while it still sends.
-    async fn close(&mut self, rest: Option<Incoming>) {
+    async fn close(&mut self, unread: bool) {
         // A caller that has closed already answers anything more with a reset, after which nobody
         // can tell any more what it read. The end itself may be what it waits for, so not for long.
         self.conclude(BEFORE_END).await;
@@ -317,23 +319,13 @@ impl Connection {
             self.handed_over.clear();
         }
         if self.out.finish().await.is_ok()
-            && let Some(mut rest) = rest
-        {
+            && unread
             // Closing with unread bytes would reset the connection and destroy the answer.
-            let read = async {
-                while let Ok(Some(_)) = rest.next().await {}
-                let Some(mut inbound) = rest.into_inbound() else { return Ok(()) };
-                while inbound.fill().await? > 0 {
-                    inbound.buffer.clear();
-                }
-                Ok::<_, io::Error>(())
-            };
-            if let Ok(Err(error)) = timeout(LINGER, read).await
-                && error.kind() == io::ErrorKind::ConnectionReset
-            {
-                self.pending.drain(..).for_each(Pending::fail);
-                self.broke(&error);
-            }
+            && let Ok(Err(error)) = timeout(LINGER, self.out.read_away()).await
+            && error.kind() == io::ErrorKind::ConnectionReset
+        {
+            self.pending.drain(..).for_each(Pending::fail);
+            self.broke(&error);
         }
         self.conclude(LINGER).await;
         self.pending.drain(..).for_each(Pending::fail);
@@ -353,7 +345,7 @@ impl Connection {
         }
         let keep_alive = request::keeps_alive(&head) && !*self.shutdown.borrow();
         let Ok(incoming) = Incoming::begin(inbound, framing, CONTENT_PAUSE).await else {
-            return Then::Close(None);
+            return Then::Close { unread: false };
         };
         let going_down = *self.shutdown.borrow();
         let mut job = self.job(head, framing, incoming, keep_alive);
@@ -392,19 +384,19 @@ impl Connection {
     fn after(&mut self, finished: Finished, incoming: Incoming) -> Then {
         self.pending.extend(finished.pending);
         if finished.keep && incoming.is_ended() {
-            return incoming.into_inbound().map_or(Then::Close(None), Then::Go);
+            return incoming.into_inbound().map_or(Then::Close { unread: true }, Then::Go);
         }
-        Then::Close(Some(incoming))
+        Then::Close { unread: true }
     }
 
     /// Answers a request whose content can't be found.
     async fn refuse_unread(&mut self, head: Request, inbound: Inbound, refusal: &Refusal) -> Then {
         let Ok(incoming) = Incoming::begin(inbound, Framing::Empty, CONTENT_PAUSE).await else {
-            return Then::Close(None);
+            return Then::Close { unread: false };
         };
         let mut job = self.job(head, Framing::Empty, incoming, false);
         drop(job.refuse(None, refusal).await);
-        Then::Close(Some(job.incoming))
+        Then::Close { unread: true }
     }
 
     async fn refuse_head(&mut self, inbound: Inbound, fault: head::Fault) {
@@ -415,8 +407,8 @@ impl Connection {
             fields: Fields::default(),
         };
         let then = self.refuse_unread(head, inbound, &Refusal::Head(fault)).await;
-        if let Then::Close(rest) = then {
-            self.close(rest).await;
+        if let Then::Close { unread } = then {
+            self.close(unread).await;
         }
     }
 
@@ -424,7 +416,7 @@ impl Connection {
     async fn connect(&mut self, head: Request, inbound: Inbound, framing: Framing) -> Then {
         let keep_alive = request::keeps_alive(&head);
         let Ok(incoming) = Incoming::begin(inbound, framing, CONTENT_PAUSE).await else {
-            return Then::Close(None);
+            return Then::Close { unread: false };
         };
         let mut job = self.job(head, framing, incoming, keep_alive);
         match tunnel(&mut job) {
@@ -442,7 +434,7 @@ impl Connection {
                 let sent = job.out.send(&deliver::intercepting()).await;
                 match (sent, job.incoming.into_inbound()) {
                     (Ok(()), Some(inbound)) => Then::Tunnel(inbound, authority, identity),
-                    (Ok(()) | Err(_), _) => Then::Close(None),
+                    (Ok(()) | Err(_), _) => Then::Close { unread: false },
                 }
             }
         }

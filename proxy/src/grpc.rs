@@ -22,10 +22,9 @@ pub(crate) fn is_call(head: &Request) -> bool {
     is_kind(&head.fields)
 }
 
-/// The first message of a call with its prefix (gRPC over HTTP/2, Length-Prefixed-Message), once it is
-/// there; of a longer one, what a fingerprint covers and one byte. The same however it is cut into
-/// pieces and whatever follows.
-pub(crate) fn first_message(pieces: &[Bytes]) -> Option<Vec<Bytes>> {
+/// How long the first message of a call is with its prefix (gRPC over HTTP/2, Length-Prefixed-Message); of a
+/// longer one, what a fingerprint covers and one byte.
+fn first_length(pieces: &[Bytes]) -> Option<usize> {
     let mut bytes = pieces.iter().flatten();
     let mut prefix = [0; PREFIX_BYTES];
     for byte in &mut prefix {
@@ -34,7 +33,18 @@ pub(crate) fn first_message(pieces: &[Bytes]) -> Option<Vec<Bytes>> {
     let [_, length @ ..] = prefix;
     let limit = usize::try_from(WHOLE_BYTES).unwrap_or(usize::MAX).saturating_add(1);
     let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
-    let mut left = length.saturating_add(PREFIX_BYTES).min(limit);
+    Some(length.saturating_add(PREFIX_BYTES).min(limit))
+}
+
+/// Whether the first message is in the pieces, so many bytes in all.
+pub(crate) fn has_first_message(pieces: &[Bytes], length_bytes: u64) -> bool {
+    first_length(pieces).is_some_and(|length| length_bytes >= length as u64)
+}
+
+/// The first message of a call, once it is there. The same however it is cut into pieces and whatever
+/// follows.
+pub(crate) fn first_message(pieces: &[Bytes]) -> Option<Vec<Bytes>> {
+    let mut left = first_length(pieces)?;
     let mut first = Vec::new();
     for piece in pieces {
         let taken = piece.slice(..left.min(piece.len()));

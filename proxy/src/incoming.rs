@@ -15,6 +15,7 @@ use pingora_core::protocols::http::ServerSession;
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
 use tokio::io::AsyncRead;
+use tokio::task::consume_budget;
 use tokio::time::timeout;
 
 /// Pause inside content where nothing else is said.
@@ -187,8 +188,10 @@ impl Incoming {
         &self.trailers
     }
 
-    /// The next piece, or `None` at the proven end. Cancel-safe.
+    /// The next piece, or `None` at the proven end. However small the pieces are that came together,
+    /// others get their turn between them. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        consume_budget().await;
         loop {
             let session = match &mut self.source {
                 Source::Open(session) => session,
@@ -310,5 +313,35 @@ impl Incoming {
             | Source::StreamEnded
             | Source::Lost => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::carrier::Carrier;
+    use crate::stream::{Link, Shared, Wire};
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// Chunks of a byte that came together do not keep the thread: others get their turn after a bounded
+    /// number, and nothing of them is lost.
+    #[tokio::test]
+    async fn small_chunks_leave_others_their_turn() {
+        const CHUNKS: usize = 20_000;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+        let address = listener.local_addr().expect("address");
+        let tcp = TcpStream::connect(address).await.expect("connect");
+        let mut inbound = Inbound::new(Shared::new(Wire::Plain(Link::Plain(Carrier::Tcp(tcp)))));
+        let chunks = [b"1\r\nx\r\n".repeat(CHUNKS), b"0\r\n\r\n".to_vec()].concat();
+        inbound.buffer.extend_from_slice(&chunks);
+        let incoming = Incoming::begin(inbound, Framing::Chunked, CONTENT_PAUSE).await;
+        let mut incoming = incoming.expect("begun");
+        {
+            let all = async { while incoming.next().await.expect("well-formed").is_some() {} };
+            tokio::pin!(all);
+            assert!(futures::poll!(all.as_mut()).is_pending(), "all was read in one turn");
+            timeout(CONTENT_PAUSE, all).await.expect("in time");
+        }
+        assert_eq!((incoming.length(), incoming.is_ended()), (CHUNKS as u64, true));
     }
 }

@@ -55,6 +55,7 @@ mod listener;
 mod outgoing;
 mod packed;
 mod passage;
+mod pieces;
 mod proxy;
 mod pump;
 mod reconcile;

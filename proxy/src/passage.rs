@@ -108,7 +108,8 @@ impl Job<'_> {
             Err(error) => return self.refuse(None, &Refusal::Journal(error)).await,
         };
         let operation = Operation { idempotent: false, idempotency: None };
-        let idle = match self.tunnel_to(&mut call, authority, snapshot, grant).await {
+        let opened = self.shared.unless_cut(self.tunnel_to(&mut call, authority, snapshot, grant));
+        let idle = match opened.await.unwrap_or(Err(Refusal::ShuttingDown)) {
             Ok(idle) => idle,
             Err(refusal) => return self.refuse(Some(call), &refusal).await,
         };

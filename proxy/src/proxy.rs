@@ -120,6 +120,20 @@ impl Shared {
         drop(self.cut.subscribe().wait_for(|cut| *cut).await);
     }
 
+    /// What the work comes to, unless the time for calls under way is over before.
+    pub(crate) async fn unless_cut<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = self.cut_off() => None,
+        }
+    }
+
+    /// Whether the time for calls under way is over.
+    pub(crate) fn is_cut(&self) -> bool {
+        *self.cut.borrow()
+    }
+
     fn unattended(&self) -> Unattended<'_> {
         self.unattended.send_modify(|count| *count += 1);
         Unattended(&self.unattended)

@@ -273,8 +273,8 @@ impl Broken {
             Self::ResponseTimeout | Self::WriteTimeout => Code::ResponseTimeout,
             Self::ReadTimeout => Code::ReadTimeout,
             Self::Receive { error, begun } => match error {
-                // The protocol's own word, not a doubt (contract C-6).
-                exchange::Error::NotProcessed => {
+                // The protocol's own word, or nothing that it could speak of: no doubt (contract C-6).
+                exchange::Error::NotProcessed | exchange::Error::Unsent => {
                     return Verdict::rejected(Retry::Backoff, Code::RemoteNotProcessed);
                 }
                 exchange::Error::Io(_) | exchange::Error::Closed | exchange::Error::Reset(_)

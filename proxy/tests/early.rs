@@ -256,3 +256,53 @@ async fn v_1_a_proxy_that_calls_itself() {
         assert_eq!(codes[0], "LOOP_DETECTED", "{codes:?}");
     }
 }
+
+/// An answer of the broker's own does not wait for content that the caller still owes: it may owe it until it
+/// has that answer. The connection goes on behind the content.
+#[tokio::test]
+async fn refusals_do_not_wait_for_content() {
+    let world = World::new().await;
+    let credentials = world.credentials();
+    let earlier = world.plain("POST", "/ok", "", "0123456789").await;
+    let repeated = format!("{credentials}Affiant-Invocation: {}\r\n", earlier.id());
+    let elsewhere = "http://127.0.0.1:1/elsewhere".to_owned();
+    for (method, url, fields, status) in [
+        ("PUT", elsewhere, credentials.clone(), 403),
+        ("PUT", "http://127.0.0.1:bad/".to_owned(), credentials.clone(), 400),
+        ("POST", world.plain_url("/ok"), repeated, 422),
+    ] {
+        let mut client = Client::connect(world.address).await;
+        let head = format!("{method} {url} HTTP/1.1\r\nHost: x\r\n{fields}");
+        client.send(&format!("{head}Content-Length: 10\r\n\r\nabc")).await;
+        if status == 422 {
+            client.send("defghij").await;
+        }
+        let answer = client.response(method).await;
+        assert_eq!((answer.status, answer.field("connection")), (status, ""), "{answer:?}");
+        if status != 422 {
+            client.send("defghij").await;
+        }
+        client.send(&world.plain_request("GET", "/ok", "", "")).await;
+        assert_eq!(client.response("GET").await.text(), "ok", "{method} {url}");
+    }
+}
+
+/// V-1: of content that a stranger sends nothing is read: the answer comes at once, says that the
+/// connection ends, and is not destroyed by what the stranger still sends.
+#[tokio::test]
+async fn v_1_content_of_strangers_is_not_read() {
+    let world = World::new().await;
+    let url = world.plain_url("/ok");
+    let chunks = "1\r\nx\r\n".repeat(10_000);
+    let short = ("Content-Length: 3\r\n", "abc".to_owned());
+    let owed = ("Content-Length: 10\r\n", "abc".to_owned());
+    for (framing, content) in [short, owed, ("Transfer-Encoding: chunked\r\n", chunks)] {
+        let mut client = Client::connect(world.address).await;
+        client.send(&format!("POST {url} HTTP/1.1\r\nHost: x\r\n{framing}\r\n{content}")).await;
+        let answer = client.response("POST").await;
+        let closes = answer.field("connection");
+        assert_eq!((answer.status, closes, answer.complete), (407, "close", true), "{framing}");
+        assert!(client.ends().await);
+        assert!(!client.was_reset(), "{framing}");
+    }
+}

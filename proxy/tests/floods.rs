@@ -10,7 +10,7 @@ use std::time::Duration;
 use support::frames::*;
 use support::http2::Http2Origin;
 use support::{Client, World};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 
 const ENHANCE_YOUR_CALM: u32 = 11;
@@ -169,6 +169,8 @@ async fn v_1_idle_frames_end_the_connection() {
     check("SETTINGS", |_, _| settings.clone()).await;
     let ping = frame(PING, 0, 0, b"12345678").repeat(64);
     check("PING", |_, _| ping.clone()).await;
+    let ack = frame(PING, ACK, 0, b"12345678").repeat(64);
+    check("PING ack", |_, _| ack.clone()).await;
     let priority = frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 7]).repeat(64);
     check("PRIORITY", |_, _| priority.clone()).await;
     check("empty DATA", |authority, n| match n {
@@ -176,6 +178,45 @@ async fn v_1_idle_frames_end_the_connection() {
         _ => frame(0, 0, 1, b"").repeat(64),
     })
     .await;
+}
+
+/// An origin that acknowledges what nobody asked, on and on: its connection ends, and the call says that
+/// nothing is known.
+#[tokio::test]
+async fn unasked_acknowledgements_of_an_origin_end_the_connection() {
+    let _alone = ALONE.lock().await;
+    let directory = tempfile::tempdir().expect("directory");
+    let (config, ca_file) = support::http2::identity(directory.path(), &[b"h2"]);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let port = listener.local_addr().expect("address").port();
+    let flood = tokio::spawn(async move {
+        let (tcp, _) = listener.accept().await.expect("accept");
+        let tls = tokio_rustls::TlsAcceptor::from(config).accept(tcp).await.expect("handshake");
+        let mut raw = Raw { stream: Box::new(tls) };
+        assert!(raw.send(&frame(SETTINGS, 0, 0, b"")).await);
+        raw.stream.read_exact(&mut [0; 24]).await.expect("a preface");
+        while raw.next().await.expect("a request").0 != HEADERS {}
+        let (mut reading, mut writing) = tokio::io::split(raw.stream);
+        let read =
+            tokio::spawn(
+                async move { tokio::io::copy(&mut reading, &mut tokio::io::sink()).await },
+            );
+        let acks = frame(PING, ACK, 0, b"12345678").repeat(1000);
+        while writing.write_all(&acks).await.is_ok() && writing.flush().await.is_ok() {}
+        drop(read.await);
+    });
+    let extra = format!(
+        "[[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{}\"\n[[route]]\nname = \"h2\"\n\
+         agents = [\"coder\"]\nmatch = {{ host = \"127.0.0.1\", port = {port} }}\n\
+         private_addresses = \"allow\"\n",
+        ca_file.display()
+    );
+    let world = World::with(|_, _| extra, proxy::Options::default()).await;
+    let client = support::http2::Http2Client::open(&world, port).await;
+    let answer = client.call("POST", "/x", b"x").await;
+    let said = answer.field("affiant-outcome").split(';').next().unwrap_or_default().to_owned();
+    assert_eq!((answer.status, said.as_str()), (502, "unknown"));
+    tokio::time::timeout(LIMIT, flood).await.expect("the connection ends").expect("flooded");
 }
 
 /// Streams over the number that was announced are refused one by one, and may be asked for again; the

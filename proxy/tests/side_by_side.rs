@@ -7,8 +7,10 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use support::World;
-use support::http2::{Answer, Http2Client, identity};
+use support::http2::{Answer, Http2Client, Http2Origin, identity};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const CALLS: usize = 6;
@@ -128,4 +130,46 @@ async fn d_7_one_reset_stream_leaves_the_others_alone() {
     let expected =
         told([(200, "committed", "OK", 5), (502, "unknown", "REMOTE_OUTCOME_UNKNOWN", 1)]);
     assert_eq!(verdicts(Ends::ResetsOne).await, expected);
+}
+
+/// D-1, D-4: where the origin takes no further stream on a connection, a call gets another connection: it
+/// does not wait for a stream there, to be sent when its caller is gone. What has room is used again.
+#[tokio::test]
+async fn d_4_calls_do_not_wait_for_a_stream() {
+    let directory = tempfile::tempdir().expect("directory");
+    let origin = Http2Origin::narrow(directory.path(), 2).await;
+    let extra = origin.routes();
+    let world = World::with(|_, _| extra, proxy::Options::default()).await;
+    let client = Arc::new(Http2Client::open(&world, origin.address.port()).await);
+    let connections = || origin.seen.lock().expect("lock").connections;
+    let mut held = 0;
+    for (path, expected) in [
+        ("/first", 1),
+        ("/again/first", 1),
+        ("", 1),
+        ("/second", 2),
+        ("/third", 2),
+        ("", 2),
+        ("/fourth", 3),
+    ] {
+        if path.is_empty() {
+            // Two that stay: as many as a connection takes.
+            for _ in 0..2 {
+                held += 1;
+                let client = Arc::clone(&client);
+                tokio::spawn(async move { client.call("GET", "/hang", b"").await });
+                let until = tokio::time::Instant::now() + Duration::from_secs(15);
+                while origin.effects("/hang") < held {
+                    assert!(tokio::time::Instant::now() < until, "{held} are not under way");
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+        } else {
+            let answer = client.call("POST", path, b"x").await;
+            let said = answer.field("affiant-outcome");
+            assert!(said.starts_with("committed;"), "{said}");
+            assert_eq!((answer.status, origin.effects(path)), (200, 1), "{path}");
+        }
+        assert_eq!(connections(), expected, "{path}");
+    }
 }

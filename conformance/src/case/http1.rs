@@ -5,7 +5,7 @@ use super::table::{
     Table, applied, chunk, content, halves, head, length_head, open, seen_content, send, served,
     settled,
 };
-use super::{Case, Family, Identity, Peer, Shape, Truth};
+use super::{Case, Family, Identity, Peer, Shape, Then, Truth};
 use crate::http::{Opening, Step};
 use crate::peer::Way;
 use journal::contract::Code;
@@ -113,7 +113,7 @@ fn around_the_request(t: &mut Table) {
         "stale_connection",
         "C-3; RFC 9112 section 9.3.1",
         |shape| Peer {
-            closes_when_idle: true,
+            then: Then::Closes,
             ..served(applied([send(length_head(shape, 200, "") + &seen_content(shape))]))
         },
         |shape| Truth::Either(vec![settled(shape, 200), open(LOST, false)]),

@@ -4,7 +4,7 @@
 mod malformed;
 
 use super::table::{Table, content, halves, seen_content, settled};
-use super::{Case, Family, Identity, MARK, Peer, Shape, Truth};
+use super::{Case, Family, Identity, MARK, Peer, Shape, Then, Truth};
 use crate::http::Opening;
 use crate::http2::{Last, OnStream, Step, kind};
 use journal::contract::Code;
@@ -140,10 +140,21 @@ fn around_the_request(t: &mut Table) {
         "stale_connection",
         "C-3; RFC 9113 section 5.4.1",
         |shape| Peer {
-            closes_when_idle: true,
+            then: Then::Closes,
             ..super::table::on_streams(applied(whole(shape, 200, &[])))
         },
         |shape| Truth::Either(vec![settled(shape, 200), open(LOST, false)]),
+    )
+    .only(|shape| shape.reused);
+    // A request that waits for a stream there is sent when nobody wants it any more, or never.
+    t.case(
+        "full_connection",
+        "D-1 D-4 C-6; RFC 9113 section 5.1.2",
+        |shape| Peer {
+            then: Then::IsFull,
+            ..super::table::on_streams(applied(whole(shape, 200, &[])))
+        },
+        |shape| settled(shape, 200),
     )
     .only(|shape| shape.reused);
 }

@@ -262,8 +262,19 @@ pub struct Peer {
     pub steps: Vec<Step>,
     /// The same on a connection of HTTP/2.
     pub frames: Vec<Frame>,
-    /// Whether it closes the connection after the request before this one, which makes it stale.
-    pub closes_when_idle: bool,
+    /// What became of the connection with the request before this one.
+    pub then: Then,
+}
+
+/// What an origin does with the connection of an earlier request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// It takes further requests.
+    Serves,
+    /// It closes it, which makes it stale.
+    Closes,
+    /// It says that it takes no further stream (RFC 9113 section 5.1.2), and leaves it open.
+    IsFull,
 }
 
 /// What a perfect observer at the broker's place can know at the end.

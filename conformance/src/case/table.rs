@@ -1,6 +1,6 @@
 //! Small words to write cases with.
 
-use super::{Case, Family, Identity, MARK, Peer, Shape, Truth};
+use super::{Case, Family, Identity, MARK, Peer, Shape, Then, Truth};
 use crate::http::{Opening, Step};
 use crate::http2::Step as Frame;
 use journal::contract::Code;
@@ -59,7 +59,7 @@ pub(super) fn served(steps: Vec<Step>) -> Peer {
         identity: Identity::Trusted,
         steps,
         frames: Vec::new(),
-        closes_when_idle: false,
+        then: Then::Serves,
     }
 }
 

@@ -4,10 +4,11 @@ use super::judge::judge;
 use super::plan::{Item, Plan, Row, Socket};
 use super::report::{Played, Report, at_a_time};
 use super::{Broker, Dialect};
-use crate::case::{Contract, EARLY, MARK, Method, Pairing, Shape};
+use crate::case::{Contract, EARLY, MARK, Method, Pairing, Shape, Then};
 use crate::http::{Answer, End, Origin, Request, Script, Seen, Step};
-use crate::http2::Step as Frame;
+use crate::http2::{OnStream, Step as Frame, kind};
 use crate::subject::{Error, io as failed};
+use bytes::Bytes;
 use serde_json::Value;
 use std::io;
 use std::sync::Arc;
@@ -103,7 +104,7 @@ async fn play(
             None => Socket::new(peer.listens)?,
         };
         let (observed, held) = once(number, &row, socket, broker, tls(&row)?).await?;
-        let missed = row.shape.reused && !observed.reused && !peer.closes_when_idle;
+        let missed = row.shape.reused && !observed.reused && peer.then == Then::Serves;
         // A broker without a pool never gets there.
         let hopeless = broker.dialect == Dialect::Plain;
         if !missed || tries == TRIES || hopeless {
@@ -118,7 +119,7 @@ async fn play(
         dispatches: observed.dispatches,
         effects: observed.effects,
         outcome: outcome.and_then(Value::as_str).map(str::to_owned),
-        missed_reuse: row.shape.reused && !observed.reused && !peer.closes_when_idle,
+        missed_reuse: row.shape.reused && !observed.reused && peer.then == Then::Serves,
         findings: judge(&row, &observed, broker.dialect),
     };
     // Another row at its port would be served under this one's contract.
@@ -137,7 +138,7 @@ async fn once(
     let path = format!("/{number}/{}", row.case.name);
     let script =
         Script { path: path.clone(), steps: peer.steps.clone(), frames: peer.frames.clone() };
-    let scripts = vec![warming(row.shape.method, peer.closes_when_idle), script];
+    let scripts = vec![warming(row.shape.method, peer.then), script];
     // Kept to the end: a port without a listener refuses only while it is bound.
     let (origin, refusing) = match socket {
         Socket::Listening(listener) => {
@@ -192,7 +193,7 @@ async fn once(
 }
 
 /// What the origin does with the request that makes a connection a used one.
-fn warming(method: Method, closes: bool) -> Script {
+fn warming(method: Method, then: Then) -> Script {
     let bodiless = method == Method::Head;
     let content = if bodiless { "" } else { "ok" };
     let text = format!("HTTP/1.1 200 OK\r\n{MARK}: 1\r\nContent-Length: 2\r\n\r\n{content}");
@@ -202,9 +203,18 @@ fn warming(method: Method, closes: bool) -> Script {
     if !bodiless {
         frames.push(Frame::Data { content: "ok".into(), end: true });
     }
-    if closes {
-        steps.push(Step::Close);
-        frames.push(Frame::Close);
+    match then {
+        Then::Serves => {}
+        Then::Closes => {
+            steps.push(Step::Close);
+            frames.push(Frame::Close);
+        }
+        Then::IsFull => {
+            // SETTINGS_MAX_CONCURRENT_STREAMS with the value 0, before the answer.
+            let payload = Bytes::from_static(&[0, 3, 0, 0, 0, 0]);
+            let on = OnStream::Connection;
+            frames.insert(1, Frame::Frame { kind: kind::SETTINGS, flags: 0, on, payload });
+        }
     }
     Script { path: "/warm".to_owned(), steps, frames }
 }

@@ -18,9 +18,13 @@ pub(crate) enum Seen {
     Data(u32, u32),
     /// A GOAWAY: the last stream that the peer may have acted on.
     GoAway(u32),
-    /// A frame that neither asks nor carries anything, but costs the one who reads it: a reset, a
-    /// setting or a ping that wants an answer, a priority.
+    /// A frame that neither asks nor carries anything, but costs the one who reads it: a reset, a ping that
+    /// wants an answer, a priority.
     Idle,
+    /// Settings, which cost as much.
+    Settings,
+    /// The answer to a setting or to a ping.
+    Ack,
     /// The field block of the stream, so far as it passed, is longer than [`BLOCK_BYTES`].
     LongBlock(u32),
 }
@@ -147,7 +151,9 @@ impl Frames {
                 Some(Seen::GoAway(id([e, f, g, h])))
             }
             PRIORITY | RST_STREAM => Some(Seen::Idle),
-            SETTINGS | PING if flags & ACK == 0 => Some(Seen::Idle),
+            SETTINGS if flags & ACK == 0 => Some(Seen::Settings),
+            PING if flags & ACK == 0 => Some(Seen::Idle),
+            SETTINGS | PING => Some(Seen::Ack),
             _ => None,
         }
     }
@@ -174,6 +180,8 @@ mod tests {
             frame(GOAWAY, 0, 0, &[0, 0, 0, 5, 0, 0, 0, 0, b'd']),
             frame(GOAWAY, 0, 1, &[0; 8]),
             frame(HEADERS, 5, 3, b"x"),
+            frame(SETTINGS, ACK, 0, b""),
+            frame(PING, ACK, 0, &[0; 8]),
         ]
         .concat();
         // One that is cut has begun.
@@ -185,7 +193,7 @@ mod tests {
             let (mut frames, mut seen) = (Frames::default(), Vec::new());
             bytes.chunks(pace).for_each(|piece| frames.see(piece, |one| seen.push(one)));
             let expected = [
-                Seen::Idle,
+                Seen::Settings,
                 Seen::Begun(1),
                 Seen::Headers(1),
                 Seen::Begun(1),
@@ -196,6 +204,8 @@ mod tests {
                 Seen::GoAway(5),
                 Seen::Begun(3),
                 Seen::EndStream(3),
+                Seen::Ack,
+                Seen::Ack,
             ];
             assert_eq!(seen, expected, "{pace}");
         }

@@ -235,9 +235,9 @@ pub(crate) struct Watched<S> {
     progress: Arc<Progress>,
 }
 
-/// What a caller may say without asking for anything: a burst, and a rate.
+/// What a peer may say without asking for anything: a burst, and a rate.
 #[derive(Debug)]
-struct Allowance {
+pub(crate) struct Allowance {
     left: u32,
     since: Instant,
 }
@@ -246,12 +246,12 @@ impl Allowance {
     const BURST: u32 = 2000;
     const PER_SECOND: u32 = 200;
 
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { left: Self::BURST, since: Instant::now() }
     }
 
     /// Takes one; false when there is none.
-    fn take(&mut self, now: Instant) -> bool {
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
         let seconds = now.saturating_duration_since(self.since).as_secs();
         if seconds > 0 {
             let earned =
@@ -310,7 +310,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         ready!(Pin::new(&mut this.tls).poll_read(cx, buf))?;
         let mut idle = 0;
         this.heard.see(buf.filled().get(before..).unwrap_or_default(), |seen| match seen {
-            Seen::Idle => idle += 1,
+            // Hardly any is asked for.
+            Seen::Idle | Seen::Settings | Seen::Ack => idle += 1,
             Seen::LongBlock(id) => this.progress.long_blocks.add(id),
             Seen::Begun(_)
             | Seen::Headers(_)
@@ -348,7 +349,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
                     }
                     return;
                 }
-                Seen::Begun(_) | Seen::GoAway(_) | Seen::Idle | Seen::LongBlock(_) => return,
+                Seen::Begun(_)
+                | Seen::GoAway(_)
+                | Seen::Idle
+                | Seen::Settings
+                | Seen::Ack
+                | Seen::LongBlock(_) => return,
             };
             if let Some(sent) = progress.lock().get_mut(&id) {
                 *sent = to;

@@ -15,7 +15,9 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Waker};
+use std::time::Duration;
 use tokio::io::AsyncRead;
+use tokio::time::timeout;
 
 enum State {
     Head,
@@ -65,8 +67,9 @@ impl Stream {
         }
     }
 
-    /// Sends what the bytes say, as far as they say it; waits for the caller's window.
-    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Sends what the bytes say, as far as they say it; waits for the caller's window, and for as long as it
+    /// opens; a caller that takes nothing for so long is gone.
+    pub(crate) async fn send(&mut self, bytes: &[u8], patience: Duration) -> io::Result<()> {
         self.buffer.extend_from_slice(bytes);
         // Content waits for what follows it: a caller may close as soon as it has as much as was
         // declared, and would answer an end that comes by itself with a reset.
@@ -88,12 +91,12 @@ impl Stream {
                     let step = step.map_err(io::Error::other)?;
                     let data = held.take().unwrap_or_default();
                     match step {
-                        Step::More => return self.data(data, false).await,
+                        Step::More => return self.data(data, false, patience).await,
                         Step::Data(next) => {
-                            self.data(data, false).await?;
+                            self.data(data, false, patience).await?;
                             held = Some(next);
                         }
-                        Step::End(_, trailers) => self.end(data, &trailers).await?,
+                        Step::End(_, trailers) => self.end(data, &trailers, patience).await?,
                     }
                 }
             }
@@ -177,11 +180,11 @@ impl Stream {
     }
 
     /// Sends content; `last`: the stream ends with it.
-    async fn data(&mut self, mut data: Bytes, last: bool) -> io::Result<()> {
+    async fn data(&mut self, mut data: Bytes, last: bool, patience: Duration) -> io::Result<()> {
         let sending = self.sending.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         while !data.is_empty() {
             sending.reserve_capacity(data.len());
-            let room = poll_fn(|cx| sending.poll_capacity(cx)).await;
+            let room = timeout(patience, poll_fn(|cx| sending.poll_capacity(cx))).await?;
             let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(failed)?;
             let piece = data.split_to(room.min(data.len()));
             if !piece.is_empty() {
@@ -192,11 +195,11 @@ impl Stream {
     }
 
     /// Ends the stream behind the last of its content.
-    async fn end(&mut self, data: Bytes, trailers: &Fields) -> io::Result<()> {
+    async fn end(&mut self, data: Bytes, trailers: &Fields, patience: Duration) -> io::Result<()> {
         let trailers = to_map(trailers).ok_or(io::ErrorKind::InvalidData)?;
         let last = trailers.is_empty();
         let bare = data.is_empty();
-        self.data(data, last).await?;
+        self.data(data, last, patience).await?;
         self.state = State::Ended;
         let sending = self.sending.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         match (last, bare) {
@@ -243,5 +246,71 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.abort();
         self.progress.forget(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::carrier::Below;
+    use crate::http2::progress::Watched;
+    use tokio::net::{TcpListener, TcpStream};
+
+    const PATIENCE: Duration = Duration::from_secs(4);
+    const CONTENT: usize = 1 << 20;
+
+    /// Sends a long answer to a caller that takes `piece` bytes of it each half a second, so many times, and
+    /// then all of the rest or nothing any more.
+    async fn answered(piece: usize, times: usize, takes_all: bool) -> Result<usize, io::ErrorKind> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+        let near = TcpStream::connect(listener.local_addr().expect("address")).await.expect("near");
+        let (far, _) = listener.accept().await.expect("far");
+        let below = Below::tcp(&far, false).expect("a socket");
+        let watched = Watched::new(far, below, None);
+        let progress = watched.progress();
+        let (client, server) =
+            tokio::join!(h2::client::handshake(near), h2::server::handshake(watched));
+        let ((client, connection), mut server) = (client.expect("client"), server.expect("server"));
+        tokio::spawn(connection);
+        let asked = http::Request::get("https://a.test/").body(()).expect("request");
+        let mut client = client.ready().await.expect("ready");
+        let (response, _) = client.send_request(asked, true).expect("sent");
+        let (_, respond) = server.accept().await.expect("open").expect("a request");
+        tokio::spawn(async move { while server.accept().await.is_some() {} });
+        let taking = tokio::spawn(async move {
+            let mut content = response.await.expect("a response").into_body();
+            let (mut taken, mut owed) = (0, 0);
+            for _ in 0..times {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                while owed < piece {
+                    let Some(Ok(data)) = content.data().await else { return taken };
+                    (taken, owed) = (taken + data.len(), owed + data.len());
+                }
+                content.flow_control().release_capacity(piece).expect("released");
+                owed -= piece;
+            }
+            if !takes_all {
+                std::future::pending::<()>().await;
+            }
+            content.flow_control().release_capacity(owed).expect("released");
+            while let Some(Ok(data)) = content.data().await {
+                taken += data.len();
+                content.flow_control().release_capacity(data.len()).expect("released");
+            }
+            taken
+        });
+        let mut stream = Stream::new(respond, "GET".to_owned(), progress);
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {CONTENT}\r\n\r\n");
+        let answer = [head.as_bytes(), &vec![b'x'; CONTENT]].concat();
+        stream.send(&answer, PATIENCE).await.map_err(|error| error.kind())?;
+        Ok(taking.await.expect("taken"))
+    }
+
+    /// a caller that takes its answer slowly, and without a pause, gets all of it, whatever time that
+    /// takes; one that takes nothing for too long is gone.
+    #[tokio::test]
+    async fn r_5_slow_callers_get_their_answer() {
+        assert_eq!(answered(16 * 1024, 10, true).await, Ok(CONTENT));
+        assert_eq!(answered(16 * 1024, 1, false).await, Err(io::ErrorKind::TimedOut));
     }
 }

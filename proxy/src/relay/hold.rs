@@ -136,7 +136,7 @@ impl Relay<'_> {
             return Ok(());
         }
         self.held_bytes += data.len();
-        self.held.push(data);
+        crate::pieces::push(&mut self.held, data);
         if self.held_bytes > self.parts.hold_bytes {
             self.begin_streaming(head).await?;
         }

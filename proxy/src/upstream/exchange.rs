@@ -22,6 +22,7 @@ use std::task::Context;
 use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::task::consume_budget;
 use tokio_rustls::client::TlsStream;
 use zeroize::Zeroizing;
 
@@ -86,7 +87,7 @@ pub(crate) struct Peer {
 
 enum Transport {
     Wire(Wire),
-    Streams(http2::Connection),
+    Streams(http2::Place),
 }
 
 /// A connection that can carry an exchange now, and can't be written to.
@@ -102,23 +103,23 @@ impl Idle {
     }
 
     /// One more exchange on a connection that carries many.
-    pub(super) fn on_streams(connection: http2::Connection) -> Self {
-        let peer = connection.peer().clone();
-        Self { transport: Transport::Streams(connection), peer, since: Instant::now() }
+    pub(super) fn on_streams(place: http2::Place) -> Self {
+        let peer = place.connection().peer().clone();
+        Self { transport: Transport::Streams(place), peer, since: Instant::now() }
     }
 
     /// The connection, if it carries many exchanges.
     pub(crate) const fn streams(&self) -> Option<&http2::Connection> {
         match &self.transport {
             Transport::Wire(_) => None,
-            Transport::Streams(connection) => Some(connection),
+            Transport::Streams(place) => Some(place.connection()),
         }
     }
 
     /// Waits until the origin takes an exchange.
     pub(crate) async fn ready(self) -> io::Result<Self> {
         let transport = match self.transport {
-            Transport::Streams(connection) => Transport::Streams(connection.ready().await?),
+            Transport::Streams(place) => Transport::Streams(place.ready().await?),
             wire @ Transport::Wire(_) => wire,
         };
         Ok(Self { transport, ..self })
@@ -128,7 +129,7 @@ impl Idle {
     pub(crate) async fn carries_websockets(&self) -> bool {
         match &self.transport {
             Transport::Wire(_) => true,
-            Transport::Streams(connection) => connection.carries_websockets().await,
+            Transport::Streams(place) => place.carries_websockets().await,
         }
     }
 
@@ -152,7 +153,7 @@ impl Idle {
     pub(super) fn is_quiet(&mut self) -> bool {
         match &mut self.transport {
             Transport::Wire(wire) => wire.is_quiet(),
-            Transport::Streams(connection) => connection.again().is_some(),
+            Transport::Streams(place) => !place.connection().is_over(),
         }
     }
 
@@ -161,8 +162,8 @@ impl Idle {
     pub(crate) fn dispatch(self, proof: Dispatched) -> (Sender, Receiver) {
         drop(proof);
         match self.transport {
-            Transport::Streams(connection) => {
-                let (sender, receiver) = connection.exchange();
+            Transport::Streams(place) => {
+                let (sender, receiver) = place.exchange();
                 let receiver =
                     Receiver { side: Side::Stream(receiver), peer: self.peer, interim: 0 };
                 (Sender::Stream(sender), receiver)
@@ -269,8 +270,10 @@ impl Receiver {
         Ok(received)
     }
 
-    /// The next piece of content. Cancel-safe.
+    /// The next piece of content. However small the pieces are that came together, others get their turn
+    /// between them. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Piece, Error> {
+        consume_budget().await;
         match &mut self.side {
             Side::Wire(receiver) => receiver.next().await,
             Side::Stream(receiver) => receiver.next().await,
@@ -305,6 +308,9 @@ pub(crate) enum Error {
     /// The protocol itself says that the request was not processed (contract C-6).
     #[error("the origin refused the stream and did not process the request")]
     NotProcessed,
+    /// No stream could be opened, and nothing of the request was sent.
+    #[error("the origin took no more streams at that moment, and nothing was sent")]
+    Unsent,
     /// The origin reset the stream.
     #[error("the origin reset the stream")]
     Reset(Option<h2::Reason>),
@@ -338,7 +344,9 @@ impl Error {
             | Self::Interim
             | Self::Switched
             | Self::Stream => true,
-            Self::Io(_) | Self::Closed | Self::NotProcessed | Self::Reset(_) => false,
+            Self::Io(_) | Self::Closed | Self::NotProcessed | Self::Unsent | Self::Reset(_) => {
+                false
+            }
         }
     }
 
@@ -352,6 +360,7 @@ impl Error {
             Self::Interim => "TOO_MANY_INTERIM".to_owned(),
             Self::Switched => "UNASKED_SWITCH".to_owned(),
             Self::NotProcessed => "NOT_PROCESSED".to_owned(),
+            Self::Unsent => "NO_STREAM".to_owned(),
             Self::Reset(reason) => {
                 reason.map_or_else(|| "RESET".to_owned(), |r| format!("RESET_{}", u32::from(r)))
             }
@@ -412,4 +421,41 @@ pub(crate) fn rejoin(sender: Sender, receiver: Receiver) -> Option<Idle> {
     let (Sender::Wire(sender), Side::Wire(side)) = (sender, receiver.side) else { return None };
     let wire = http1::rejoin(sender, side)?;
     Some(Idle::new(wire, Peer { reused: true, ..receiver.peer }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    /// An origin's chunks of a byte do not keep the thread either.
+    #[tokio::test]
+    async fn small_chunks_leave_others_their_turn() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+        let address = listener.local_addr().expect("address");
+        let near = TcpStream::connect(address).await.expect("near");
+        let (mut far, _) = listener.accept().await.expect("far");
+        let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        let answer = [head, b"1\r\nx\r\n".repeat(2000), b"0\r\n\r\n".to_vec()].concat();
+        far.write_all(&answer).await.expect("written");
+        let (_sender, side) = http1::exchange(Wire::Plain(Link::Plain(near)), true);
+        let identity = PeerIdentity::Unverified;
+        let peer = Peer { connection: 1, address, identity, reused: false };
+        let mut receiver = Receiver { side: Side::Wire(side), peer, interim: 0 };
+        assert!(matches!(receiver.head("GET", None).await, Ok(Received::Final(_))));
+        let mut length = 0;
+        {
+            let all = async {
+                while let Piece::Data(data) = receiver.next().await.expect("well-formed") {
+                    length += data.len();
+                }
+            };
+            tokio::pin!(all);
+            assert!(futures::poll!(all.as_mut()).is_pending(), "all was read in one turn");
+            tokio::time::timeout(Duration::from_secs(20), all).await.expect("in time");
+        }
+        assert_eq!(length, 2000);
+    }
 }

@@ -4,7 +4,7 @@ use crate::http2::frames::LongBlocks;
 use dashmap::DashSet;
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -21,6 +21,10 @@ pub(super) struct Facts {
     /// Streams whose receiver listens, and whether any part of an answer came on them.
     answered: Mutex<HashMap<u32, bool>>,
     pub(super) long_blocks: LongBlocks,
+    /// Whether the origin's settings came.
+    pub(super) settled: AtomicBool,
+    /// Streams that exchanges have, or are about to open.
+    places: AtomicUsize,
     /// Something of this changed.
     pub(super) changed: Notify,
 }
@@ -60,6 +64,18 @@ impl Facts {
         Ok((opened, Listened { id, facts: Arc::clone(self) }))
     }
 
+    /// Takes a place of so many, if one is free.
+    pub(super) fn take_place(self: &Arc<Self>, limit: usize) -> Option<Taken> {
+        let more = |taken: usize| (taken < limit).then_some(taken + 1);
+        self.places.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(Taken(Arc::clone(self)))
+    }
+
+    /// How many places are taken.
+    pub(super) fn places_taken(&self) -> usize {
+        self.places.load(Ordering::Acquire)
+    }
+
     /// Whether a GOAWAY names the stream as one that was not processed.
     fn is_above_last(&self, id: u32) -> bool {
         self.going_away.load(Ordering::Acquire) && id > self.last_stream.load(Ordering::Acquire)
@@ -67,6 +83,15 @@ impl Facts {
 
     fn answered(&self) -> MutexGuard<'_, HashMap<u32, bool>> {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place for one stream, until it is dropped.
+pub(super) struct Taken(Arc<Facts>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.places.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -5,10 +5,11 @@
 //! processed.
 
 use super::exchange::{Error, Peer, Piece, Received, Wire};
-use super::facts::{Facts, Listened};
+use super::facts::{Facts, Listened, Taken};
 use crate::body;
 use crate::head::{self, Fields, Framing, Version};
 use crate::http2::frames::{Frames, Seen};
+use crate::http2::progress::Allowance;
 use crate::http2::raw::{Reading, Writing, failed};
 use crate::http2::{READ_BYTES, from_map, to_map};
 use crate::request::is_upgrade;
@@ -24,6 +25,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Mutex, oneshot};
 use zeroize::Zeroizing;
@@ -42,12 +44,21 @@ pub(crate) struct Connection {
     ping: Arc<Mutex<Option<PingPong>>>,
 }
 
+/// Room for one exchange on a connection: one of the streams that the origin takes at a time. Above that
+/// number the library keeps a request, and sends it whenever a stream is free, be its caller long gone.
+pub(crate) struct Place {
+    connection: Connection,
+    taken: Taken,
+}
+
 impl Connection {
-    /// Begins HTTP/2 on a connection that agreed to it. Sends the preface, and no request byte.
-    pub(super) async fn begin(wire: Wire, peer: Peer) -> io::Result<Self> {
+    /// Begins HTTP/2 on a connection that agreed to it, for a first exchange. Sends the preface, and no
+    /// request byte.
+    pub(super) async fn begin(wire: Wire, peer: Peer) -> io::Result<Place> {
         let facts = Arc::new(Facts::default());
         let (frames, sent) = (Frames::default(), Frames::of_client());
-        let watched = Watched { wire, frames, sent, facts: Arc::clone(&facts) };
+        let acks = Allowance::new();
+        let watched = Watched { wire, frames, sent, acks, facts: Arc::clone(&facts) };
         let mut builder = h2::client::Builder::new();
         builder
             .enable_push(false)
@@ -64,48 +75,73 @@ impl Connection {
             ended.closed.store(true, Ordering::Release);
             ended.changed.notify_waiters();
         });
-        Ok(Self { send, peer, facts, ping })
+        let taken = facts.take_place(1).ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Place { connection: Self { send, peer, facts, ping }, taken })
     }
 
     pub(super) const fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// The same connection for another exchange, if it takes one.
-    pub(super) fn again(&self) -> Option<Self> {
-        let gone = self.facts.closed.load(Ordering::Acquire)
-            || self.facts.going_away.load(Ordering::Acquire);
-        (!gone).then(|| Self { peer: Peer { reused: true, ..self.peer.clone() }, ..self.clone() })
+    /// Whether the connection takes no exchange any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.facts.closed.load(Ordering::Acquire) || self.facts.going_away.load(Ordering::Acquire)
     }
 
-    /// Waits until the origin takes one more stream.
+    /// Whether an exchange is under way on it.
+    pub(super) fn is_busy(&self) -> bool {
+        self.facts.places_taken() > 0
+    }
+
+    /// Room for another exchange on the same connection, if there is any.
+    pub(super) fn place(&self) -> Option<Place> {
+        // Before its settings came, nobody knows how many streams the origin takes.
+        let limit = match self.facts.settled.load(Ordering::Acquire) {
+            true => self.send.current_max_send_streams(),
+            false => 1,
+        };
+        let taken = self.facts.take_place(limit).filter(|_| !self.is_over())?;
+        let connection = Self { peer: Peer { reused: true, ..self.peer.clone() }, ..self.clone() };
+        Some(Place { connection, taken })
+    }
+}
+
+impl Place {
+    pub(super) const fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Waits until the library takes one more stream.
     pub(super) async fn ready(self) -> io::Result<Self> {
-        let send = self.send.ready().await.map_err(io::Error::other)?;
-        Ok(Self { send, ..self })
+        let connection = self.connection;
+        let send = connection.send.ready().await.map_err(io::Error::other)?;
+        Ok(Self { connection: Connection { send, ..connection }, ..self })
     }
 
     /// Whether the origin takes an extended CONNECT (RFC 8441 section 3). Its settings come before its
     /// answer to a ping does.
     pub(super) async fn carries_websockets(&self) -> bool {
-        let mut ping = self.ping.lock().await;
+        let mut ping = self.connection.ping.lock().await;
         if let Some(asking) = ping.as_mut()
             && asking.ping(Ping::opaque()).await.is_ok()
         {
             *ping = None;
         }
-        self.send.is_extended_connect_protocol_enabled()
+        self.connection.send.is_extended_connect_protocol_enabled()
     }
 
     /// The two sides of an exchange; the caller has given up its proof.
     pub(super) fn exchange(self) -> (Sender, Receiver) {
         let (tell, told) = oneshot::channel();
+        let (facts, taken) = (self.connection.facts, Arc::new(self.taken));
         let sender = Sender {
-            send: Some(self.send),
+            send: Some(self.connection.send),
             stream: None,
             id: 0,
             opening: false,
             tell: Some(tell),
-            facts: Arc::clone(&self.facts),
+            facts: Arc::clone(&facts),
+            taken: Arc::clone(&taken),
         };
         let receiver = Receiver {
             told: Some(told),
@@ -113,7 +149,8 @@ impl Connection {
             body: None,
             bodiless: false,
             listened: None,
-            facts: self.facts,
+            facts,
+            _taken: taken,
         };
         (sender, receiver)
     }
@@ -125,6 +162,9 @@ struct Watched {
     /// What comes, and what goes.
     frames: Frames,
     sent: Frames,
+    /// What the origin may acknowledge without being asked. Pings of its own are not counted: a server that
+    /// measures the way asks at each round of it.
+    acks: Allowance,
     facts: Arc<Facts>,
 }
 
@@ -137,7 +177,7 @@ impl AsyncRead for Watched {
         let this = self.get_mut();
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.wire).poll_read(cx, buf))?;
-        let facts = &this.facts;
+        let (facts, mut acks) = (&this.facts, 0);
         this.frames.see(buf.filled().get(before..).unwrap_or_default(), |seen| match seen {
             Seen::GoAway(last) => {
                 facts.last_stream.store(last, Ordering::Release);
@@ -145,8 +185,14 @@ impl AsyncRead for Watched {
             }
             Seen::Begun(id) => facts.answer_begun(id),
             Seen::LongBlock(id) => facts.long_blocks.add(id),
+            Seen::Ack => acks += 1,
+            Seen::Settings => facts.settled.store(true, Ordering::Release),
             Seen::Headers(_) | Seen::EndStream(_) | Seen::Data(..) | Seen::Idle => {}
         });
+        let now = Instant::now();
+        if (0..acks).any(|_| !this.acks.take(now)) {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -187,6 +233,7 @@ pub(crate) struct Sender {
     opening: bool,
     tell: Option<oneshot::Sender<(ResponseFuture, Listened)>>,
     facts: Arc<Facts>,
+    taken: Arc<Taken>,
 }
 
 impl Drop for Sender {
@@ -258,13 +305,17 @@ impl Sender {
         Ok(())
     }
 
-    /// Opens the stream. It is listened on before its request can leave.
+    /// Opens the stream, if the origin still takes as many: else nothing of the request may be handed to
+    /// the library. It is listened on before its request can leave.
     fn open(
         &mut self,
         send: &mut SendRequest<Bytes>,
         request: http::Request<()>,
         ended: bool,
     ) -> io::Result<(ResponseFuture, SendStream<Bytes>, Listened)> {
+        if self.facts.places_taken() > send.current_max_send_streams() {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
         let ((response, stream), listened) = self.facts.listened(|| {
             let (response, stream) = send.send_request(request, ended).map_err(failed)?;
             let id = response.stream_id().as_u32();
@@ -318,9 +369,27 @@ fn with_accept(head: head::Response, opening: &Opening) -> head::Response {
 }
 
 /// The stream behind the opening of a WebSocket.
-pub(super) fn into_rest(sender: Sender, receiver: Receiver) -> Option<(Reading, Writing)> {
+pub(super) fn into_rest(sender: Sender, receiver: Receiver) -> Option<(Rest, Writing)> {
     let mut sender = sender;
-    Some((Reading::new(receiver.body?), Writing::new(sender.stream.take()?)))
+    let writing = Writing::new(sender.stream.take()?);
+    let reading = Reading::new(receiver.body?);
+    Some((Rest { reading, _taken: Arc::clone(&sender.taken) }, writing))
+}
+
+/// What comes on such a stream, which keeps its place.
+pub(super) struct Rest {
+    reading: Reading,
+    _taken: Arc<Taken>,
+}
+
+impl AsyncRead for Rest {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.reading).poll_read(cx, buf)
+    }
 }
 
 /// Receives the one response of an exchange.
@@ -332,6 +401,7 @@ pub(crate) struct Receiver {
     bodiless: bool,
     listened: Option<Listened>,
     facts: Arc<Facts>,
+    _taken: Arc<Taken>,
 }
 
 impl Receiver {
@@ -375,11 +445,12 @@ impl Receiver {
         opening: Option<&Opening>,
     ) -> Result<Received, Error> {
         if let Some(told) = &mut self.told {
-            // A stream that could not be opened any more lies above whatever a GOAWAY names.
+            // A stream that could not be opened any more lies above whatever a GOAWAY names. Without one it
+            // is as certain: the library has nothing of the request.
             let going_away = &self.facts.going_away;
             let unopened = |_| match going_away.load(Ordering::Acquire) {
                 true => Error::NotProcessed,
-                false => Error::Closed,
+                false => Error::Unsent,
             };
             let (response, listened) = told.await.map_err(unopened)?;
             self.told = None;
@@ -465,6 +536,7 @@ mod tests {
     use crate::upstream::exchange::Link;
     use journal::contract::PeerIdentity;
     use std::time::Duration;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
 
     /// C-6: after a GOAWAY no stream can be opened any more, so that a request that was to open one was not
@@ -483,18 +555,59 @@ mod tests {
         let identity = PeerIdentity::Unverified;
         let peer = Peer { connection: 1, address, identity, reused: true };
         let begun = Connection::begin(Wire::Plain(Link::Plain(near)), peer).await;
-        let connection = begun.expect("begun");
+        let place = begun.expect("begun");
         let until = tokio::time::Instant::now() + Duration::from_secs(20);
-        while connection.again().is_some() {
+        while !place.connection().is_over() {
             assert!(tokio::time::Instant::now() < until, "no GOAWAY came");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let (mut sender, mut receiver) = connection.exchange();
+        let (mut sender, mut receiver) = place.exchange();
         let head = Zeroizing::new(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec());
         assert!(sender.head(head, Framing::Empty, &[]).await.is_err());
         let answer =
             tokio::time::timeout(Duration::from_secs(20), receiver.head("GET", None)).await;
         assert!(matches!(answer.expect("at once"), Err(Error::NotProcessed)));
+    }
+
+    /// D-1, C-6: where the origin takes no stream any more, nothing of a request is handed to the library, which
+    /// would keep it; that nothing was sent is known at once.
+    #[tokio::test]
+    async fn c_6_no_stream_is_free_any_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+        let address = listener.local_addr().expect("address");
+        let near = TcpStream::connect(address).await.expect("near");
+        let (mut far, _) = listener.accept().await.expect("far");
+        let identity = PeerIdentity::Unverified;
+        let peer = Peer { connection: 1, address, identity, reused: true };
+        let place = Connection::begin(Wire::Plain(Link::Plain(near)), peer).await.expect("begun");
+        assert!(place.connection().place().is_none(), "its settings are not known yet");
+        // SETTINGS_MAX_CONCURRENT_STREAMS with the value 0.
+        far.write_all(&[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0]).await.expect("settings");
+        let until = tokio::time::Instant::now() + Duration::from_secs(20);
+        while place.connection().send.current_max_send_streams() != 0 {
+            assert!(tokio::time::Instant::now() < until, "no settings came");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let connection = place.connection().clone();
+        let (mut sender, mut receiver) = place.exchange();
+        let head = Zeroizing::new(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec());
+        let sent = sender.head(head, Framing::Empty, &[]).await;
+        assert_eq!(sent.map_err(|error| error.kind()), Err(io::ErrorKind::QuotaExceeded));
+        let answer =
+            tokio::time::timeout(Duration::from_secs(20), receiver.head("GET", None)).await;
+        assert!(matches!(answer.expect("at once"), Err(Error::Unsent)));
+        assert_eq!(connection.facts.places_taken(), 1);
+        drop((sender, receiver));
+        assert_eq!(connection.facts.places_taken(), 0);
+        // Nothing but the preface, settings and their acknowledgement went out.
+        drop(connection);
+        let mut all = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(20), far.read_to_end(&mut all)).await;
+        read.expect("in time").expect("read");
+        let mut begun = Vec::new();
+        Frames::of_client().see(&all, |seen| begun.push(seen));
+        assert!(begun.iter().all(|seen| !matches!(seen, Seen::Begun(_))), "{begun:?}");
+        assert!(begun.contains(&Seen::Ack), "{begun:?}");
     }
 
     /// D-2: a request is complete when its last frame was handed to the transport, and not when the library

@@ -77,8 +77,8 @@ struct Streams {
 #[derive(Default)]
 pub(crate) struct Pool {
     idle: DashMap<Key, Vec<Idle>>,
-    /// Connections that carry many exchanges.
-    streams: DashMap<Key, Streams>,
+    /// Connections that carry many exchanges, as many as the origin takes on each.
+    streams: DashMap<Key, Vec<Streams>>,
 }
 
 impl Pool {
@@ -90,13 +90,16 @@ impl Pool {
         allowed: impl Fn(IpAddr) -> bool,
     ) -> Option<Idle> {
         let limit = if repeatable { IDLE } else { IDLE_UNREPEATABLE };
-        if let Some(mut streams) = self.streams.get_mut(key)
-            && streams.used.elapsed() < limit
-            && allowed(streams.connection.peer().address.ip())
-            && let Some(connection) = streams.connection.again()
-        {
-            streams.used = Instant::now();
-            return Some(Idle::on_streams(connection));
+        if let Some(mut kept) = self.streams.get_mut(key) {
+            for streams in kept.iter_mut().rev() {
+                if streams.used.elapsed() < limit
+                    && allowed(streams.connection.peer().address.ip())
+                    && let Some(place) = streams.connection.place()
+                {
+                    streams.used = Instant::now();
+                    return Some(Idle::on_streams(place));
+                }
+            }
         }
         let mut kept = self.idle.get_mut(key)?;
         while let Some(mut idle) = kept.pop() {
@@ -107,15 +110,20 @@ impl Pool {
         None
     }
 
-    /// Keeps a new connection for the exchanges after its first, if it carries many.
+    /// Keeps a new connection for the exchanges after its first, if it carries many: beside those that are
+    /// in use, and instead of those that were not good enough any more.
     pub(crate) fn share(&self, key: &Key, idle: &Idle) {
         if let Some(connection) = idle.streams() {
             if self.streams.len() >= KEYS && !self.streams.contains_key(key) {
                 self.drop_ended();
-                evict(&self.streams, |kept| kept.used);
+                evict(&self.streams, |kept| newest(kept.iter().map(|streams| streams.used)));
             }
             let streams = Streams { connection: connection.clone(), used: Instant::now() };
-            self.streams.insert(key.clone(), streams);
+            let mut kept = self.streams.entry(key.clone()).or_default();
+            kept.retain(|kept| kept.connection.is_busy() && !kept.connection.is_over());
+            if kept.len() < PER_KEY {
+                kept.push(streams);
+            }
         }
     }
 
@@ -131,17 +139,17 @@ impl Pool {
     /// Forgets connections that carry many exchanges and are over. Exchanges under way keep theirs
     /// open.
     fn drop_ended(&self) {
-        self.streams
-            .retain(|_, kept| kept.used.elapsed() < IDLE && kept.connection.again().is_some());
+        self.streams.retain(|_, kept| {
+            kept.retain(|kept| kept.used.elapsed() < IDLE && !kept.connection.is_over());
+            !kept.is_empty()
+        });
     }
 
     /// Keeps a connection.
     pub(crate) fn put(&self, key: Key, idle: Idle) {
         if self.idle.len() >= KEYS && !self.idle.contains_key(&key) {
             self.sweep();
-            evict(&self.idle, |kept| {
-                kept.iter().map(Idle::since).max().unwrap_or_else(Instant::now)
-            });
+            evict(&self.idle, |kept| newest(kept.iter().map(Idle::since)));
         }
         let mut kept = self.idle.entry(key).or_default();
         kept.retain(|idle| idle.idle_for() < IDLE);
@@ -149,6 +157,10 @@ impl Pool {
             kept.push(idle);
         }
     }
+}
+
+fn newest(times: impl Iterator<Item = Instant>) -> Instant {
+    times.max().unwrap_or_else(Instant::now)
 }
 
 /// Makes room for one key more: the one that was used least recently goes, so that origins of late

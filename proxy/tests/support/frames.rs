@@ -12,6 +12,7 @@ pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
 pub const CONTINUATION: u8 = 9;
 pub const END_STREAM: u8 = 1;
+pub const ACK: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 
 pub fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {

@@ -41,11 +41,26 @@ impl Http2Origin {
 
     /// As [`Self::start`]; `connects`: it takes an extended CONNECT.
     pub async fn with(directory: &Path, protocols: &[&[u8]], connects: bool) -> Self {
+        let mut builder = h2::server::Builder::new();
+        if connects {
+            builder.enable_connect_protocol();
+        }
+        Self::built(directory, protocols, builder).await
+    }
+
+    /// As [`Self::start`], with so many streams at a time on a connection.
+    pub async fn narrow(directory: &Path, streams: u32) -> Self {
+        let mut builder = h2::server::Builder::new();
+        builder.max_concurrent_streams(streams);
+        Self::built(directory, &[b"h2"], builder).await
+    }
+
+    async fn built(directory: &Path, protocols: &[&[u8]], builder: h2::server::Builder) -> Self {
         let (config, ca_file) = identity(directory, protocols);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
         let address = listener.local_addr().expect("address");
         let (seen, http11) = (Arc::default(), Arc::default());
-        tokio::spawn(accept(listener, config, connects, Arc::clone(&seen), Arc::clone(&http11)));
+        tokio::spawn(accept(listener, config, builder, Arc::clone(&seen), Arc::clone(&http11)));
         Self { address, ca_file, seen, http11 }
     }
 
@@ -95,7 +110,7 @@ pub fn identity(directory: &Path, protocols: &[&[u8]]) -> (Arc<rustls::ServerCon
 async fn accept(
     listener: TcpListener,
     config: Arc<rustls::ServerConfig>,
-    connects: bool,
+    builder: h2::server::Builder,
     shared: Arc<Mutex<Seen>>,
     http11: Arc<Mutex<super::origin::Seen>>,
 ) {
@@ -103,6 +118,7 @@ async fn accept(
     loop {
         let (tcp, _) = listener.accept().await.expect("accept");
         let (acceptor, seen) = (acceptor.clone(), Arc::clone(&shared));
+        let builder = builder.clone();
         let http11 = Arc::clone(&http11);
         tokio::spawn(async move {
             let Ok(tls) = acceptor.accept(tcp).await else { return };
@@ -112,10 +128,6 @@ async fn accept(
                 return super::origin::connection(tls, &http11, &gate).await;
             }
             seen.lock().expect("lock").connections += 1;
-            let mut builder = h2::server::Builder::new();
-            if connects {
-                builder.enable_connect_protocol();
-            }
             let Ok(mut connection) = builder.handshake(tls).await else { return };
             while let Some(Ok((request, respond))) = connection.accept().await {
                 let path = request.uri().path().to_owned();
