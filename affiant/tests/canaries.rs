@@ -330,10 +330,10 @@ fn i_2_no_core_of_a_server_can_be_had() {
     }
     assert_eq!(gcore(server.child.id(), "server"), (false, false));
     for child in [&plain, &server.child] {
-        signal(child, rustix::process::Signal::QUIT);
+        signal(child, rustix::process::Signal::ABORT);
     }
     let dumped = wait(&mut plain, PATIENCE);
     let ended = wait(&mut server.child, PATIENCE);
-    assert_eq!(dumped.signal(), Some(3));
-    assert_eq!((ended.signal(), ended.core_dumped()), (Some(3), false), "{ended:?}");
+    assert_eq!(dumped.signal(), Some(6));
+    assert_eq!((ended.signal(), ended.core_dumped()), (Some(6), false), "{ended:?}");
 }

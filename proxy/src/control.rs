@@ -54,9 +54,16 @@ pub(crate) async fn answer(job: &mut Job<'_>) -> Finished {
     let Some(request) = request(&job.head, content) else {
         return job.refuse(None, &Refusal::Target(crate::target::Error::Form)).await;
     };
-    let called = shared.unless_cut(shared.control.call(identity.agent(), request)).await;
-    let Some(response) = called else {
-        return job.refuse(None, &Refusal::ShuttingDown).await;
+    let call = shared.control.call(identity.agent(), request);
+    let response = if matches!(job.head.method.as_str(), "GET" | "HEAD") {
+        // One that waits does nothing else.
+        let Some(response) = shared.unless_cut(call).await else {
+            return job.refuse(None, &Refusal::ShuttingDown).await;
+        };
+        response
+    } else {
+        // What it began may be sent by now; that hears of the end by itself, and says so (D-1).
+        call.await
     };
     let bodiless = job.head.method == "HEAD";
     let bytes = deliver::own(&response, job.head.version, job.keep_alive, bodiless);

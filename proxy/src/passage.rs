@@ -11,7 +11,7 @@ use crate::fingerprint::{Content, fingerprint};
 use crate::head::{Fields, Received, Response, Version};
 use crate::hello::{Fault, Hello, OTHER_NAME, UNREADABLE};
 use crate::proxy::Shared;
-use crate::pump::{BROKER_STOPPED, CALLER_BROKE, Passed, pump};
+use crate::pump::{BROKER_STOPPED, CALLER_BROKE, CLOSED, Passed, pump};
 use crate::redact::Redactor;
 use crate::render::Status;
 use crate::respond::Refusal;
@@ -62,6 +62,9 @@ impl Job<'_> {
         };
         if redactor.found() {
             call.note("redacted", "the origin sent the credential back");
+        }
+        if passed.cause != CLOSED {
+            self.out.begun().await;
         }
         let message = "The connection became a WebSocket; what passed inside is not judged.";
         close(call, operation, passed, message).await

@@ -47,6 +47,8 @@ pub struct Options {
     pub write_timeout: Duration,
     /// How long a shutdown waits for calls under way. Then they are cut, and end on record as such.
     pub drain: Duration,
+    /// How long calls that are cut may take to say so, to the record and to their callers.
+    pub farewell: Duration,
     /// DNS servers to ask; none: the system's.
     pub name_servers: Vec<SocketAddr>,
 }
@@ -60,6 +62,7 @@ impl Default for Options {
             keep_alive: Duration::from_secs(75),
             write_timeout: Duration::from_secs(60),
             drain: Duration::from_secs(30),
+            farewell: Duration::from_secs(2),
             name_servers: Vec::new(),
         }
     }
@@ -278,7 +281,7 @@ impl Proxy {
         if !ended_within(&mut connections, unattended, self.shared.options.drain).await {
             tracing::warn!("{} connections are cut; their calls say so", connections.len());
             self.shared.cut.send_replace(true);
-            if !ended_within(&mut connections, unattended, FAREWELL).await {
+            if !ended_within(&mut connections, unattended, self.shared.options.farewell).await {
                 // A dropped call records that it was given up.
                 connections.shutdown().await;
             }
@@ -299,8 +302,6 @@ async fn ended_within(
     tokio::time::timeout(limit, ended).await.is_ok()
 }
 
-/// How long calls that are cut may take to say so, to the record and to their callers.
-const FAREWELL: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// How often idle connections to origins are looked through.
 const SWEEP: Duration = Duration::from_secs(15);

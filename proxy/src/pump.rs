@@ -15,6 +15,8 @@ use tokio::time::{sleep, timeout};
 /// How long the possible beginning of a secret is held back when nothing follows.
 const HOLD: Duration = Duration::from_millis(20);
 
+/// Both directions ended in order.
+pub(crate) const CLOSED: &str = "CLOSED";
 pub(crate) const CALLER_BROKE: &str = "CALLER_BROKE";
 const ORIGIN_BROKE: &str = "ORIGIN_BROKE";
 pub(crate) const BROKER_STOPPED: &str = "BROKER_STOPPED";
@@ -84,7 +86,7 @@ pub(crate) async fn pump(
         };
         match ended {
             Err(cause) => break cause,
-            Ok(()) if !up_open && !down_open => break "CLOSED",
+            Ok(()) if !up_open && !down_open => break CLOSED,
             Ok(()) => {}
         }
     };

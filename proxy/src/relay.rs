@@ -96,6 +96,10 @@ pub(crate) struct Relay<'a> {
     received: u64,
     digest: Sha256,
     search: Search,
+    /// Bytes that a streamed response still owes of the length that it declared.
+    owed: Option<u64>,
+    /// The piece that makes that length whole. It waits for the record (contract R-1).
+    last: Bytes,
 }
 
 /// What an exchange works with.
@@ -139,6 +143,8 @@ impl<'a> Relay<'a> {
             received: 0,
             digest: Sha256::new(),
             search: Search::Plain,
+            owed: None,
+            last: Bytes::new(),
         }
     }
 
@@ -318,8 +324,10 @@ impl<'a> Relay<'a> {
         let limits = &self.parts.grant.limits;
         let mut wait = Wait::new(limits, self.streams_soon(head));
         loop {
-            if matches!(self.down, Down::Gone) {
-                wait.leave(limits);
+            match self.down {
+                Down::Gone => wait.leave(limits),
+                Down::Streaming(_) => wait.takes_on(),
+                Down::Untouched => {}
             }
             let piece = tokio::select! {
                 biased;

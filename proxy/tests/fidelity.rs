@@ -296,7 +296,22 @@ async fn e_4_a_declared_length_stays_where_there_is_room_for_trailers() {
         assert_eq!(answer.field("content-length"), LENGTH.to_string());
         assert_eq!(answer.field("connection"), "keep-alive");
         assert!(answer.complete && whole(&answer.content));
+        // what a length makes whole is on record by then.
+        assert_eq!(world.newest().verdict().outcome().as_str(), "committed");
     }
+
+    // The same of a caller that goes by the length, and does not wait for the end of the stream.
+    let request = h2.request("GET", &path).body(()).expect("request");
+    let mut sender = h2.sender.clone().ready().await.expect("ready");
+    let (response, _) = sender.send_request(request, true).expect("sent");
+    let mut content = response.await.expect("a response").into_body();
+    let mut length = 0;
+    while length < LENGTH {
+        let data = content.data().await.expect("more").expect("data");
+        length += data.len();
+        content.flow_control().release_capacity(data.len()).expect("released");
+    }
+    assert_eq!(world.newest().verdict().outcome().as_str(), "committed");
 
     let answer = world.plain("GET", &path, "", "").await;
     assert_eq!(answer.field("transfer-encoding"), "chunked");

@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// A world whose shutdown gives nobody time.
 async fn hasty(extra: &str) -> World {
-    let options = Options { drain: Duration::ZERO, ..Options::default() };
+    let options = Options { drain: Duration::ZERO, farewell: LIMIT, ..Options::default() };
     World::with(|_, _| extra.to_owned(), options).await
 }
 

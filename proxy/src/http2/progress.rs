@@ -180,7 +180,9 @@ impl Progress {
     /// calls go on; what arrived by now stays known.
     pub(crate) fn let_go(&self) {
         let arrived = self.arrived().unwrap_or(0);
-        *self.below() = Below::Gone { arrived };
+        let former = std::mem::replace(&mut *self.below(), Below::Gone { arrived });
+        // It may hold the last of the connection below, whose end takes locks of its own.
+        drop(former);
     }
 
     /// Follows what a stream carries from now on.

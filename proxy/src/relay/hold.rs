@@ -21,6 +21,8 @@ pub(super) struct Wait {
     look: Instant,
     /// When it is over for a caller that went away.
     unattended: Option<Instant>,
+    /// Whether only the end of the caller's own side says that it went away.
+    is_guess: bool,
 }
 
 /// What the time has come for.
@@ -41,6 +43,7 @@ impl Wait {
             hold: streams.then(|| now + limits.hold_time),
             look: now + LOOK,
             unattended: None,
+            is_guess: false,
         }
     }
 
@@ -52,6 +55,14 @@ impl Wait {
     /// The caller went away: from here on there is a bound on the whole (contract D-4).
     pub(super) fn leave(&mut self, limits: &Limits) {
         self.unattended.get_or_insert_with(|| Instant::now() + limits.response_timeout);
+    }
+
+    /// The caller is sent something, and takes it: writing tells from now on.
+    pub(super) const fn takes_on(&mut self) {
+        if self.is_guess {
+            self.unattended = None;
+            self.is_guess = false;
+        }
     }
 
     pub(super) const fn is_unattended(&self) -> bool {
@@ -118,6 +129,7 @@ impl Relay<'_> {
                 // To a caller that gets something, writing tells; it may have ended its own side.
                 let held = matches!(self.down, Down::Untouched);
                 if self.parts.out.has_left(held) {
+                    wait.is_guess = held;
                     wait.leave(limits);
                 }
                 Ok(())
@@ -132,7 +144,7 @@ impl Relay<'_> {
         }
         if !matches!(self.down, Down::Untouched) {
             self.keep(&data).await;
-            self.stream(&data).await;
+            self.stream(data).await;
             return Ok(());
         }
         self.held_bytes += data.len();
@@ -160,12 +172,16 @@ impl Relay<'_> {
         if delivery == Delivery::Frames {
             self.parts.out.frames_follow();
         }
+        self.owed = match (delivery, head::response_framing(head, self.parts.method)) {
+            (Delivery::Frames | Delivery::AsDeclared, Ok(Framing::Length(length))) => Some(length),
+            _ => None,
+        };
         if self.parts.out.send(&bytes).await.is_err() {
             self.down = Down::Gone;
         }
         for piece in std::mem::take(&mut self.held) {
             self.keep(&piece).await;
-            self.stream(&piece).await;
+            self.stream(piece).await;
         }
         self.held_bytes = 0;
         Ok(())
@@ -186,12 +202,20 @@ impl Relay<'_> {
         }
     }
 
-    async fn stream(&mut self, data: &[u8]) {
+    async fn stream(&mut self, data: Bytes) {
+        if let Some(owed) = &mut self.owed {
+            *owed = owed.saturating_sub(data.len() as u64);
+            if *owed == 0 {
+                // A caller that goes by the length would have all of it before the record has.
+                self.last = data;
+                return;
+            }
+        }
         let sent = match self.down {
             Down::Streaming(Delivery::Chunked | Delivery::Frames) => {
-                self.parts.out.send(&crate::deliver::chunk(data)).await
+                self.parts.out.send(&crate::deliver::chunk(&data)).await
             }
-            Down::Streaming(_) => self.parts.out.send(data).await,
+            Down::Streaming(_) => self.parts.out.send(&data).await,
             Down::Untouched | Down::Gone => return,
         };
         if sent.is_err() {

@@ -90,10 +90,16 @@ impl<'a> Relay<'a> {
         match self.down {
             Down::Untouched => self.deliver_held(settled, head, held, (completion, trailers)).await,
             Down::Streaming(Delivery::Chunked | Delivery::Frames) => {
-                let last = self.last_chunk(head, settled.verdict(), trailers);
+                let content = std::mem::take(&mut self.last);
+                let mut last =
+                    if content.is_empty() { Vec::new() } else { deliver::chunk(&content) };
+                last.extend_from_slice(&self.last_chunk(head, settled.verdict(), trailers));
                 self.parts.out.send(&last).await.is_ok()
             }
-            Down::Streaming(_) => true,
+            Down::Streaming(_) => {
+                let last = std::mem::take(&mut self.last);
+                last.is_empty() || self.parts.out.send(&last).await.is_ok()
+            }
             Down::Gone => false,
         }
     }
