@@ -213,8 +213,12 @@ impl Policy {
     /// The login with a token alone.
     #[must_use]
     pub fn login_by_token(&self, token: &str) -> Option<ShownToken> {
-        let agent = self.agent_by_token(token)?;
-        self.login(&agent, token)
+        let state = self.state();
+        // What is looked up is a keyed hash: its timing tells nothing that helps to find a token.
+        let hash = state.agents.hash(token);
+        let proof = state.agents.by_hash.get(&hash)?;
+        let agent = (now_ms() < proof.expires_at_ms).then(|| proof.agent.clone())?;
+        Some(ShownToken { agent, hash })
     }
 
     /// Whether a login would be let in again: policy still knows agent and token. Cheap enough to ask
@@ -254,10 +258,7 @@ impl Policy {
     /// The agent whose token this is.
     #[must_use]
     pub fn agent_by_token(&self, token: &str) -> Option<String> {
-        let state = self.state();
-        // What is looked up is a keyed hash: its timing tells nothing that helps to find a token.
-        let proof = state.agents.by_hash.get(&state.agents.hash(token))?;
-        (now_ms() < proof.expires_at_ms).then(|| proof.agent.clone())
+        self.login_by_token(token).map(|shown| shown.agent)
     }
 
     /// Whether the SSH public key (`algorithm base64`, a comment may follow) is registered for the
