@@ -78,3 +78,46 @@ fn t_5_phase_and_outcome_are_counted_apart() {
     let refused = server.curl(&["http://affiant.internal/v1/metrics"]);
     assert_eq!((refused.status, refused.json()["code"].as_str()), (403, Some("OPERATORS_ONLY")));
 }
+
+/// T-5: what was passed on as it is and ended in order is `unknown` by nature: it is counted apart from what
+/// was lost, and is not in the list to look at unless it is asked for.
+#[test]
+fn t_5_what_is_not_judged_is_told_apart_from_what_was_lost() {
+    let service = Service::start(|asked| match asked.target.as_str() {
+        "/doubt" => Done::and_closes(),
+        _ => Done::and_answers(200, "", "ok"),
+    });
+    let home = Home::new();
+    home.secret("pay-token", SECRET);
+    let alone = format!(
+        "\n[[route]]\nname = \"alone\"\nintercept = false\nprivate_addresses = \"allow\"\n\
+         match = {{ host = \"127.0.0.1\", port = {} }}\n",
+        service.address().port()
+    );
+    home.policy(&(service.policy("") + &alone));
+    let server = home.serve();
+    let tunnelled = server.curl(&["--proxytunnel", &service.url("/fine")]);
+    assert_eq!((tunnelled.status, tunnelled.body.as_slice()), (200, &b"ok"[..]));
+    server.curl(&["-d", "content", &service.url("/doubt")]).invocation();
+    let listed = |more: &[&str]| {
+        let list = [&["--json", "inv", "list"][..], more].concat();
+        let list: serde_json::Value = serde_json::from_str(&home.ok(&list)).unwrap();
+        let all = list["invocations"].as_array().unwrap();
+        let code = |one: &serde_json::Value| one["error"]["code"].as_str().unwrap().to_owned();
+        all.iter().map(code).collect::<Vec<_>>()
+    };
+    eventually("the end of the tunnel", || listed(&["--code", "NOT_JUDGED"]).len() == 1);
+    assert_eq!(listed(&["--outcome", "unknown"]), ["REMOTE_OUTCOME_UNKNOWN"]);
+    let both = ["REMOTE_OUTCOME_UNKNOWN", "NOT_JUDGED"];
+    assert_eq!(listed(&["--outcome", "unknown", "--all"]), both);
+    assert_eq!(listed(&["--outcome", "unknown", "--code", "NOT_JUDGED"]), ["NOT_JUDGED"]);
+    let refused = home.run(&["inv", "list", "--code", "NO_SUCH"]);
+    assert!(text(&refused.stderr).contains("parameter `code`"), "{}", text(&refused.stderr));
+    let text = metrics(&home);
+    for code in both {
+        let line = format!(
+            "affiant_invocations_total{{phase=\"remote_execution\",outcome=\"unknown\",code=\"{code}\",gateway=\"http\"}} 1"
+        );
+        assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
+    }
+}

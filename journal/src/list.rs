@@ -21,6 +21,8 @@ fn matches(filter: &Filter, invocation: &Invocation) -> bool {
         && filter.since_ms.is_none_or(|since| invocation.accepted_at_ms() >= since)
         && filter.outcome.is_none_or(|outcome| verdict.outcome() == outcome)
         && filter.phase.is_none_or(|phase| verdict.phase() == phase)
+        && filter.code.is_none_or(|code| verdict.code() == code)
+        && filter.not_code != Some(verdict.code())
 }
 
 struct Builder<'a> {

@@ -1,6 +1,6 @@
 //! What the journal is opened with, and what it tells about itself.
 
-use crate::contract::{Gateway, InvocationId, Outcome, Phase, Sequence};
+use crate::contract::{Code, Gateway, InvocationId, Outcome, Phase, Sequence};
 use crate::projection::Invocation;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -89,6 +89,10 @@ pub struct Filter {
     pub outcome: Option<Outcome>,
     /// In this phase.
     pub phase: Option<Phase>,
+    /// With this code.
+    pub code: Option<Code>,
+    /// Not with this one.
+    pub not_code: Option<Code>,
     /// Taken by this gateway.
     pub gateway: Option<Gateway>,
     /// Only those that policy would have refused, but observed.

@@ -354,6 +354,9 @@ async fn lists_are_filtered_and_paged() {
         assert_eq!(list(Filter { agent, ..Filter::default() }).0, odd);
         let phase = Some(Phase::Validation);
         assert_eq!(list(Filter { phase, ..Filter::default() }).0, ids[4..]);
+        let code = Some(Code::TargetNotAllowed);
+        assert_eq!(list(Filter { code, ..Filter::default() }).0, ids[4..]);
+        assert_eq!(list(Filter { not_code: code, ..Filter::default() }).0, ids[..4]);
         let outcome = Some(Outcome::Committed);
         assert_eq!(list(Filter { outcome, ..Filter::default() }).0, []);
         let gateway = Some(Gateway::Ssh);

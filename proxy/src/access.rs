@@ -9,8 +9,6 @@ use policy::{Body, Policy};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The cause in records.
-pub(crate) const ACCESS_OVER: &str = "ACCESS_OVER";
 /// How often it is asked for.
 const LOOK: Duration = Duration::from_secs(1);
 

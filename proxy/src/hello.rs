@@ -5,6 +5,7 @@
 //! first byte alone tells: an origin has to ignore the version after it (RFC 8446 section 5.1), so another
 //! one there would lead past the name.
 
+use crate::pump::Cause;
 use crate::target::Host;
 use rustls::server::Acceptor;
 
@@ -24,10 +25,10 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// The cause in records.
-    pub(crate) const fn cause(&self) -> &'static str {
+    const fn cause(&self) -> Cause {
         match self {
-            Self::OtherName(_) => OTHER_NAME,
-            Self::Unreadable => UNREADABLE,
+            Self::OtherName(_) => Cause::OtherName,
+            Self::Unreadable => Cause::Unreadable,
         }
     }
 
@@ -40,9 +41,6 @@ impl Fault {
         [21, 3, 1, 0, 2, 2, description]
     }
 }
-
-pub(crate) const OTHER_NAME: &str = "OTHER_NAME";
-pub(crate) const UNREADABLE: &str = "UNREADABLE_HELLO";
 
 /// The beginning of what a client sends in a tunnel to this host.
 pub(crate) struct Hello<'a> {
@@ -61,7 +59,7 @@ impl<'a> Hello<'a> {
     ///
     /// # Errors
     /// The cause for the records, when none of it may.
-    pub(crate) fn see(&mut self, bytes: &[u8]) -> Result<bool, &'static str> {
+    pub(crate) fn see(&mut self, bytes: &[u8]) -> Result<bool, Cause> {
         if self.seen == 0 && bytes.first().is_some_and(|first| *first != HANDSHAKE) {
             return Ok(true);
         }
@@ -87,7 +85,7 @@ impl<'a> Hello<'a> {
         Ok(false)
     }
 
-    fn failed(&mut self, fault: Fault) -> &'static str {
+    fn failed(&mut self, fault: Fault) -> Cause {
         let cause = fault.cause();
         self.fault = Some(fault);
         cause
@@ -119,7 +117,7 @@ mod tests {
         bytes
     }
 
-    fn check(host: &str, bytes: &[u8], expected: Result<bool, &'static str>) {
+    fn check(host: &str, bytes: &[u8], expected: Result<bool, Cause>) {
         let host = host.parse().unwrap_or_else(|_| Host::Address(host.parse().expect("address")));
         for pace in [1, 7, bytes.len().max(1)] {
             let mut hello = Hello::to(&host);
@@ -141,15 +139,19 @@ mod tests {
         let asked = hello("api.test");
         check("api.test", &asked, Ok(true));
         check("API.test", &asked, Ok(true));
-        check("other.test", &asked, Err(OTHER_NAME));
-        check("127.0.0.1", &asked, Err(OTHER_NAME));
+        check("other.test", &asked, Err(Cause::OtherName));
+        check("127.0.0.1", &asked, Err(Cause::OtherName));
         check("127.0.0.1", &hello("127.0.0.1"), Ok(true));
         check("api.test", &hello("127.0.0.1"), Ok(true));
         let (half, _) = asked.split_at(asked.len() / 2);
         check("api.test", half, Ok(false));
         check("api.test", b"SSH-2.0-x\r\n", Ok(true));
         let odd_version = [&[22, 5], asked.get(2..).expect("more")].concat();
-        check("api.test", &odd_version, Err(UNREADABLE));
-        check("api.test", &[&[22, 3, 1, 0, 4, 9, 9, 9, 9][..], half].concat(), Err(UNREADABLE));
+        check("api.test", &odd_version, Err(Cause::Unreadable));
+        check(
+            "api.test",
+            &[&[22, 3, 1, 0, 4, 9, 9, 9, 9][..], half].concat(),
+            Err(Cause::Unreadable),
+        );
     }
 }

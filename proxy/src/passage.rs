@@ -2,16 +2,16 @@
 //! passes inside is not judged, so its outcome is `unknown` by nature; on record are the opening, the
 //! bytes each way, and how it ended.
 
-use crate::access::{ACCESS_OVER, Access, Asked};
+use crate::access::{Access, Asked};
 use crate::answer::Finished;
 use crate::deliver::{self, Ours};
 use crate::engine::Job;
 use crate::engine::{Prepared, dispatch_record};
 use crate::fingerprint::{Content, fingerprint};
 use crate::head::{Fields, Received, Response, Version};
-use crate::hello::{Fault, Hello, OTHER_NAME, UNREADABLE};
+use crate::hello::Hello;
 use crate::proxy::Shared;
-use crate::pump::{BROKER_STOPPED, CALLER_BROKE, CLOSED, Passed, pump};
+use crate::pump::{Cause, Passed, Pump};
 use crate::redact::Redactor;
 use crate::render::Status;
 use crate::respond::Refusal;
@@ -19,11 +19,15 @@ use crate::target::{Authority, Scheme, Target};
 use crate::upstream::dial::Plan;
 use crate::upstream::exchange::{self, Opened};
 use crate::upstream::versions::Offer;
+use bytes::{Bytes, BytesMut};
 use journal::contract::{
-    Code, Ended, KeepResult, Observation, Operation, Preflight, Verdict, after_unknown,
+    Code, Ended, Fingerprint, KeepResult, Observation, Operation, Preflight, Verdict, after_unknown,
 };
 use journal::{Admission, Call, Guard};
 use policy::{HttpGrant, Snapshot};
+use unsent::Unsent;
+
+mod unsent;
 
 /// A call whose connection goes on without a frame of ours.
 pub(crate) struct Passage<'a> {
@@ -56,14 +60,19 @@ impl Job<'_> {
                 let asked = Asked::Opening { head: &self.head, target: &prepared.target };
                 let access = Access { policy: &self.shared.policy, identity, asked };
                 let stop = stopped(self.shared, &access);
-                pump(caller, self.out, origin, None, &mut redactor, idle, stop).await
+                let reading = (origin.reader, origin.early);
+                let mut pump = Pump::new(self.out, reading, &mut redactor, idle, stop);
+                let cause = pump.run(caller, BytesMut::new(), origin.writer).await;
+                pump.passed(cause)
             }
-            (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: CALLER_BROKE },
+            (Ok(()) | Err(_), _) => {
+                Passed { to_origin: 0, to_caller: 0, cause: Cause::CallerBroke }
+            }
         };
         if redactor.found() {
             call.note("redacted", "the origin sent the credential back");
         }
-        if passed.cause != CLOSED {
+        if passed.cause != Cause::Closed {
             self.out.begun().await;
         }
         let message = "The connection became a WebSocket; what passed inside is not judged.";
@@ -110,43 +119,59 @@ impl Job<'_> {
             Ok(Admission::Mismatch) => return self.refuse(None, &Refusal::Mismatch).await,
             Err(error) => return self.refuse(None, &Refusal::Journal(error)).await,
         };
-        let operation = Operation { idempotent: false, idempotency: None };
         let opened = self.shared.unless_cut(self.tunnel_to(&mut call, authority, snapshot, grant));
         let idle = match opened.await.unwrap_or(Err(Refusal::ShuttingDown)) {
             Ok(idle) => idle,
             Err(refusal) => return self.refuse(Some(call), &refusal).await,
         };
+        self.open_tunnel(call, (authority, grant), (idle, fingerprint)).await
+    }
+
+    /// Passes a tunnel on, from its opening to its end. Dispatch begins where the first bytes of the caller
+    /// may go on (contract D-1): what is refused for the name inside was not attempted.
+    async fn open_tunnel(
+        &mut self,
+        mut call: Call,
+        (authority, grant): (&Authority, &HttpGrant),
+        (idle, fingerprint): (exchange::Idle, Fingerprint),
+    ) -> Finished {
+        let operation = Operation { idempotent: false, idempotency: None };
         let next_hop = idle.peer().address.to_string();
-        // D-1: what the caller sends inside goes to the origin at once.
-        let origin = match call.dispatch(dispatch_record(&idle, fingerprint, 1)).await {
-            Ok(proof) => exchange::into_tunnel(idle, proof),
-            Err(error) => return self.refuse(Some(call), &Refusal::Journal(error)).await,
-        };
+        let dispatch = dispatch_record(&idle, fingerprint, 1);
         call.note("tunnel_opened", &next_hop);
         let identity = self.identity();
         let bytes = deliver::established(&self.opening(&call, &operation, &next_hop, None));
         let sent = self.out.open(&bytes).await;
         let mut hello = Hello::to(&authority.host);
-        let mut passed = match (sent, self.incoming.take_rest().zip(origin)) {
-            (Ok(()), Some((caller, origin))) => {
-                let (mut redactor, idle) = (Redactor::default(), grant.limits.response_timeout);
-                let asked = Asked::Tunnel(authority);
-                let access = Access { policy: &self.shared.policy, identity, asked };
-                let stop = stopped(self.shared, &access);
-                let begin = Some(&mut hello);
-                pump(caller, self.out, origin, begin, &mut redactor, idle, stop).await
+        let ways = self.incoming.take_rest().zip(exchange::into_tunnel(idle));
+        let passed = if let (Ok(()), Some((mut caller, (reader, way)))) = (sent, ways) {
+            let mut redactor = Redactor::default();
+            let asked = Asked::Tunnel(authority);
+            let access = Access { policy: &self.shared.policy, identity, asked };
+            let stop = stopped(self.shared, &access);
+            let (reading, patience) = ((reader, Bytes::new()), grant.limits.response_timeout);
+            let mut pump = Pump::new(self.out, reading, &mut redactor, patience, stop);
+            match pump.hello(&mut *caller, &mut hello).await {
+                Ok(beginning) => match call.dispatch(dispatch).await {
+                    Ok(proof) => {
+                        let cause = pump.run(caller, beginning, way.open(proof)).await;
+                        pump.passed(cause)
+                    }
+                    Err(error) => {
+                        let passed = pump.passed(Cause::BrokerStopped);
+                        return unsent::end(call, passed, &Unsent::Journal(error)).await;
+                    }
+                },
+                Err(cause) => {
+                    let passed = pump.passed(cause);
+                    drop(pump);
+                    return self.stopped_before(call, passed, hello.fault()).await;
+                }
             }
-            (Ok(()) | Err(_), _) => Passed { to_origin: 0, to_caller: 0, cause: CALLER_BROKE },
+        } else {
+            let passed = Passed { to_origin: 0, to_caller: 0, cause: Cause::CallerBroke };
+            return self.stopped_before(call, passed, None).await;
         };
-        if let Some(fault) = hello.fault() {
-            if let Fault::OtherName(name) = fault {
-                call.note("other_name", name);
-            }
-            // The end says it, too, to a client that is gone.
-            if self.out.send(&fault.alert()).await.is_ok() {
-                passed.to_caller += fault.alert().len() as u64;
-            }
-        }
         let message = "The tunnel was not intercepted; what passed inside is not judged.";
         close(call, &operation, passed, message).await
     }
@@ -219,35 +244,39 @@ const fn versions(caller: bool, origin: bool) -> &'static str {
 }
 
 /// Waits until the passage has to end: for the broker, or for its agent.
-async fn stopped(shared: &Shared, access: &Access<'_>) -> &'static str {
+async fn stopped(shared: &Shared, access: &Access<'_>) -> Cause {
     tokio::select! {
-        () = shared.cut_off() => BROKER_STOPPED,
-        () = access.over() => ACCESS_OVER,
+        () = shared.cut_off() => Cause::BrokerStopped,
+        () = access.over() => Cause::AccessOver,
     }
 }
 
-/// Records the end.
-async fn close(mut call: Call, operation: &Operation, passed: Passed, message: &str) -> Finished {
-    let detail = format!(
-        "{} bytes to the origin, {} bytes to the caller",
-        passed.to_origin, passed.to_caller
-    );
-    call.note("passed", &detail);
+/// Ends what was dispatched. What passed decides nothing, and where it ended in order there is nothing to
+/// look into either.
+async fn close(call: Call, operation: &Operation, passed: Passed, message: &str) -> Finished {
     let retry = after_unknown(operation, call.latest_ms());
     let code = match passed.cause {
-        BROKER_STOPPED => Code::BrokerRestarted,
-        _ => Code::RemoteOutcomeUnknown,
+        Cause::Closed => Code::NotJudged,
+        Cause::BrokerStopped => Code::BrokerRestarted,
+        Cause::CallerBroke
+        | Cause::OriginBroke
+        | Cause::Idle
+        | Cause::AccessOver
+        | Cause::OtherName
+        | Cause::Unreadable => Code::RemoteOutcomeUnknown,
     };
     let verdict = Verdict::unknown(retry, code);
     let message = match passed.cause {
-        ACCESS_OVER => {
+        Cause::AccessOver => {
             "The access of the agent, or policy's word for it, ended, and the connection with it."
         }
-        OTHER_NAME => {
-            "The TLS inside the tunnel asked for another host than the tunnel's; nothing was sent to it."
-        }
-        UNREADABLE => "What the tunnel began with can't be read as TLS; nothing of it was sent.",
-        _ => message,
+        Cause::Closed
+        | Cause::CallerBroke
+        | Cause::OriginBroke
+        | Cause::Idle
+        | Cause::BrokerStopped
+        | Cause::OtherName
+        | Cause::Unreadable => message,
     };
     let ended = Ended {
         verdict,
@@ -256,10 +285,20 @@ async fn close(mut call: Call, operation: &Operation, passed: Passed, message: &
         not_before_ms: crate::answer::not_before(verdict, call.now_ms()),
         observation: Some(Observation {
             length_bytes: passed.to_caller,
-            cause: passed.cause.to_owned(),
+            cause: passed.cause.as_str().to_owned(),
             recording: None,
         }),
     };
+    record(call, passed, ended).await
+}
+
+/// Records the end, and how much passed.
+async fn record(mut call: Call, passed: Passed, ended: Ended) -> Finished {
+    let detail = format!(
+        "{} bytes to the origin, {} bytes to the caller",
+        passed.to_origin, passed.to_caller
+    );
+    call.note("passed", &detail);
     if let Err(error) = call.end(ended).await {
         tracing::error!(%error, id = %call.id(), "an end was not recorded");
     }

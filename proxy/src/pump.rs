@@ -5,93 +5,191 @@
 use crate::deliver::Outbound;
 use crate::hello::Hello;
 use crate::redact::Redactor;
-use crate::upstream::exchange::Opened;
 use bytes::{Bytes, BytesMut};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{sleep, timeout};
 
 /// How long the possible beginning of a secret is held back when nothing follows.
 const HOLD: Duration = Duration::from_millis(20);
 
-/// Both directions ended in order.
-pub(crate) const CLOSED: &str = "CLOSED";
-pub(crate) const CALLER_BROKE: &str = "CALLER_BROKE";
-const ORIGIN_BROKE: &str = "ORIGIN_BROKE";
-pub(crate) const BROKER_STOPPED: &str = "BROKER_STOPPED";
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Both directions ended in order.
+    Closed,
+    CallerBroke,
+    OriginBroke,
+    /// Nothing passed for too long.
+    Idle,
+    BrokerStopped,
+    /// The agent's access, or policy's word for it, is over.
+    AccessOver,
+    /// The TLS inside asked for another host.
+    OtherName,
+    /// What began as TLS can't be read.
+    Unreadable,
+}
+
+impl Cause {
+    /// Its name in records.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "CLOSED",
+            Self::CallerBroke => "CALLER_BROKE",
+            Self::OriginBroke => "ORIGIN_BROKE",
+            Self::Idle => "IDLE",
+            Self::BrokerStopped => "BROKER_STOPPED",
+            Self::AccessOver => "ACCESS_OVER",
+            Self::OtherName => "OTHER_NAME",
+            Self::Unreadable => "UNREADABLE_HELLO",
+        }
+    }
+}
 
 /// What passed, and how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Passed {
     pub(crate) to_origin: u64,
     pub(crate) to_caller: u64,
-    /// A name of the end for records.
-    pub(crate) cause: &'static str,
+    pub(crate) cause: Cause,
 }
 
-/// Passes bytes until both directions ended, one of them broke, nothing passed for `idle`, or something
-/// says `stop`, and why. What the caller sends goes on once its `hello` may.
-pub(crate) async fn pump(
-    mut caller: Box<dyn AsyncRead + Send + Unpin>,
-    out: &mut Outbound,
-    origin: Opened,
-    hello: Option<&mut Hello<'_>>,
-    redactor: &mut Redactor,
+/// The direction to the caller, and what ends both.
+pub(crate) struct Pump<'a> {
+    down: Pin<Box<dyn Future<Output = Result<(), Cause>> + Send + 'a>>,
+    stop: Pin<Box<dyn Future<Output = Cause> + Send + 'a>>,
+    is_down_open: bool,
     idle: Duration,
-    stop: impl Future<Output = &'static str>,
-) -> Passed {
-    let (to_origin, to_caller) = (AtomicU64::new(0), AtomicU64::new(0));
-    let Opened { reader, mut writer, early } = origin;
-    let up = async {
-        let mut buffer = BytesMut::new();
-        let mut unseen = hello;
-        loop {
-            buffer.reserve(8 * 1024);
-            let looked_at = buffer.len();
-            if caller.read_buf(&mut buffer).await.map_err(|_| CALLER_BROKE)? == 0 {
-                return writer.shutdown().await.map_err(|_| ORIGIN_BROKE);
-            }
-            if let Some(hello) = &mut unseen {
-                if !hello.see(buffer.get(looked_at..).unwrap_or_default())? {
-                    continue;
-                }
-                unseen = None;
-            }
-            let piece = buffer.split();
-            writer.write_all(&piece).await.map_err(|_| ORIGIN_BROKE)?;
-            writer.flush().await.map_err(|_| ORIGIN_BROKE)?;
-            to_origin.fetch_add(piece.len() as u64, Ordering::Relaxed);
+    to_origin: Arc<AtomicU64>,
+    to_caller: Arc<AtomicU64>,
+    seen: (u64, u64),
+}
+
+impl<'a> Pump<'a> {
+    /// Bytes pass until both directions ended, one of them broke, nothing passed for `idle`, or something
+    /// says `stop`, and why.
+    pub(crate) fn new(
+        out: &'a mut Outbound,
+        (origin, early): (Box<dyn AsyncRead + Send + Unpin>, Bytes),
+        redactor: &'a mut Redactor,
+        idle: Duration,
+        stop: impl Future<Output = Cause> + Send + 'a,
+    ) -> Self {
+        let to_caller = Arc::<AtomicU64>::default();
+        Self {
+            down: Box::pin(down(origin, out, early, redactor, Arc::clone(&to_caller))),
+            stop: Box::pin(stop),
+            is_down_open: true,
+            idle,
+            to_origin: Arc::default(),
+            to_caller,
+            seen: (0, 0),
         }
-    };
-    let down = down(reader, out, early, redactor, &to_caller);
-    tokio::pin!(up, down, stop);
-    let (mut up_open, mut down_open) = (true, true);
-    let mut seen = (0, 0);
-    let now = || (to_origin.load(Ordering::Relaxed), to_caller.load(Ordering::Relaxed));
-    let cause = loop {
-        let ended = tokio::select! {
-            ended = &mut up, if up_open => {
-                up_open = false;
-                ended
-            }
-            ended = &mut down, if down_open => {
-                down_open = false;
-                ended
-            }
-            cause = &mut stop => Err(cause),
-            () = sleep(idle) => {
-                if std::mem::replace(&mut seen, now()) == now() { Err("IDLE") } else { Ok(()) }
+    }
+
+    /// Waits until the beginning of what the caller sends may go on, and gives it; empty where the caller
+    /// ended its direction before. Nothing is written to the origin meanwhile.
+    ///
+    /// # Errors
+    /// The cause for the records.
+    pub(crate) async fn hello(
+        &mut self,
+        caller: &mut (dyn AsyncRead + Send + Unpin),
+        hello: &mut Hello<'_>,
+    ) -> Result<BytesMut, Cause> {
+        let mut beginning = BytesMut::new();
+        let seeing = async {
+            loop {
+                beginning.reserve(8 * 1024);
+                let looked_at = beginning.len();
+                if caller.read_buf(&mut beginning).await.map_err(|_| Cause::CallerBroke)? == 0 {
+                    beginning.clear();
+                    return Ok(());
+                }
+                if hello.see(beginning.get(looked_at..).unwrap_or_default())? {
+                    return Ok(());
+                }
             }
         };
-        match ended {
-            Err(cause) => break cause,
-            Ok(()) if !up_open && !down_open => break CLOSED,
-            Ok(()) => {}
+        self.beside(pin!(seeing)).await?;
+        Ok(beginning)
+    }
+
+    /// Passes what the caller sends, after its `beginning`, to the end of both directions.
+    pub(crate) async fn run(
+        &mut self,
+        mut caller: Box<dyn AsyncRead + Send + Unpin>,
+        beginning: BytesMut,
+        mut writer: Box<dyn AsyncWrite + Send + Unpin>,
+    ) -> Cause {
+        let to_origin = Arc::clone(&self.to_origin);
+        let up = async move {
+            let mut buffer = beginning;
+            loop {
+                if buffer.is_empty() {
+                    buffer.reserve(8 * 1024);
+                    if caller.read_buf(&mut buffer).await.map_err(|_| Cause::CallerBroke)? == 0 {
+                        return writer.shutdown().await.map_err(|_| Cause::OriginBroke);
+                    }
+                }
+                let piece = buffer.split();
+                writer.write_all(&piece).await.map_err(|_| Cause::OriginBroke)?;
+                writer.flush().await.map_err(|_| Cause::OriginBroke)?;
+                to_origin.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            }
+        };
+        if let Err(cause) = self.beside(pin!(up)).await {
+            return cause;
         }
-    };
-    let (to_origin, to_caller) = now();
-    Passed { to_origin, to_caller, cause }
+        while self.is_down_open {
+            if let Err(cause) = self.step().await {
+                return cause;
+            }
+        }
+        Cause::Closed
+    }
+
+    /// Waits for the caller's direction, beside all the rest.
+    async fn beside(
+        &mut self,
+        mut up: Pin<&mut impl Future<Output = Result<(), Cause>>>,
+    ) -> Result<(), Cause> {
+        loop {
+            tokio::select! {
+                ended = &mut up => return ended,
+                stepped = self.step() => stepped?,
+            }
+        }
+    }
+
+    /// Waits for the next that happens beside the caller's direction. Cancel-safe.
+    async fn step(&mut self) -> Result<(), Cause> {
+        tokio::select! {
+            ended = &mut self.down, if self.is_down_open => {
+                self.is_down_open = false;
+                ended
+            }
+            cause = &mut self.stop => Err(cause),
+            () = sleep(self.idle) => {
+                let now = self.counts();
+                if std::mem::replace(&mut self.seen, now) == now { Err(Cause::Idle) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.to_origin.load(Ordering::Relaxed), self.to_caller.load(Ordering::Relaxed))
+    }
+
+    /// What passed until it ended so.
+    pub(crate) fn passed(&self, cause: Cause) -> Passed {
+        let (to_origin, to_caller) = self.counts();
+        Passed { to_origin, to_caller, cause }
+    }
 }
 
 /// Passes what the origin sends, without the credential.
@@ -100,32 +198,32 @@ async fn down(
     out: &mut Outbound,
     early: Bytes,
     redactor: &mut Redactor,
-    passed: &AtomicU64,
-) -> Result<(), &'static str> {
+    passed: Arc<AtomicU64>,
+) -> Result<(), Cause> {
     let mut buffer = BytesMut::from(early.as_ref());
     loop {
         if buffer.is_empty() {
             buffer.reserve(16 * 1024);
             let read = if redactor.is_holding() {
                 match timeout(HOLD, origin.read_buf(&mut buffer)).await {
-                    Ok(read) => read.map_err(|_| ORIGIN_BROKE)?,
+                    Ok(read) => read.map_err(|_| Cause::OriginBroke)?,
                     Err(_) => {
                         let rest = redactor.rest();
                         passed.fetch_add(rest.len() as u64, Ordering::Relaxed);
-                        out.send(&rest).await.map_err(|_| CALLER_BROKE)?;
+                        out.send(&rest).await.map_err(|_| Cause::CallerBroke)?;
                         continue;
                     }
                 }
             } else {
-                origin.read_buf(&mut buffer).await.map_err(|_| ORIGIN_BROKE)?
+                origin.read_buf(&mut buffer).await.map_err(|_| Cause::OriginBroke)?
             };
             if read == 0 {
-                out.send(&redactor.rest()).await.map_err(|_| CALLER_BROKE)?;
-                return out.finish().await.map_err(|_| CALLER_BROKE);
+                out.send(&redactor.rest()).await.map_err(|_| Cause::CallerBroke)?;
+                return out.finish().await.map_err(|_| Cause::CallerBroke);
             }
         }
         let piece = redactor.piece(buffer.split().freeze());
         passed.fetch_add(piece.len() as u64, Ordering::Relaxed);
-        out.send(&piece).await.map_err(|_| CALLER_BROKE)?;
+        out.send(&piece).await.map_err(|_| Cause::CallerBroke)?;
     }
 }

@@ -1,7 +1,7 @@
 //! The one place that turns typed failures into answers: verdict, status, `Proxy-Status` error,
 //! message and field. Exhaustive; nothing is down-cast and no text of a library passes through.
 
-use crate::pump::BROKER_STOPPED;
+use crate::pump::Cause;
 use crate::upstream::tls::Alert;
 use crate::upstream::{dial, exchange};
 use crate::{head, incoming, target};
@@ -347,7 +347,7 @@ impl Broken {
             Self::PayloadLimit => "PAYLOAD_LIMIT".to_owned(),
             Self::Unattended => "UNATTENDED".to_owned(),
             Self::NoGrpcStatus => "NO_GRPC_STATUS".to_owned(),
-            Self::Stopped => BROKER_STOPPED.to_owned(),
+            Self::Stopped => Cause::BrokerStopped.as_str().to_owned(),
             Self::NotStored(_) => "JOURNAL".to_owned(),
         }
     }

@@ -4,9 +4,9 @@
 
 mod support;
 
-use journal::contract::{Body, InvocationId};
+use journal::contract::{Body, InvocationId, Phase};
 use support::{Client, SECRET, World};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const ASK: &str = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
@@ -60,7 +60,7 @@ async fn d_2_websockets_pass_both_ways() {
         assert_eq!(notes(&world, id).await, expected);
         let invocation = world.invocation(id).await;
         assert_eq!(invocation.evidence().status, Some(101));
-        assert_eq!(invocation.verdict().outcome().as_str(), "unknown");
+        assert_eq!(facts(&invocation)[..3], ["NOT_JUDGED", "remote_execution", "unknown"]);
     }
     let head = world.origin.last_head();
     assert!(head.contains("\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"), "{head}");
@@ -170,16 +170,21 @@ async fn v_5_open_passages_end_with_their_access() {
     socket.send("still").await;
     assert_eq!(socket.take(5).await, b"still");
     world.policy.apply("", "empty.toml", "test").expect("applied");
-    for (mut client, id) in [(socket, id), (tunnel, other)] {
+    for (mut client, id, code) in
+        [(socket, id, "REMOTE_OUTCOME_UNKNOWN"), (tunnel, other, "TARGET_NOT_ALLOWED")]
+    {
         assert!(client.ends().await);
         assert_eq!(cause(&world, id).await.as_deref(), Some("ACCESS_OVER"));
+        assert_eq!(facts(&world.invocation(id).await)[0], code);
     }
     world.policy.apply(&text(""), "policy.toml", "test").expect("applied");
     let passages = opened().await;
     world.policy.remove_agent("coder").expect("removed");
-    for (mut client, id) in passages {
+    let codes = ["REMOTE_OUTCOME_UNKNOWN", "AGENT_UNAUTHENTICATED"];
+    for ((mut client, id), code) in passages.into_iter().zip(codes) {
         assert!(client.ends().await);
         assert_eq!(cause(&world, id).await.as_deref(), Some("ACCESS_OVER"));
+        assert_eq!(facts(&world.invocation(id).await)[0], code);
     }
 }
 
@@ -212,8 +217,8 @@ async fn half_closed_passages_end() {
     assert!(matches!(read.await.expect("in time"), Ok(0) | Err(_)));
 }
 
-/// V-1: TLS that asks for another host than the tunnel's, or that can't be read, gets an alert, and not a
-/// byte of it goes to the origin; what is no TLS passes.
+/// V-1, V-2, D-1: TLS that asks for another host than the tunnel's, or that can't be read, gets an alert, and
+/// not a byte of it goes to the origin: it is refused, and was not attempted. What is no TLS passes.
 #[tokio::test]
 async fn v_1_the_tls_of_a_tunnel_asks_for_its_host() {
     let origin = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
@@ -229,9 +234,15 @@ async fn v_1_the_tls_of_a_tunnel_asks_for_its_host() {
         let (origin, _) = origin.accept().await.expect("accept");
         (client, opened.id(), origin)
     };
-    for (hello, alert, expected) in [
-        (hello("evil.test"), 112, "OTHER_NAME"),
-        (vec![22, 3, 1, 0, 4, 9, 9, 9, 9], 50, "UNREADABLE_HELLO"),
+    for (hello, alert, expected, code, field) in [
+        (hello("evil.test"), 112, "OTHER_NAME", "AUTHORITY_MISMATCH", "tls.server_name"),
+        (
+            vec![22, 3, 1, 0, 4, 9, 9, 9, 9],
+            50,
+            "UNREADABLE_HELLO",
+            "INVALID_REQUEST",
+            "tls.client_hello",
+        ),
     ] {
         let (mut client, id, mut origin) = opened().await;
         client.send_bytes(&hello).await;
@@ -246,13 +257,72 @@ async fn v_1_the_tls_of_a_tunnel_asks_for_its_host() {
         if expected == "OTHER_NAME" {
             assert_eq!(notes.pop(), Some(("other_name".to_owned(), "evil.test".to_owned())));
         }
-        assert_eq!(world.invocation(id).await.verdict().outcome().as_str(), "unknown");
+        let invocation = world.invocation(id).await;
+        assert_eq!(facts(&invocation), [code, "validation", "not_attempted", "after_correction"]);
+        assert_eq!(invocation.envelope().error.field.as_deref(), Some(field));
+        assert!(!invocation.evidence().dispatch_started);
+        let phase = Some(Phase::Validation);
+        let refused = world.journal.list(&journal::Filter { phase, ..Default::default() });
+        assert_eq!(refused.expect("list").invocations[0].id(), id);
     }
     let (mut client, _, mut origin) = opened().await;
     client.send("no TLS").await;
     let mut came = [0; 6];
     origin.read_exact(&mut came).await.expect("bytes");
     assert_eq!(&came, b"no TLS");
+}
+
+/// D-1: a tunnel in which its caller sends nothing was not attempted, however it ends; one whose origin speaks
+/// first begins with its caller's first byte.
+#[tokio::test]
+async fn d_1_a_tunnel_begins_with_its_callers_first_byte() {
+    let origin = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let port = origin.local_addr().expect("address").port();
+    let world = World::with(|_, _| left_alone(port, 1), proxy::Options::default()).await;
+    let credentials = world.credentials();
+    let connect = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+    let opened = async || {
+        let mut client = Client::connect(world.address).await;
+        client.send(&connect).await;
+        let opened = client.response("CONNECT").await;
+        assert_eq!(opened.status, 200);
+        let (origin, _) = origin.accept().await.expect("accept");
+        (client, opened.id(), origin)
+    };
+    let (mut client, id, mut speaking) = opened().await;
+    speaking.write_all(b"220 hello\r\n").await.expect("written");
+    assert_eq!(client.take(11).await, b"220 hello\r\n");
+    let begun = world.events(id, "NOTED").await;
+    assert!(
+        begun.iter().all(|event| event.body.name() != "DISPATCH_STARTED"),
+        "nothing is sent yet"
+    );
+    client.send("HELO").await;
+    let mut came = [0; 4];
+    speaking.read_exact(&mut came).await.expect("bytes");
+    client.finish().await;
+    assert_eq!(speaking.read(&mut came).await.expect("an end"), 0);
+    drop(speaking);
+    assert!(client.ends().await);
+    let ended = world.invocation(id).await;
+    assert!(ended.evidence().dispatch_started);
+    assert_eq!(facts(&ended), ["NOT_JUDGED", "remote_execution", "unknown", "reconcile"]);
+
+    let (mut client, id, silent) = opened().await;
+    silent.set_zero_linger().expect("linger");
+    drop(silent);
+    assert!(client.ends().await);
+    let ended = world.invocation(id).await;
+    assert_eq!(
+        facts(&ended),
+        ["CONNECTION_TERMINATED", "connection_setup", "not_attempted", "backoff"]
+    );
+}
+
+fn facts(invocation: &journal::Invocation) -> [&'static str; 4] {
+    let verdict = invocation.verdict();
+    let [code, phase] = [verdict.code().as_str(), verdict.phase().as_str()];
+    [code, phase, verdict.outcome().as_str(), verdict.retry().as_str()]
 }
 
 /// A ClientHello for the name.
@@ -271,7 +341,7 @@ fn hello(name: &'static str) -> Vec<u8> {
 }
 
 /// A tunnel that policy leaves alone: the origin's own certificate reaches the client; opening, bytes
-/// and end are on record, the outcome is unknown by nature.
+/// and end are on record, the outcome is unknown by nature, and says so by its code.
 #[tokio::test]
 async fn d_1_tunnels_that_are_left_alone() {
     let (_held, closed) = support::refusing();
@@ -307,11 +377,7 @@ async fn d_1_tunnels_that_are_left_alone() {
         assert_eq!(notes[0], ("tunnel_opened".to_owned(), format!("127.0.0.1:{port}")));
         assert_eq!(notes[1].0, "passed");
         let invocation = world.invocation(id).await;
-        let verdict = invocation.verdict();
-        assert_eq!(
-            (verdict.outcome().as_str(), verdict.retry().as_str()),
-            ("unknown", "reconcile")
-        );
+        assert_eq!(facts(&invocation), ["NOT_JUDGED", "remote_execution", "unknown", "reconcile"]);
         assert_eq!(invocation.accepted().action, "CONNECT");
         assert_eq!(world.secure.effects("/ok"), n);
     }

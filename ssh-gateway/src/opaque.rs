@@ -34,6 +34,8 @@ use tokio::sync::watch;
 
 /// Bytes per read of the target.
 const READ_BYTES: usize = 32 << 10;
+/// The cause in records of an end in order.
+const TARGET_ENDED: &str = "EOF";
 
 /// The client's side of the jump.
 pub(crate) struct Entrance {
@@ -162,7 +164,7 @@ async fn relay(
     let cause = loop {
         tokio::select! {
             read = from.read(&mut buffer) => match read {
-                Ok(0) => break "EOF",
+                Ok(0) => break TARGET_ENDED,
                 Ok(length) => {
                     if length_bytes == 0 {
                         let started = ResponseStarted { status: None, remote_request_id: None };
@@ -197,8 +199,9 @@ async fn relay(
     if let Ok(Ok(sent)) = sent {
         drop(call.request_sent(sent));
     }
+    let code = if cause == TARGET_ENDED { Code::NotJudged } else { Code::RemoteOutcomeUnknown };
     Ended {
-        verdict: Verdict::unknown(Retry::Reconcile, Code::RemoteOutcomeUnknown),
+        verdict: Verdict::unknown(Retry::Reconcile, code),
         message: "The session was relayed as it is; what was done in it is not known here."
             .to_owned(),
         field: None,

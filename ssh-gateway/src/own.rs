@@ -21,7 +21,7 @@ const USAGE: &str = "\
 This is the SSH gateway of Affiant.
   ssh -J AGENT@GATEWAY USER@TARGET COMMAND   runs a command through it
   ssh 'USER%TARGET'@GATEWAY COMMAND          the same without a jump
-  ssh AGENT@GATEWAY inv list [--outcome O] [--phase P] [--since T] [--limit N] [--cursor C]
+  ssh AGENT@GATEWAY inv list [--outcome O] [--phase P] [--code C] [--since T] [--limit N] [--cursor C]
   ssh AGENT@GATEWAY inv show ID [--wait 10s]
   ssh AGENT@GATEWAY inv events ID
   ssh AGENT@GATEWAY inv result ID [--stream stdout|stderr] [--from BYTE]
@@ -130,7 +130,7 @@ fn parse(words: &[&str]) -> Result<Ask, String> {
         return Err("the gateway's own commands begin with `inv`".to_owned());
     };
     let known: &[&str] = match *verb {
-        "list" => &["--outcome", "--phase", "--since", "--limit", "--cursor"],
+        "list" => &["--outcome", "--phase", "--code", "--since", "--limit", "--cursor"],
         "show" => &["--wait"],
         "result" => &["--from", "--stream"],
         "events" | "decide" | "retry" | "reconcile" | "ack" => &[],

@@ -235,7 +235,8 @@ async fn a_relayed_jump_is_unknown_by_nature() {
     let id = bench.home.newest_now().id();
     let invocation = bench.home.settled(id).await;
     assert_eq!(invocation.accepted().action, "relay");
-    assert_eq!(invocation.verdict().outcome(), Outcome::Unknown);
+    let verdict = invocation.verdict();
+    assert_eq!((verdict.outcome(), verdict.code()), (Outcome::Unknown, Code::NotJudged));
     assert!(invocation.message().contains("relayed as it is"), "{}", invocation.message());
     assert!(invocation.evidence().dispatch_started);
 }

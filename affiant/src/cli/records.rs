@@ -37,6 +37,12 @@ pub(crate) enum Inv {
         /// Where the broker stopped
         #[arg(long)]
         phase: Option<String>,
+        /// The stable reason, for example NOT_JUDGED
+        #[arg(long)]
+        code: Option<String>,
+        /// With `--outcome unknown`: also what was passed on as it is and ended in order (NOT_JUDGED)
+        #[arg(long)]
+        all: bool,
         /// The agent that called
         #[arg(long)]
         agent: Option<String>,

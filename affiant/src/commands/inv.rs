@@ -7,6 +7,7 @@ use crate::output;
 use anyhow::Context as _;
 use bytes::Bytes;
 use http::Method;
+use journal::contract::Code;
 use serde_json::Value;
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,12 +15,17 @@ use std::process::ExitCode;
 pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitCode> {
     let client = Client::connect(&context.home).await?;
     match command {
-        Inv::List { outcome, phase, agent, would_be_denied, since, limit, cursor } => {
+        Inv::List { outcome, phase, code, all, agent, would_be_denied, since, limit, cursor } => {
             let mut query = Vec::new();
             let observed = would_be_denied.then(|| "true".to_owned());
+            // The list to look at: what ended in order is `unknown` by nature, and lost nothing.
+            let doubt = outcome.as_deref() == Some("unknown") && code.is_none() && !all;
+            let not_code = doubt.then(|| Code::NotJudged.as_str().to_owned());
             for (name, value) in [
                 ("outcome", outcome),
                 ("phase", phase),
+                ("code", code),
+                ("not_code", not_code),
                 ("agent", agent),
                 ("would_be_denied", observed),
                 ("since", since),

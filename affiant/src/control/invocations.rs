@@ -85,6 +85,8 @@ pub(super) fn describe(invocation: &Invocation, policy: &policy::Policy) -> Valu
 pub(super) struct ListQuery {
     outcome: Option<String>,
     phase: Option<String>,
+    code: Option<String>,
+    not_code: Option<String>,
     agent: Option<String>,
     gateway: Option<String>,
     #[serde(default)]
@@ -120,6 +122,8 @@ pub(super) async fn list(
         agent,
         outcome: parse("outcome", query.outcome.as_deref())?,
         phase: parse("phase", query.phase.as_deref())?,
+        code: parse("code", query.code.as_deref())?,
+        not_code: parse("not_code", query.not_code.as_deref())?,
         gateway: parse("gateway", query.gateway.as_deref())?,
         would_be_denied: query.would_be_denied,
         since_ms: query.since.as_deref().map(since).transpose()?,

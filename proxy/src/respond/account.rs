@@ -215,7 +215,9 @@ pub(crate) const fn status(code: Code) -> (u16, &'static str) {
         | Code::RequestRefused
         | Code::ResultLimit => (502, "proxy_internal_error"),
         // An earlier invocation with this end, of which no result is kept.
-        Code::Ok | Code::RemoteRejected | Code::RemoteFailed => (424, "http_request_denied"),
+        Code::Ok | Code::RemoteRejected | Code::RemoteFailed | Code::NotJudged => {
+            (424, "http_request_denied")
+        }
         Code::RemoteNotProcessed => (503, "connection_terminated"),
         Code::RemoteOutcomeUnknown | Code::CallerCancelled => (502, "connection_terminated"),
         Code::ResponseTimeout => (504, "http_response_timeout"),

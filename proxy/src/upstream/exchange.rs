@@ -11,6 +11,7 @@
 use super::{http1, http2};
 use crate::body;
 use crate::head::{self, Fields, Framing};
+use crate::stream::Shared;
 use crate::websocket::Opening;
 use bytes::Bytes;
 use journal::Dispatched;
@@ -409,10 +410,23 @@ pub(crate) fn into_upgraded(sender: Sender, receiver: Receiver) -> Option<Opened
     }
 }
 
-/// The connection of a tunnel that nobody looks into. It carries no exchange.
-pub(crate) fn into_tunnel(idle: Idle, proof: Dispatched) -> Option<Opened> {
-    let (sender, receiver) = idle.dispatch(proof);
-    into_upgraded(sender, receiver)
+/// The way to the origin of a tunnel that nobody looks into, before anything is sent on it.
+pub(crate) struct Unopened(Shared<Wire>);
+
+impl Unopened {
+    /// Crosses the dispatch boundary: the proof is used up (contract D-1).
+    pub(crate) fn open(self, proof: Dispatched) -> Box<dyn AsyncWrite + Send + Unpin> {
+        drop(proof);
+        Box::new(self.0)
+    }
+}
+
+/// The connection of a tunnel that nobody looks into. It carries no exchange: what the origin sends can
+/// be read before anything is dispatched.
+pub(crate) fn into_tunnel(idle: Idle) -> Option<(Box<dyn AsyncRead + Send + Unpin>, Unopened)> {
+    let Transport::Wire(wire) = idle.transport else { return None };
+    let wire = Shared::new(wire);
+    Some((Box::new(wire.clone()), Unopened(wire)))
 }
 
 /// The connection after a complete exchange, if it may carry another one. One that carries many needs
