@@ -87,16 +87,17 @@ fn t_5_what_is_not_judged_is_told_apart_from_what_was_lost() {
         "/doubt" => Done::and_closes(),
         _ => Done::and_answers(200, "", "ok"),
     });
+    let left = Service::start(|_| Done::and_answers(200, "", "ok"));
     let home = Home::new();
     home.secret("pay-token", SECRET);
     let alone = format!(
         "\n[[route]]\nname = \"alone\"\nintercept = false\nprivate_addresses = \"allow\"\n\
          match = {{ host = \"127.0.0.1\", port = {} }}\n",
-        service.address().port()
+        left.address().port()
     );
     home.policy(&(service.policy("") + &alone));
     let server = home.serve();
-    let tunnelled = server.curl(&["--proxytunnel", &service.url("/fine")]);
+    let tunnelled = server.curl(&["--proxytunnel", &left.url("/fine")]);
     assert_eq!((tunnelled.status, tunnelled.body.as_slice()), (200, &b"ok"[..]));
     server.curl(&["-d", "content", &service.url("/doubt")]).invocation();
     let listed = |more: &[&str]| {

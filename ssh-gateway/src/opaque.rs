@@ -34,8 +34,9 @@ use tokio::sync::watch;
 
 /// Bytes per read of the target.
 const READ_BYTES: usize = 32 << 10;
-/// The cause in records of an end in order.
+/// Causes in records: the target ended the session, or its client left.
 const TARGET_ENDED: &str = "EOF";
+const CLIENT_LEFT: &str = "CALLER_GONE";
 
 /// The client's side of the jump.
 pub(crate) struct Entrance {
@@ -182,7 +183,7 @@ async fn relay(
             () = raised(&mut cutting) => break "BROKER_STOPPED",
             _ = said(&mut overflow) => break "INPUT_OVERFLOW",
             () = downstream.gone() => break match downstream.absence() {
-                Absence::Left => "CALLER_GONE",
+                Absence::Left => CLIENT_LEFT,
                 Absence::Stalled => "CALLER_STALLED",
                 Absence::LoginOver => {
                     // What waits for the target is not passed on any more.
@@ -199,7 +200,11 @@ async fn relay(
     if let Ok(Ok(sent)) = sent {
         drop(call.request_sent(sent));
     }
-    let code = if cause == TARGET_ENDED { Code::NotJudged } else { Code::RemoteOutcomeUnknown };
+    // Whoever of the two ends a session first, the other's channel follows.
+    let code = match cause {
+        TARGET_ENDED | CLIENT_LEFT => Code::NotJudged,
+        _ => Code::RemoteOutcomeUnknown,
+    };
     Ended {
         verdict: Verdict::unknown(Retry::Reconcile, code),
         message: "The session was relayed as it is; what was done in it is not known here."

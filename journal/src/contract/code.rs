@@ -142,8 +142,8 @@ wire_enum! {
         CallerCancelled = "CALLER_CANCELLED",
         /// The broker stopped while the call was under way. Evidence: the last durable record.
         BrokerRestarted = "BROKER_RESTARTED",
-        /// The connection was passed on as it is, and both sides ended it in order; what passed inside is
-        /// not judged. Evidence: the bytes each way. Next: what was done inside is known at the remote.
+        /// The connection was passed on as it is, and no fault ended it; what passed inside is not judged.
+        /// Evidence: the bytes each way. Next: what was done inside is known at the remote.
         NotJudged = "NOT_JUDGED",
         /// The journal failed after dispatch; the result is not kept. Next: reconcile.
         ResultNotStored = "RESULT_NOT_STORED",
