@@ -256,7 +256,7 @@ async fn stopped(shared: &Shared, access: &Access<'_>) -> Cause {
 async fn close(call: Call, operation: &Operation, passed: Passed, message: &str) -> Finished {
     let retry = after_unknown(operation, call.latest_ms());
     let code = match passed.cause {
-        Cause::Closed => Code::NotJudged,
+        Cause::Closed | Cause::CallerLeft => Code::NotJudged,
         Cause::BrokerStopped => Code::BrokerRestarted,
         Cause::CallerBroke
         | Cause::OriginBroke
@@ -271,6 +271,7 @@ async fn close(call: Call, operation: &Operation, passed: Passed, message: &str)
             "The access of the agent, or policy's word for it, ended, and the connection with it."
         }
         Cause::Closed
+        | Cause::CallerLeft
         | Cause::CallerBroke
         | Cause::OriginBroke
         | Cause::Idle

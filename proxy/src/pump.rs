@@ -22,6 +22,8 @@ pub(crate) enum Cause {
     /// Both directions ended in order.
     Closed,
     CallerBroke,
+    /// The caller broke its side after one direction had ended in order: its own way of closing.
+    CallerLeft,
     OriginBroke,
     /// Nothing passed for too long.
     Idle,
@@ -35,11 +37,27 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
+    /// The same, where one direction had ended in order before.
+    const fn after_an_end(self) -> Self {
+        match self {
+            Self::CallerBroke => Self::CallerLeft,
+            Self::Closed
+            | Self::CallerLeft
+            | Self::OriginBroke
+            | Self::Idle
+            | Self::BrokerStopped
+            | Self::AccessOver
+            | Self::OtherName
+            | Self::Unreadable => self,
+        }
+    }
+
     /// Its name in records.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "CLOSED",
             Self::CallerBroke => "CALLER_BROKE",
+            Self::CallerLeft => "CALLER_LEFT",
             Self::OriginBroke => "ORIGIN_BROKE",
             Self::Idle => "IDLE",
             Self::BrokerStopped => "BROKER_STOPPED",
@@ -143,11 +161,11 @@ impl<'a> Pump<'a> {
             }
         };
         if let Err(cause) = self.beside(pin!(up)).await {
-            return cause;
+            return if self.is_down_open { cause } else { cause.after_an_end() };
         }
         while self.is_down_open {
             if let Err(cause) = self.step().await {
-                return cause;
+                return cause.after_an_end();
             }
         }
         Cause::Closed
@@ -170,8 +188,9 @@ impl<'a> Pump<'a> {
     async fn step(&mut self) -> Result<(), Cause> {
         tokio::select! {
             ended = &mut self.down, if self.is_down_open => {
+                ended?;
                 self.is_down_open = false;
-                ended
+                Ok(())
             }
             cause = &mut self.stop => Err(cause),
             () = sleep(self.idle) => {

@@ -73,7 +73,8 @@ pub fn expect(truth: &Truth, method: Method, contract: Contract) -> Vec<Expected
                 Repeatable::WithKey => Retry::SameIdempotencyKey,
                 Repeatable::No => Retry::Reconcile,
             }],
-            codes: vec![Code::RemoteOutcomeUnknown],
+            // An origin that closes with bytes unread resets, and that end is no orderly one.
+            codes: vec![Code::NotJudged, Code::RemoteOutcomeUnknown],
             dispatched: true,
             head: None,
             complete: false,

@@ -84,7 +84,9 @@ impl Job<'_> {
             Cause::AccessOver => Unsent::PolicyOver,
             Cause::OriginBroke => Unsent::OriginGone,
             Cause::BrokerStopped => Unsent::Stopped,
-            Cause::Closed | Cause::CallerBroke | Cause::Idle => Unsent::CallerGone,
+            Cause::Closed | Cause::CallerLeft | Cause::CallerBroke | Cause::Idle => {
+                Unsent::CallerGone
+            }
         };
         end(call, passed, &why).await
     }
