@@ -1,4 +1,7 @@
 //! Lists of invocations: memory and index merged, newest first.
+//!
+//! Only what a page may hold is looked at. It ends at its limit, after [`SCAN_LIMIT`] invocations, or, since a
+//! time, where everything further back is too old.
 
 use crate::contract::Sequence;
 use crate::core::{Core, closed};
@@ -11,6 +14,9 @@ use std::collections::BTreeMap;
 const SCAN_LIMIT: usize = 10_000;
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 1_000;
+/// How far clocks of different starts may differ: a list that is asked for since a time looks back so far behind
+/// it before it ends. The order is that of sequences, never of times (contract J-4).
+const CLOCK_SLACK_MS: u64 = 24 * 3_600_000;
 
 fn matches(filter: &Filter, invocation: &Invocation) -> bool {
     let verdict = invocation.verdict();
@@ -25,25 +31,59 @@ fn matches(filter: &Filter, invocation: &Invocation) -> bool {
         && filter.not_code != Some(verdict.code())
 }
 
+/// Whether a page takes more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Course {
+    Open,
+    /// The page ends; the list goes on.
+    Full,
+    /// The list ends: what comes behind is older than what is asked for.
+    Over,
+}
+
 struct Builder<'a> {
     filter: &'a Filter,
     limit: usize,
     page: Page,
     scanned: usize,
     last: Sequence,
-    full: bool,
+    course: Course,
 }
 
-impl Builder<'_> {
-    /// Takes the next invocation; false when the page is full.
+impl<'a> Builder<'a> {
+    fn new(filter: &'a Filter, below: Sequence) -> Self {
+        let limit = match filter.limit {
+            0 => DEFAULT_LIMIT,
+            limit => limit.min(MAX_LIMIT),
+        };
+        let page = Page::default();
+        Self { filter, limit, page, scanned: 0, last: below, course: Course::Open }
+    }
+
+    /// Takes the next invocation; false when the page takes no more.
     fn take(&mut self, sequence: Sequence, invocation: Invocation) -> bool {
+        let oldest = self.filter.since_ms.map_or(0, |since| since.saturating_sub(CLOCK_SLACK_MS));
+        if invocation.accepted_at_ms() < oldest {
+            self.course = Course::Over;
+            return false;
+        }
         self.scanned += 1;
         self.last = sequence;
         if matches(self.filter, &invocation) {
             self.page.invocations.push(invocation);
         }
-        self.full = self.page.invocations.len() >= self.limit || self.scanned >= SCAN_LIMIT;
-        !self.full
+        if self.page.invocations.len() >= self.limit || self.scanned >= SCAN_LIMIT {
+            self.course = Course::Full;
+        }
+        self.course == Course::Open
+    }
+
+    fn finish(mut self) -> Page {
+        self.page.next = match self.course {
+            Course::Full => Some(self.last.to_string()),
+            Course::Open | Course::Over => None,
+        };
+        self.page
     }
 }
 
@@ -63,12 +103,7 @@ pub(crate) fn page(core: &Core, filter: &Filter) -> Result<Page, Error> {
             held.insert(view.first_sequence(), Invocation::clone(view));
         }
     }
-    let limit = match filter.limit {
-        0 => DEFAULT_LIMIT,
-        limit => limit.min(MAX_LIMIT),
-    };
-    let mut builder =
-        Builder { filter, limit, page: Page::default(), scanned: 0, last: below, full: false };
+    let mut builder = Builder::new(filter, below);
     let index = core.index.read();
     index.as_ref().ok_or_else(closed)?.newest(below, &mut |sequence, invocation| {
         while let Some(newest) = held.last_entry().filter(|entry| *entry.key() > sequence) {
@@ -80,13 +115,66 @@ pub(crate) fn page(core: &Core, filter: &Filter) -> Result<Page, Error> {
         let invocation = held.remove(&sequence).unwrap_or(invocation);
         builder.take(sequence, invocation)
     })?;
-    while !builder.full
+    while builder.course == Course::Open
         && let Some((sequence, invocation)) = held.pop_last()
     {
         builder.take(sequence, invocation);
     }
-    if builder.full {
-        builder.page.next = Some(builder.last.to_string());
+    Ok(builder.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{Accepted, Body, Event, Fact, Gateway, InvocationId, Source};
+
+    const NOW_MS: u64 = 1_764_476_760_000;
+    const HOUR_MS: u64 = 3_600_000;
+
+    /// The invocation that was accepted so many hours ago.
+    fn aged(hours: u64) -> Invocation {
+        let at_ms = NOW_MS - hours * HOUR_MS;
+        let accepted = Accepted {
+            gateway: Gateway::Http,
+            agent: Some("coder".to_owned()),
+            action: "GET".to_owned(),
+            target: "https://a.example:443/".to_owned(),
+            command: None,
+            fingerprint: None,
+            caller_id: false,
+            counted: false,
+            link: None,
+        };
+        let body = Body::ActionAccepted(Fact::from(accepted));
+        let invocation = InvocationId::from_parts(at_ms, u128::from(hours));
+        let event = Event { invocation, at_ms, source: Source::TransportObserved, body };
+        Invocation::start(Sequence(1), &event).unwrap()
     }
-    Ok(builder.page)
+
+    /// Feeds invocations of these ages, newest first. Gives how many were taken before the page took no more, the
+    /// hours of those on it, and its cursor.
+    fn listed(since_hours: Option<u64>, ages: &[u64]) -> (usize, Vec<u64>, Option<String>) {
+        let since_ms = since_hours.map(|hours| NOW_MS - hours * HOUR_MS);
+        let filter = Filter { since_ms, limit: 3, ..Filter::default() };
+        let mut builder = Builder::new(&filter, Sequence(u64::MAX));
+        let sequences = (1..=ages.len() as u64).rev().map(|n| Sequence(n * 10));
+        let taken = sequences.zip(ages).take_while(|(at, age)| builder.take(*at, aged(**age)));
+        let taken = taken.count();
+        let page = builder.finish();
+        let hours = |found: &Invocation| (NOW_MS - found.accepted_at_ms()) / HOUR_MS;
+        (taken, page.invocations.iter().map(hours).collect(), page.next)
+    }
+
+    /// J-4: a list since a time ends a day behind it, and has no next page; a clock that was set back by less hides
+    /// nothing.
+    #[test]
+    fn j_4_a_list_since_a_time_ends_a_day_behind_it() {
+        assert_eq!(listed(Some(1), &[0, 1, 2, 26, 900]), (3, vec![0, 1], None));
+        assert_eq!(listed(Some(1), &[0, 25, 1, 26, 0]), (3, vec![0, 1], None));
+        assert_eq!(listed(Some(1), &[0, 25, 24]), (3, vec![0], None));
+        assert_eq!(listed(Some(1), &[26]), (0, vec![], None));
+        // Without a time nothing is too old, and a full page goes on.
+        assert_eq!(listed(None, &[0, 900, 26, 1]), (2, vec![0, 900, 26], Some("20".to_owned())));
+        assert_eq!(listed(Some(1), &[0, 1, 0, 26]), (2, vec![0, 1, 0], Some("20".to_owned())));
+    }
 }

@@ -8,6 +8,7 @@ mod facts;
 mod http1;
 pub(crate) mod http2;
 pub(crate) mod parent;
+mod pinned;
 pub(crate) mod pool;
 mod race;
 mod resolve;

@@ -4,17 +4,19 @@
 
 mod support;
 
-use journal::contract::{Outcome, PeerIdentity};
+use journal::contract::{Digest, Outcome, PeerIdentity};
 use policy::Secret;
 use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use support::{Client, Response, World};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
 
 /// An authority that signs for both sides.
 struct Authority {
@@ -98,9 +100,9 @@ async fn origin(
     Origin { port, shown }
 }
 
-async fn world(directory: &Path, authority: &Authority, port: u16) -> World {
+async fn world(directory: &Path, trusted: &str, port: u16) -> World {
     let file = directory.join("authority.pem");
-    std::fs::write(&file, &authority.pem).expect("file");
+    std::fs::write(&file, trusted).expect("file");
     let terms = "private_addresses = \"allow\"\n";
     let route = |name: &str, path: &str, credential: &str| {
         format!(
@@ -147,7 +149,7 @@ async fn c_5_client_certificates_open_their_own_connections() {
         let directory = tempfile::tempdir().expect("directory");
         let authority = Authority::new();
         let origin = origin(&authority, version).await;
-        let world = world(directory.path(), &authority, origin.port).await;
+        let world = world(directory.path(), &authority.pem, origin.port).await;
         let (one, two) = (authority.leaf("one"), authority.leaf("two"));
         world.policy.set_secret("one", &Secret::from(one.clone())).expect("secret");
         world.policy.set_secret("two", &Secret::from(two.clone())).expect("secret");
@@ -175,7 +177,7 @@ async fn i_1_client_certificates_that_can_not_be_used() {
     let directory = tempfile::tempdir().expect("directory");
     let authority = Authority::new();
     let origin = origin(&authority, &rustls::version::TLS13).await;
-    let world = world(directory.path(), &authority, origin.port).await;
+    let world = world(directory.path(), &authority.pem, origin.port).await;
     let (one, two) = (authority.leaf("one"), authority.leaf("two"));
     let key_at = |pem: &str| pem.find("-----BEGIN PRIVATE KEY").expect("key");
     let mixed = format!("{}{}", &one[..key_at(&one)], &two[key_at(&two)..]);
@@ -201,7 +203,7 @@ async fn c_1_alerts_are_told() {
         let directory = tempfile::tempdir().expect("directory");
         let authority = Authority::new();
         let origin = origin(&authority, version).await;
-        let world = world(directory.path(), &authority, origin.port).await;
+        let world = world(directory.path(), &authority.pem, origin.port).await;
         let answer = get(&world, origin.port, "without").await;
         assert_eq!((answer.status, answer.facts()[0].as_str()), (502, code), "{answer:?}");
         assert_eq!(world.invocation(answer.id()).await.verdict().outcome(), outcome);
@@ -213,4 +215,61 @@ async fn c_1_alerts_are_told() {
         );
         assert!(said.starts_with(&expected), "{said}\n{expected}");
     }
+}
+
+/// What `openssl req -x509` makes: a certificate of its own issuer, which is an authority. Its text.
+async fn self_signed(directory: &Path, name: &str) -> String {
+    let mut openssl = Command::new("openssl");
+    openssl.current_dir(directory).args(["req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]);
+    openssl.args(["-pkeyopt", "ec_paramgen_curve:P-256", "-subj", "/CN=origin"]);
+    openssl.args(["-addext", "subjectAltName=IP:127.0.0.1"]);
+    openssl.args(["-keyout", &format!("{name}.key"), "-out", &format!("{name}.pem")]);
+    let made = openssl.output().await.expect("openssl");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    std::fs::read_to_string(directory.join(format!("{name}.pem"))).expect("certificate")
+}
+
+/// OpenSSL's own server with such a certificate. It ends when dropped.
+async fn s_server(directory: &Path, name: &str) -> (Child, u16) {
+    let mut openssl = Command::new("openssl");
+    openssl.current_dir(directory).args(["s_server", "-accept", "127.0.0.1:0", "-www"]);
+    openssl.args(["-cert", &format!("{name}.pem"), "-key", &format!("{name}.key")]);
+    openssl.kill_on_drop(true).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = openssl.spawn().expect("openssl");
+    let mut said = BufReader::new(child.stdout.take().expect("stdout")).lines();
+    let port = loop {
+        let line = said.next_line().await.expect("line").expect("a port");
+        if let Some(address) = line.strip_prefix("ACCEPT ") {
+            break address.parse::<std::net::SocketAddr>().expect("address").port();
+        }
+    };
+    // What it says of connections has to go somewhere.
+    tokio::spawn(async move { while matches!(said.next_line().await, Ok(Some(_))) {} });
+    (child, port)
+}
+
+/// C-1: a certificate that a file of `[[trust]]` holds is trusted itself, although it is an authority's. Another one
+/// of the same name is not, and nothing is sent to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_1_a_self_signed_certificate_in_the_file_is_trusted() {
+    let directory = tempfile::tempdir().expect("directory");
+    let trusted = self_signed(directory.path(), "trusted").await;
+    let other = self_signed(directory.path(), "other").await;
+    assert_ne!(trusted, other);
+    let (_server, port) = s_server(directory.path(), "trusted").await;
+    let home = world(directory.path(), &trusted, port).await;
+    let answer = get(&home, port, "without").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let Some(PeerIdentity::Tls { name, leaf, .. }) =
+        home.invocation(answer.id()).await.evidence().peer
+    else {
+        panic!("no TLS")
+    };
+    assert_eq!((name.as_str(), leaf), ("127.0.0.1", Digest::of(&der(&trusted))));
+
+    let (_server, port) = s_server(directory.path(), "other").await;
+    let home = world(directory.path(), &trusted, port).await;
+    let answer = get(&home, port, "without").await;
+    assert_eq!(answer.facts()[..3], ["TLS_CERTIFICATE_ERROR", "connection_setup", "not_attempted"]);
+    assert!(answer.text().contains("CERT_IS_A_CA"), "{answer:?}");
 }

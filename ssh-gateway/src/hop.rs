@@ -26,9 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use tokio::sync::{oneshot, watch};
 
-/// A packet of so many bytes carries more than a starved channel may send.
-const LONG_PACKET_BYTES: u32 = 128;
-
 /// The handler of one session.
 pub(crate) struct Hop {
     shared: Arc<Shared>,
@@ -221,8 +218,7 @@ impl Handler for Hop {
     }
 
     fn adjust_window(&mut self, channel: ChannelId, current: u32) -> u32 {
-        let next_is_long = self.line.next_packet_bytes() > LONG_PACKET_BYTES;
-        self.windows.filled(channel.into(), current, next_is_long)
+        self.windows.filled(channel.into(), current, self.line.next_packet_bytes())
     }
 
     async fn data(

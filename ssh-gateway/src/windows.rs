@@ -3,20 +3,22 @@
 //! The SSH engine fills a channel's window up by itself once less than half of one target is left.
 //! The target is one for all channels, and can be changed only when some channel was just filled
 //! up. So a channel whose input is not taken is starved by a target of [`STARVED`] bytes for all, and
-//! the target is raised for a neighbour when its packet comes next:
+//! the target is raised when a neighbour's packet is likely to come next. What tells:
 //!
 //! ```text
-//!  filled up   | and then
-//!  any         | the packet that comes next is longer than a starved channel can send, and the
-//!              | neighbour that sent last has used half of its window: raise the target, as far as
-//!              | that fills no full channel up which still has window of before
-//!  a full one  | it came before a neighbour that has used its window up, the last time: raise the
-//!              | target a little, for that one sends no long packets any more
-//!  a neighbour | with STARVED, and no full channel has sent anything since the fill before: raise
+//!  the next packet is longer than any full channel can send: a neighbour's, of those that have so
+//!  much window. The one whose packets follow this channel's has used half of its window: raise. Some
+//!  other has used nearly all: raise a little.
+//!
+//!  a neighbour has used its window up, and sends no long packets any more:
+//!    it was filled up twice, and no full channel sent anything in between: raise.
+//!    this channel was filled up before it, of late: raise a little.
+//!    neither: raise by a scrap, now and then. Then its packets are long again.
 //! ```
 //!
 //! A raise goes to a full channel where the guess at the neighbour was wrong. What leaks so waits
-//! like the rest, within the bounds of its [`Gauge`].
+//! like the rest, within the bounds of its [`Gauge`]. No rule depends on one neighbour alone, or on
+//! an order that stays: two of them, or a client that changes its order, froze one that did.
 
 use crate::algorithms::WINDOW_BYTES;
 use crate::gauge::Gauge;
@@ -26,21 +28,47 @@ use std::sync::Arc;
 /// The target that starves: the least that the engine still fills up, and so still asks about.
 const STARVED: u32 = 2;
 
-/// The longest that a client sends in one go beside what it was seen to send: two packets.
-const AHEAD_BYTES: u32 = 64 << 10;
+/// Packets above are no starved channel's, whose few bytes make at most so much.
+const LONG_PACKET_BYTES: u32 = 128;
 
 /// The target for a neighbour that has used its window up: two of the largest packets.
 const LITTLE: u32 = 64 << 10;
+
+/// The same where it is anybody's guess whether the neighbour's packet comes next.
+const SCRAP: u32 = 4 << 10;
+
+/// What a packet has beside its content, at most: headers and padding.
+const OVERHEAD_BYTES: u32 = 64;
 
 /// One channel's input.
 struct Window {
     gauge: Arc<Gauge>,
     left_bytes: u32,
+    /// The channels that were filled up before this one when it had used its window up: the last, and
+    /// the other one, where they change.
+    heralds: [Option<u32>; 2],
+    /// The channel whose packet came after this one's, the last time.
+    follower: Option<u32>,
+    /// When it was filled up last, by the count of packets.
+    filled_at: Option<u64>,
 }
 
 impl Window {
     fn is_full(&self) -> bool {
         self.gauge.is_full()
+    }
+
+    /// A neighbour of full channels that has used its window up.
+    fn is_hungry(&self) -> bool {
+        !self.is_full() && self.left_bytes <= STARVED
+    }
+
+    /// It was filled up after that channel.
+    fn follows(&mut self, channel: Option<u32>) {
+        let [last, _] = self.heralds;
+        if last != channel {
+            self.heralds = [channel, last];
+        }
     }
 }
 
@@ -48,14 +76,16 @@ impl Window {
 #[derive(Default)]
 pub(crate) struct Windows {
     channels: HashMap<u32, Window>,
-    /// The full channel that was filled up last, if no neighbour was since.
-    last_full: Option<u32>,
-    /// Whether no full channel has sent anything since a channel was filled up.
-    is_quiet: bool,
-    /// The full channel that was filled up before a neighbour that has used its window up.
-    herald: Option<u32>,
-    /// The neighbour of full channels that sent last.
+    /// The channel that was filled up last.
+    last_filled: Option<u32>,
+    /// The channel whose packet came last.
     sender: Option<u32>,
+    /// Packets that came.
+    packets: u64,
+    /// When a full channel sent something last, by the count of packets.
+    full_sent_at: u64,
+    /// Windows that were filled up.
+    fills: u32,
 }
 
 impl Windows {
@@ -63,7 +93,13 @@ impl Windows {
     /// refused.
     pub(crate) fn open(&mut self, channel: u32, gauge: Arc<Gauge>) {
         self.channels.retain(|_, window| Arc::strong_count(&window.gauge) > 1);
-        let window = Window { gauge, left_bytes: WINDOW_BYTES };
+        let window = Window {
+            gauge,
+            left_bytes: WINDOW_BYTES,
+            heralds: [None; 2],
+            follower: None,
+            filled_at: None,
+        };
         self.channels.insert(channel, window);
     }
 
@@ -74,11 +110,14 @@ impl Windows {
     /// Input came, and left so much of the channel's window.
     pub(crate) fn received(&mut self, channel: u32, left_bytes: u32) {
         if let Some(window) = self.channels.get_mut(&channel) {
+            self.packets += 1;
             window.left_bytes = left_bytes;
             if window.is_full() {
-                self.is_quiet = false;
-            } else {
-                self.sender = Some(channel);
+                self.full_sent_at = self.packets;
+            }
+            let before = self.sender.replace(channel);
+            if let Some(before) = before.and_then(|before| self.channels.get_mut(&before)) {
+                before.follower = Some(channel);
             }
         }
     }
@@ -88,44 +127,66 @@ impl Windows {
         self.channels.values().any(Window::is_full)
     }
 
-    /// The engine filled a channel up to its target; answers the next target. `next_is_long`: the
-    /// next packet is there, and is no starved channel's.
-    pub(crate) fn filled(&mut self, channel: u32, target: u32, next_is_long: bool) -> u32 {
-        let mut is_full = false;
+    /// The engine filled a channel up to its target; answers the next target. `next_bytes`: the length
+    /// of the packet that comes next, or nothing, where it is not here yet.
+    pub(crate) fn filled(&mut self, channel: u32, target: u32, next_bytes: u32) -> u32 {
+        self.fills = self.fills.wrapping_add(1);
+        let before = self.last_filled.replace(channel);
+        let mut has_quiet_neighbours = false;
         if let Some(window) = self.channels.get_mut(&channel) {
             window.left_bytes = target;
-            is_full = window.is_full();
+            let filled_before = window.filled_at.replace(self.packets + 1);
+            if target == STARVED && !window.is_full() {
+                window.follows(before);
+                has_quiet_neighbours = filled_before.is_some_and(|at| self.full_sent_at <= at);
+            }
         }
-        let was_quiet = std::mem::replace(&mut self.is_quiet, true);
-        let last_full = std::mem::replace(&mut self.last_full, is_full.then_some(channel));
-        if !is_full && target == STARVED && last_full.is_some() {
-            self.herald = last_full;
-        }
-        if !self.is_any_full() || (!is_full && target == STARVED && was_quiet) {
+        if has_quiet_neighbours || !self.is_any_full() {
             return WINDOW_BYTES;
         }
-        match self.sender().map(|window| window.left_bytes) {
-            Some(left_bytes) if next_is_long && left_bytes < self.harmless() / 2 => self.harmless(),
-            Some(0..=STARVED) if self.herald == Some(channel) => LITTLE.min(self.harmless()),
-            Some(_) | None => STARVED,
+        self.for_a_long_packet(channel, next_bytes)
+            .or_else(|| self.for_a_hungry_one(channel))
+            .unwrap_or(STARVED)
+    }
+
+    /// The target for a packet that is longer than any full channel can send, if it comes next.
+    fn for_a_long_packet(&self, channel: u32, next_bytes: u32) -> Option<u32> {
+        let content_bytes = next_bytes.saturating_sub(OVERHEAD_BYTES);
+        let can_send = |window: &&Window| window.left_bytes >= content_bytes;
+        if next_bytes <= LONG_PACKET_BYTES
+            || self.channels.values().any(|window| window.is_full() && can_send(&window))
+        {
+            return None;
+        }
+        let least =
+            self.channels.values().filter(can_send).map(|window| window.left_bytes).min()?;
+        let follower = self.channels.get(&channel).and_then(|window| window.follower);
+        let likely = follower.or(self.sender).and_then(|number| self.channels.get(&number));
+        let likely = likely.filter(can_send).map_or(least, |window| window.left_bytes);
+        if likely < WINDOW_BYTES / 2 {
+            Some(WINDOW_BYTES)
+        } else {
+            (least < LITTLE / 2).then_some(LITTLE)
         }
     }
 
-    fn full(&self) -> impl Iterator<Item = &Window> {
-        self.channels.values().filter(|window| window.is_full())
+    /// The target for a neighbour that has used its window up, if there is one beside this channel.
+    fn for_a_hungry_one(&self, channel: u32) -> Option<u32> {
+        let others = self.channels.iter().filter(|(number, _)| **number != channel);
+        let hungry: Vec<&Window> =
+            others.map(|(_, window)| window).filter(|window| window.is_hungry()).collect();
+        if hungry.iter().any(|window| window.heralds.contains(&Some(channel))) {
+            return Some(LITTLE);
+        }
+        let channels = u32::try_from(self.channels.len()).unwrap_or(u32::MAX);
+        (!hungry.is_empty() && self.is_turn(channels)).then_some(SCRAP)
     }
 
-    /// The highest target that fills no full channel up but those that have nothing left.
-    fn harmless(&self) -> u32 {
-        let open = self.full().map(|window| window.left_bytes).filter(|left| *left > STARVED);
-        let least = open.min().map(|left| left.saturating_sub(AHEAD_BYTES).saturating_mul(2));
-        least.map_or(WINDOW_BYTES, |target| target.clamp(STARVED, WINDOW_BYTES))
-    }
-
-    /// The neighbour that sent last.
-    fn sender(&self) -> Option<&Window> {
-        let sender = self.sender.and_then(|channel| self.channels.get(&channel));
-        sender.filter(|window| !window.is_full())
+    /// Once in so many times, and never in step with a client's order: the count is scattered by an
+    /// odd multiplier.
+    fn is_turn(&self, one_in: u32) -> bool {
+        let scattered = self.fills.wrapping_mul(0x9E37_79B9) >> 16;
+        scattered.checked_rem(one_in) == Some(0)
     }
 }
 

@@ -133,7 +133,9 @@ pub(super) async fn list(
         },
         cursor: query.cursor,
     };
-    let page = state.journal.list(&filter).map_err(|error| {
+    let journal = state.journal.clone();
+    let read = tokio::task::spawn_blocking(move || journal.list(&filter));
+    let page = read.await.map_err(|error| internal(&error))?.map_err(|error| {
         if matches!(error, journal::read::Error::Cursor) {
             return invalid("cursor", error);
         }

@@ -1,9 +1,11 @@
 //! TLS towards origins: who is trusted, and what went wrong in words that records can hold.
 
+use super::pinned::Verifier;
 use super::pool::Mark;
 use super::versions::Offer;
 use dashmap::DashMap;
 use journal::contract::Code;
+use rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
@@ -24,6 +26,9 @@ pub(crate) enum Error {
     /// The settings could not be built.
     #[error("build TLS settings")]
     Config(#[source] rustls::Error),
+    /// What judges origins could not be built.
+    #[error("build the judge of certificates")]
+    Verifier(#[source] VerifierBuilderError),
 }
 
 /// A client certificate, its key inside.
@@ -82,7 +87,9 @@ impl Trust {
         let trust = Self { roots, configs: DashMap::new() };
         trust.build(&[], Offer::Http11, None).map(|_| trust).map_err(|error| match error {
             Error::Config(error) => error,
-            Error::File(_) | Error::Empty => rustls::Error::General("no file was read".to_owned()),
+            Error::File(_) | Error::Empty | Error::Verifier(_) => {
+                rustls::Error::General("no file was read".to_owned())
+            }
         })
     }
 
@@ -122,21 +129,32 @@ impl Trust {
         client: Option<&Client>,
     ) -> Result<ClientConfig, Error> {
         let mut roots = self.roots.clone();
+        let mut trusted = Vec::new();
         for file in files {
-            let before = roots.len();
+            let before = trusted.len();
             for certificate in CertificateDer::pem_file_iter(file).map_err(Error::File)? {
                 let certificate = certificate.map_err(Error::File)?;
-                roots.add(certificate).map_err(Error::Config)?;
+                roots.add(certificate.clone()).map_err(Error::Config)?;
+                trusted.push(certificate);
             }
-            if roots.len() == before {
+            if trusted.len() == before {
                 return Err(Error::Empty);
             }
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(Error::Config)?
-            .with_root_certificates(roots);
+            .map_err(Error::Config)?;
+        let builder = if trusted.is_empty() {
+            // There may be no root at all, which the builder of a judge refuses.
+            builder.with_root_certificates(roots)
+        } else {
+            let authorities =
+                WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+            let authorities = authorities.build().map_err(Error::Verifier)?;
+            let verifier = Arc::new(Verifier::new(trusted, authorities));
+            builder.dangerous().with_custom_certificate_verifier(verifier)
+        };
         let mut config = match client {
             None => builder.with_no_client_auth(),
             Some(Client(key)) => {

@@ -3,7 +3,7 @@
 //! It is a process of its own, so that it outlives the run that started it while others use it.
 
 use super::Signals;
-use crate::commands::Context;
+use crate::commands::{Context, inv};
 use crate::control::Listening;
 use crate::control::client::{Attached, Attachment, Client};
 use crate::output;
@@ -25,6 +25,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 const GOODBYE: Duration = Duration::from_millis(250);
 /// After how long it says what it waits for.
 const SILENCE: Duration = Duration::from_secs(1);
+
+/// Calls of one kind are counted up to here.
+const ENOUGH: usize = 1_000;
+/// How many of them one answer lists at most.
+const PAGE: &str = "500";
 
 /// Every call.
 const ANY: fn(&Value) -> bool = |_| true;
@@ -87,28 +92,37 @@ impl Host {
         }
     }
 
-    /// What of the agent's calls since a time did not come to its end, one line a kind; each at least so many.
+    /// What of the agent's calls since a time did not come to its end, one line a kind.
     pub(super) async fn to_look_at(&self, agent: &str, since: time::OffsetDateTime) -> Vec<String> {
         let format = &time::format_description::well_known::Rfc3339;
         let Ok(since) = since.format(format) else { return Vec::new() };
-        let of = |outcome: &str| {
-            format!("/v1/invocations?outcome={outcome}&limit=500&agent={agent}&since={since}")
-        };
         let mut lines = Vec::new();
         for (outcome, words, counts) in [
             ("not_attempted", ["call was not attempted", "calls were not attempted"], ANY),
             ("unknown", ["call ended in doubt", "calls ended in doubt"], IN_DOUBT),
         ] {
-            let listed = self.client.json(&of(outcome)).await.ok();
-            let listed = listed.as_ref().and_then(|page| page.get("invocations")?.as_array());
-            let number = listed.map_or(0, |all| all.iter().filter(|one| counts(one)).count());
-            let [one, many] = words;
-            if number > 0 {
-                let words = if number == 1 { one } else { many };
-                lines.push(format!(
-                    "affiant: {number} {words}: affiant inv list --agent {agent} --outcome {outcome}"
-                ));
-            }
+            let page = async |cursor: Option<String>| {
+                let mut query = vec![("outcome", outcome), ("agent", agent), ("since", &since)];
+                query.push(("limit", PAGE));
+                query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+                let query: Vec<_> =
+                    query.into_iter().map(|(name, value)| (name, value.to_owned())).collect();
+                self.client.json(&inv::list_path(&query)).await
+            };
+            let number = match counted(counts, page).await {
+                Ok(0) => continue,
+                Ok(1) => format!("1 {}", words[0]),
+                Ok(number) if number < ENOUGH => format!("{number} {}", words[1]),
+                Ok(_) => format!("{ENOUGH} {} or more", words[1]),
+                Err(error) => {
+                    lines
+                        .push(format!("affiant: the calls of this run can't be listed: {error:#}"));
+                    break;
+                }
+            };
+            lines.push(format!(
+                "affiant: {number}: affiant inv list --agent {agent} --outcome {outcome}"
+            ));
         }
         lines
     }
@@ -141,6 +155,24 @@ impl Host {
             }
         }
         process.pass_on();
+    }
+}
+
+/// How many calls of a list count, or [`ENOUGH`]. A page without one is not its end.
+async fn counted(
+    counts: fn(&Value) -> bool,
+    page: impl AsyncFn(Option<String>) -> anyhow::Result<Value>,
+) -> anyhow::Result<usize> {
+    let mut number = 0;
+    let mut cursor = None;
+    loop {
+        let listed = page(cursor).await?;
+        let calls = listed.get("invocations").and_then(Value::as_array);
+        number += calls.map_or(0, |calls| calls.iter().filter(|call| counts(call)).count());
+        cursor = listed.get("next").and_then(Value::as_str).map(str::to_owned);
+        if cursor.is_none() || number >= ENOUGH {
+            return Ok(number.min(ENOUGH));
+        }
     }
 }
 
@@ -180,5 +212,37 @@ impl Process {
     /// Shows what the server said and was not shown yet.
     fn pass_on(&mut self) {
         self.log.rest().lines().for_each(output::note);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::cell::RefCell;
+
+    /// J-1: what ended in doubt is told wherever it stands in the list, and what can be repeated does not count.
+    #[tokio::test]
+    async fn j_1_the_end_of_a_run_looks_behind_pages_without_a_match() {
+        let call = |action, retry| json!({ "action": action, "error": { "retry": retry } });
+        let asked = RefCell::new(Vec::new());
+        let pages = async |cursor: Option<String>| {
+            asked.borrow_mut().push(cursor.clone());
+            Ok(match cursor.as_deref() {
+                None => json!({ "invocations": [], "next": "a" }),
+                Some("a") => json!({
+                    "invocations": [call("CONNECT", "reconcile"), call("GET", "backoff")],
+                    "next": "b",
+                }),
+                _ => json!({ "invocations": [call("POST", "reconcile")], "next": null }),
+            })
+        };
+        assert_eq!(counted(IN_DOUBT, pages).await.expect("a list"), 1);
+        assert_eq!(asked.take(), [None, Some("a".to_owned()), Some("b".to_owned())]);
+        assert_eq!(counted(ANY, pages).await.expect("a list"), 3);
+        // Of a list without an end it looks at enough.
+        let full = vec![call("POST", "never"); 300];
+        let endless = async |_| Ok(json!({ "invocations": full, "next": "more" }));
+        assert_eq!(counted(ANY, endless).await.expect("a list"), ENOUGH);
     }
 }
