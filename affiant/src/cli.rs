@@ -21,8 +21,9 @@ use units::{address, age, size, span};
 #[derive(Debug, Parser)]
 #[command(name = "affiant", version, propagate_version = true)]
 pub(crate) struct Cli {
-    /// The home: CA, vault, policy, journal [default: the platform's data directory + affiant]
-    #[arg(long, global = true, env = "AFFIANT_HOME", value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    /// The home: CA, vault, policy, journal [env: AFFIANT_HOME] [default: the platform's data directory
+    /// + affiant]
+    #[arg(long, global = true, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub(crate) home: Option<std::ffi::OsString>,
     /// Print records as JSON
     #[arg(long, global = true)]
@@ -286,7 +287,7 @@ pub(crate) enum Policy {
         body: Option<String>,
         /// METHOD URL, `ssh USER@HOST[:PORT] COMMAND`, `sftp USER@HOST`, `subsystem NAME USER@HOST`
         /// or `forward USER@HOST TO:PORT`
-        #[arg(required = true, num_args = 2.., trailing_var_arg = true, value_name = "METHOD URL")]
+        #[arg(required = true, num_args = 2.., trailing_var_arg = true, value_names = ["METHOD", "URL"])]
         call: Vec<String>,
     },
 }

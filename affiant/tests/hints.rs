@@ -200,3 +200,57 @@ fn a_trust_file_without_certificates_is_told_of() {
     let last = record["evidence"]["attempts"].as_array().unwrap().last().unwrap();
     assert_eq!(last["code"], "TRUST_UNREADABLE", "{record}");
 }
+
+/// C-5: whose secret is missing is on record where the route has no credential of its own, and was said as it was
+/// removed.
+#[test]
+fn c_5_the_missing_secret_of_an_upstream_proxy_is_named() {
+    let home = Home::new();
+    let (_held, closed) = refusing();
+    home.secret("corp-login", "user:password");
+    home.policy(&format!(
+        "[[credential]]\nid = \"corp\"\nsecret = \"corp-login\"\ninject = \"basic\"\n\
+         [[parent]]\nname = \"up\"\nurl = \"http://{closed}\"\ncredential = \"corp\"\n\
+         [[route]]\nname = \"r\"\nmatch = {{ scheme = \"http\", host = \"a.test\" }}\nparent = \"up\"\n",
+    ));
+    let removed = home.run(&["secret", "rm", "corp-login"]);
+    assert!(removed.status.success());
+    let words = "affiant: credential \"corp\" of policy version 2 needs it: calls with it get \
+                 SECRET_MISSING until `affiant secret set corp-login`\n";
+    assert_eq!(text(&removed.stderr), words);
+    let server = home.serve();
+    let refused = server.curl(&["http://a.test/"]);
+    let shown = home.ok(&["inv", "show", &refused.invocation()]);
+    assert!(shown.contains("code        SECRET_MISSING\n"), "{shown}");
+    let note = "notes\n  parent                     up: credential corp can't be used\n";
+    assert!(shown.contains(note), "{shown}");
+    // What reads or mends files beside a server says what is in its way.
+    let repair = home.run(&["journal", "repair"]);
+    assert!(text(&repair.stderr).contains("a server runs in this home: stop it first"));
+}
+
+/// A stored result takes no file's place, and a usage line asks for nothing that the environment gives.
+#[test]
+fn a_result_overwrites_nothing() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "ok")]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let server = home.serve();
+    let id = server.curl(&[&origin.url("/x")]).invocation();
+    let file = home.path().join("kept.txt");
+    let file_name = file.to_str().unwrap();
+    home.ok(&["inv", "result", &id, "-o", file_name]);
+    std::fs::write(&file, "mine").unwrap();
+    let again = home.run(&["inv", "result", &id, "-o", file_name]);
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+    let as_json = home.run(&["--json", "inv", "result", &id]);
+    assert_eq!((as_json.status.code(), as_json.stdout), (Some(2), Vec::new()));
+
+    let mut usage = std::process::Command::new(BINARY);
+    usage.args(["policy", "explain"]).env("AFFIANT_HOME", home.path());
+    let said = text(&finish(usage, b"").stderr);
+    let expected = "Usage: affiant policy explain --agent <AGENT> <METHOD> <URL>...\n";
+    assert!(said.contains(expected), "{said}");
+}

@@ -4,7 +4,7 @@ use super::Context;
 use crate::cli::Inv;
 use crate::control::client::{Client, refusal};
 use crate::output;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
 use serde_json::Value;
@@ -41,6 +41,11 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
                 print_events(&events);
             }
             Ok(ExitCode::SUCCESS)
+        }
+        Inv::Result { .. } if context.json => {
+            bail!(
+                "the stored content is written as it was received, without --json: `affiant inv show --json ID` has the record"
+            )
         }
         Inv::Result { id, output, from, stream } => {
             let wanted = Wanted { id: &id, from, stream: stream.as_deref() };
@@ -251,6 +256,13 @@ fn show(context: &Context, state: &Value) -> anyhow::Result<ExitCode> {
     for (label, value) in circumstances(state) {
         output::line(&format!("{label:<11} {value}"));
     }
+    let notes = state.get("notes").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if !notes.is_empty() {
+        output::line("notes");
+    }
+    for note in notes {
+        output::line(&format!("  {:<26} {}", text(note, "/name"), text(note, "/detail")));
+    }
     output::line("evidence");
     if let Some(evidence) = state.get("evidence").and_then(Value::as_object) {
         for (name, value) in evidence {
@@ -337,7 +349,10 @@ async fn result(
 fn write_content(content: &[u8], file: Option<&Path>) -> anyhow::Result<()> {
     match file {
         Some(file) => {
-            std::fs::write(file, content).with_context(|| format!("write {}", file.display()))
+            let mut made = std::fs::File::create_new(file)
+                .with_context(|| format!("create {}", file.display()))?;
+            std::io::Write::write_all(&mut made, content)
+                .with_context(|| format!("write {}", file.display()))
         }
         None => std::io::Write::write_all(&mut std::io::stdout().lock(), content)
             .context("write to stdout"),
