@@ -47,6 +47,48 @@ fn options_without_their_listener_are_refused() {
     }
 }
 
+/// Listeners that are left out are not there, and what needs them says so.
+#[test]
+fn a_listener_can_be_left_out() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "ok")]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let none = home.run(&["serve", "--http", "off", "--ssh", "off"]);
+    assert_eq!(none.status.code(), Some(2));
+    let words = "no agent could call: all of --http, --https and --ssh are off";
+    assert!(text(&none.stderr).contains(words), "{}", text(&none.stderr));
+
+    let options = ["--http", "off", "--ssh", "off", "--https", "127.0.0.1:0", "--json"];
+    let mut serve = home.command(&[&["serve"][..], &options].concat());
+    let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    let https = ready["ready"]["https"].as_str().unwrap();
+    let expected =
+        serde_json::json!({ "http": null, "ssh": null, "https": https, "console": null });
+    assert_eq!(ready["ready"], expected);
+    let proxy = home.json(&["agent", "rotate", "coder"])["proxy"].as_str().unwrap().to_owned();
+    assert!(proxy.starts_with("https://coder:afft_") && proxy.ends_with(https), "{proxy}");
+    let ca = home.path().join("ca/ca-cert.pem");
+    let mut curl = std::process::Command::new("curl");
+    clean(&mut curl);
+    curl.args(["-s", "-x", &proxy, "--proxy-cacert"]).arg(&ca).arg("--cacert").arg(&ca);
+    curl.arg(origin.url("/x"));
+    assert_eq!(succeed(curl), "ok");
+    for (command, words) in [
+        (&["run", "--", "true"][..], "which a run needs: --http is off"),
+        (&["ssh-config"], "the server has no SSH gateway: --ssh is off"),
+    ] {
+        let refused = home.run(command);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused.stderr).contains(words), "{}", text(&refused.stderr));
+    }
+    signal(&child, rustix::process::Signal::TERM);
+    assert_eq!(wait(&mut child, PATIENCE).code(), Some(0));
+}
+
 /// A vault that is locked is told of at the start of a server, by `doctor`, and by what locks it.
 #[test]
 fn a_locked_vault_is_told_of() {
