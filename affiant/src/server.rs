@@ -108,29 +108,8 @@ impl Server {
         let state = open_state(home, listen.retention(), !listen.unsafe_no_sync)?;
         state.policy.erase_unused();
         let ca = Arc::new(proxy::Ca::load(&home.ca()).context("read the CA")?);
-        let identity =
-            Arc::new(ssh_gateway::Identity::open(&home.ssh()).context("read the SSH identity")?);
         let routes = router(Arc::clone(&state));
-        let proxy = proxy::Proxy::new(
-            state.journal.clone(),
-            Arc::clone(&state.policy),
-            Arc::clone(&ca),
-            Arc::new(ForAgents(routes.clone())),
-            proxy::Options {
-                name_servers: listen.name_server.clone(),
-                drain: listen.drain,
-                ..Default::default()
-            },
-        )
-        .context("set up the proxy")?;
-        let gateway = ssh_gateway::Gateway::with_control(
-            state.journal.clone(),
-            Arc::clone(&state.policy),
-            identity,
-            ssh_gateway::Options { drain: listen.drain, ..Default::default() },
-            Some(Arc::new(ForAgents(routes.clone()))),
-        );
-
+        let (proxy, gateway) = gateways(home, listen, &state, &ca, &routes)?;
         let engines = Engines::new(&proxy, &gateway);
         let http = bind("HTTP proxy", listen.http).await?;
         let ssh = bind("SSH gateway", listen.ssh).await?;
@@ -200,6 +179,37 @@ impl Server {
         let journal = self.state.journal.clone();
         apart("the sealed copy", move || journal.seal()).await;
     }
+}
+
+/// Both gateways, not listening yet.
+fn gateways(
+    home: &Home,
+    listen: &Listen,
+    state: &State,
+    ca: &Arc<proxy::Ca>,
+    routes: &axum::Router,
+) -> anyhow::Result<(Arc<proxy::Proxy>, Arc<ssh_gateway::Gateway>)> {
+    let proxy = proxy::Proxy::new(
+        state.journal.clone(),
+        Arc::clone(&state.policy),
+        Arc::clone(ca),
+        Arc::new(ForAgents(routes.clone())),
+        proxy::Options {
+            name_servers: listen.name_server.clone(),
+            drain: listen.drain,
+            ..Default::default()
+        },
+    )
+    .context("set up the proxy")?;
+    let identity = ssh_gateway::Identity::open(&home.ssh()).context("read the SSH identity")?;
+    let gateway = ssh_gateway::Gateway::with_control(
+        state.journal.clone(),
+        Arc::clone(&state.policy),
+        Arc::new(identity),
+        ssh_gateway::Options { drain: listen.drain, ..Default::default() },
+        Some(Arc::new(ForAgents(routes.clone()))),
+    );
+    Ok((proxy, gateway))
 }
 
 /// Copies events to the sealed files, ends questions that nobody answered, and now and then applies

@@ -15,17 +15,16 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
     let client = Client::connect(&context.home).await?;
     match command {
         Inv::List { outcome, phase, agent, would_be_denied, since, limit, cursor } => {
-            let mut query = Vec::new();
             let observed = would_be_denied.then(|| "true".to_owned());
-            for (name, value) in [
+            let wanted = [
                 ("outcome", outcome),
                 ("phase", phase),
                 ("agent", agent),
                 ("would_be_denied", observed),
                 ("since", since),
-            ] {
-                query.extend(value.map(|value| (name, value)));
-            }
+            ];
+            let given = wanted.into_iter().filter_map(|(name, value)| Some((name, value?)));
+            let query: Vec<_> = given.collect();
             print_list(context, &listed(&client, &query, usize::from(limit), cursor).await?)
         }
         Inv::Show { id, wait } => {
