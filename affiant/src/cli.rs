@@ -4,6 +4,7 @@ mod records;
 mod units;
 
 pub(crate) use records::{Approval, Inv, Journal, Seal};
+pub(crate) use units::Listener;
 
 use crate::home::Home;
 use crate::run_log::RunLog;
@@ -14,15 +15,16 @@ use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use units::{address, age, size, span};
+use units::{address, age, listener, size, span};
 
 /// A forward proxy and SSH jump gateway for agents: it injects credentials that the agent never
 /// sees, and reports what its records prove about every call.
 #[derive(Debug, Parser)]
 #[command(name = "affiant", version, propagate_version = true)]
 pub(crate) struct Cli {
-    /// The home: CA, vault, policy, journal [default: the platform's data directory + affiant]
-    #[arg(long, global = true, env = "AFFIANT_HOME", value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    /// The home: CA, vault, policy, journal [env: AFFIANT_HOME] [default: the platform's data directory
+    /// + affiant]
+    #[arg(long, global = true, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub(crate) home: Option<std::ffi::OsString>,
     /// Print records as JSON
     #[arg(long, global = true)]
@@ -127,9 +129,9 @@ pub(crate) struct Init {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Listen {
-    /// Address of the HTTP proxy; port 0 takes a free one
-    #[arg(long, default_value = "127.0.0.1:7780", value_name = "ADDR", value_parser = address)]
-    pub(crate) http: SocketAddr,
+    /// Address of the HTTP proxy; port 0 takes a free one, `off` leaves it out
+    #[arg(long, default_value = "127.0.0.1:7780", value_name = "ADDR", value_parser = listener)]
+    pub(crate) http: Listener,
     /// Serve the HTTP proxy over TLS as well (`https://` as the scheme of the proxy's URL)
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) https: Option<SocketAddr>,
@@ -146,9 +148,9 @@ pub(crate) struct Listen {
     /// A DNS server to ask; may be given more than once [default: those of the system]
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) name_server: Vec<SocketAddr>,
-    /// Address of the SSH gateway
-    #[arg(long, default_value = "127.0.0.1:7722", value_name = "ADDR", value_parser = address)]
-    pub(crate) ssh: SocketAddr,
+    /// Address of the SSH gateway; `off` leaves it out
+    #[arg(long, default_value = "127.0.0.1:7722", value_name = "ADDR", value_parser = listener)]
+    pub(crate) ssh: Listener,
     /// Serve the control API for operators on this loopback address as well
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) console: Option<SocketAddr>,
@@ -178,13 +180,13 @@ impl Listen {
     /// Both gateways on an address, everything else as by default.
     pub(crate) const fn on(address: SocketAddr) -> Self {
         Self {
-            http: address,
+            http: Listener::At(address),
             https: None,
             https_name: Vec::new(),
             https_cert: None,
             https_key: None,
             name_server: Vec::new(),
-            ssh: address,
+            ssh: Listener::At(address),
             console: None,
             journal_max_age: None,
             journal_max_size: None,
@@ -286,7 +288,7 @@ pub(crate) enum Policy {
         body: Option<String>,
         /// METHOD URL, `ssh USER@HOST[:PORT] COMMAND`, `sftp USER@HOST`, `subsystem NAME USER@HOST`
         /// or `forward USER@HOST TO:PORT`
-        #[arg(required = true, num_args = 2.., trailing_var_arg = true, value_name = "METHOD URL")]
+        #[arg(required = true, num_args = 2.., trailing_var_arg = true, value_names = ["METHOD", "URL"])]
         call: Vec<String>,
     },
 }

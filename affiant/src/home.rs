@@ -17,8 +17,11 @@ pub(crate) struct Home(PathBuf);
 impl Home {
     /// The home that the arguments name, else the platform's default.
     pub(crate) fn resolve(argument: Option<PathBuf>) -> anyhow::Result<Self> {
-        // An empty variable is none.
-        if let Some(path) = argument.filter(|path| !path.as_os_str().is_empty()) {
+        // An empty variable is none. It is no part of the command line's definition: there it would
+        // stand in every usage line as if it were required.
+        let is_named = |path: &PathBuf| !path.as_os_str().is_empty();
+        let variable = || std::env::var_os("AFFIANT_HOME").map(PathBuf::from).filter(is_named);
+        if let Some(path) = argument.filter(is_named).or_else(variable) {
             return Ok(Self(std::path::absolute(&path)?));
         }
         let user = std::env::home_dir()

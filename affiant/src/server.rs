@@ -1,6 +1,6 @@
 //! One server: journal, policy, both gateways and the control API, from start to drain.
 
-use crate::cli::Listen;
+use crate::cli::{Listen, Listener};
 use crate::control::client::Client;
 use crate::control::{Caller, Engines, ForAgents, Listening, State, console, router};
 use crate::hardening;
@@ -10,7 +10,6 @@ use anyhow::{Context as _, bail};
 use journal::{Journal, ResultKey};
 use policy::Policy;
 use policy::vault::Generations;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -109,37 +108,19 @@ impl Server {
         let state = open_state(home, listen.retention(), !listen.unsafe_no_sync)?;
         state.policy.erase_unused();
         let ca = Arc::new(proxy::Ca::load(&home.ca()).context("read the CA")?);
-        let identity =
-            Arc::new(ssh_gateway::Identity::open(&home.ssh()).context("read the SSH identity")?);
         let routes = router(Arc::clone(&state));
-        let proxy = proxy::Proxy::new(
-            state.journal.clone(),
-            Arc::clone(&state.policy),
-            Arc::clone(&ca),
-            Arc::new(ForAgents(routes.clone())),
-            proxy::Options {
-                name_servers: listen.name_server.clone(),
-                drain: listen.drain,
-                ..Default::default()
-            },
-        )
-        .context("set up the proxy")?;
-        let gateway = ssh_gateway::Gateway::with_control(
-            state.journal.clone(),
-            Arc::clone(&state.policy),
-            identity,
-            ssh_gateway::Options { drain: listen.drain, ..Default::default() },
-            Some(Arc::new(ForAgents(routes.clone()))),
-        );
-
+        let (proxy, gateway) = gateways(home, listen, &state, &ca, &routes)?;
         let engines = Engines::new(&proxy, &gateway);
         let http = bind("HTTP proxy", listen.http).await?;
         let ssh = bind("SSH gateway", listen.ssh).await?;
+        if http.is_none() && ssh.is_none() && listen.https.is_none() {
+            bail!("no agent could call: all of --http, --https and --ssh are off");
+        }
         let https = https(listen, &ca).await?;
         let console = console_listener(listen).await?;
         let listening = Listening {
-            http: http.local_addr()?,
-            ssh: ssh.local_addr()?,
+            http: http.as_ref().map(TcpListener::local_addr).transpose()?,
+            ssh: ssh.as_ref().map(TcpListener::local_addr).transpose()?,
             console: console.as_ref().map(TcpListener::local_addr).transpose()?,
             https: https.as_ref().map(|(listener, _)| listener.local_addr()).transpose()?,
         };
@@ -154,8 +135,12 @@ impl Server {
             tasks.spawn(Arc::clone(&proxy).serve_tls(listener, identity, watched.clone()));
         }
         tasks.spawn(reconciler::run(state.journal.clone(), engines, watched.clone()));
-        tasks.spawn(proxy.serve(http, watched.clone()));
-        tasks.spawn(gateway.serve(ssh, watched.clone()));
+        if let Some(http) = http {
+            tasks.spawn(proxy.serve(http, watched.clone()));
+        }
+        if let Some(ssh) = ssh {
+            tasks.spawn(gateway.serve(ssh, watched.clone()));
+        }
         tasks.spawn(maintain(Arc::clone(&state), watched.clone()));
         tasks.spawn(crate::webhook::run(Arc::clone(&state), watched.clone()));
         let operators = routes.layer(axum::Extension(Caller::Operator));
@@ -194,6 +179,37 @@ impl Server {
         let journal = self.state.journal.clone();
         apart("the sealed copy", move || journal.seal()).await;
     }
+}
+
+/// Both gateways, not listening yet.
+fn gateways(
+    home: &Home,
+    listen: &Listen,
+    state: &State,
+    ca: &Arc<proxy::Ca>,
+    routes: &axum::Router,
+) -> anyhow::Result<(Arc<proxy::Proxy>, Arc<ssh_gateway::Gateway>)> {
+    let proxy = proxy::Proxy::new(
+        state.journal.clone(),
+        Arc::clone(&state.policy),
+        Arc::clone(ca),
+        Arc::new(ForAgents(routes.clone())),
+        proxy::Options {
+            name_servers: listen.name_server.clone(),
+            drain: listen.drain,
+            ..Default::default()
+        },
+    )
+    .context("set up the proxy")?;
+    let identity = ssh_gateway::Identity::open(&home.ssh()).context("read the SSH identity")?;
+    let gateway = ssh_gateway::Gateway::with_control(
+        state.journal.clone(),
+        Arc::clone(&state.policy),
+        Arc::new(identity),
+        ssh_gateway::Options { drain: listen.drain, ..Default::default() },
+        Some(Arc::new(ForAgents(routes.clone()))),
+    );
+    Ok((proxy, gateway))
 }
 
 /// Copies events to the sealed files, ends questions that nobody answered, and now and then applies
@@ -237,7 +253,7 @@ async fn console_listener(listen: &Listen) -> anyhow::Result<Option<TcpListener>
                 "--console {address}: the console has no TLS, and its token is not to cross a network: only loopback is allowed"
             )
         }
-        Some(address) => bind("console", address).await.map(Some),
+        Some(address) => bind("console", Listener::At(address)).await,
         None => Ok(None),
     }
 }
@@ -257,13 +273,16 @@ async fn https(
                 .context("serve TLS under the names of --https-name")?
         }
     };
-    Ok(Some((bind("HTTP proxy over TLS", address).await?, identity)))
+    let bound = bind("HTTP proxy over TLS", Listener::At(address)).await?;
+    Ok(bound.map(|bound| (bound, identity)))
 }
 
-async fn bind(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| {
+async fn bind(what: &str, listener: Listener) -> anyhow::Result<Option<TcpListener>> {
+    let Listener::At(address) = listener else { return Ok(None) };
+    let bound = TcpListener::bind(address).await.with_context(|| {
         format!("the {what} can't listen on {address} (another port can be named, 0 for any)")
-    })
+    });
+    bound.map(Some)
 }
 
 /// The lock of the journal proves that no other server lives, so a socket file is a left-over.

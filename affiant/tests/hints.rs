@@ -47,6 +47,48 @@ fn options_without_their_listener_are_refused() {
     }
 }
 
+/// Listeners that are left out are not there, and what needs them says so.
+#[test]
+fn a_listener_can_be_left_out() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "ok")]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let none = home.run(&["serve", "--http", "off", "--ssh", "off"]);
+    assert_eq!(none.status.code(), Some(2));
+    let words = "no agent could call: all of --http, --https and --ssh are off";
+    assert!(text(&none.stderr).contains(words), "{}", text(&none.stderr));
+
+    let options = ["--http", "off", "--ssh", "off", "--https", "127.0.0.1:0", "--json"];
+    let mut serve = home.command(&[&["serve"][..], &options].concat());
+    let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    let https = ready["ready"]["https"].as_str().unwrap();
+    let expected =
+        serde_json::json!({ "http": null, "ssh": null, "https": https, "console": null });
+    assert_eq!(ready["ready"], expected);
+    let proxy = home.json(&["agent", "rotate", "coder"])["proxy"].as_str().unwrap().to_owned();
+    assert!(proxy.starts_with("https://coder:afft_") && proxy.ends_with(https), "{proxy}");
+    let ca = home.path().join("ca/ca-cert.pem");
+    let mut curl = std::process::Command::new("curl");
+    clean(&mut curl);
+    curl.args(["-s", "-x", &proxy, "--proxy-cacert"]).arg(&ca).arg("--cacert").arg(&ca);
+    curl.arg(origin.url("/x"));
+    assert_eq!(succeed(curl), "ok");
+    for (command, words) in [
+        (&["run", "--", "true"][..], "which a run needs: --http is off"),
+        (&["ssh-config"], "the server has no SSH gateway: --ssh is off"),
+    ] {
+        let refused = home.run(command);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused.stderr).contains(words), "{}", text(&refused.stderr));
+    }
+    signal(&child, rustix::process::Signal::TERM);
+    assert_eq!(wait(&mut child, PATIENCE).code(), Some(0));
+}
+
 /// A vault that is locked is told of at the start of a server, by `doctor`, and by what locks it.
 #[test]
 fn a_locked_vault_is_told_of() {
@@ -199,4 +241,58 @@ fn a_trust_file_without_certificates_is_told_of() {
     // localhost may have an address that nobody listens on.
     let last = record["evidence"]["attempts"].as_array().unwrap().last().unwrap();
     assert_eq!(last["code"], "TRUST_UNREADABLE", "{record}");
+}
+
+/// C-5: whose secret is missing is on record where the route has no credential of its own, and was said as it was
+/// removed.
+#[test]
+fn c_5_the_missing_secret_of_an_upstream_proxy_is_named() {
+    let home = Home::new();
+    let (_held, closed) = refusing();
+    home.secret("corp-login", "user:password");
+    home.policy(&format!(
+        "[[credential]]\nid = \"corp\"\nsecret = \"corp-login\"\ninject = \"basic\"\n\
+         [[parent]]\nname = \"up\"\nurl = \"http://{closed}\"\ncredential = \"corp\"\n\
+         [[route]]\nname = \"r\"\nmatch = {{ scheme = \"http\", host = \"a.test\" }}\nparent = \"up\"\n",
+    ));
+    let removed = home.run(&["secret", "rm", "corp-login"]);
+    assert!(removed.status.success());
+    let words = "affiant: credential \"corp\" of policy version 2 needs it: calls with it get \
+                 SECRET_MISSING until `affiant secret set corp-login`\n";
+    assert_eq!(text(&removed.stderr), words);
+    let server = home.serve();
+    let refused = server.curl(&["http://a.test/"]);
+    let shown = home.ok(&["inv", "show", &refused.invocation()]);
+    assert!(shown.contains("code        SECRET_MISSING\n"), "{shown}");
+    let note = "notes\n  parent                     up: credential corp can't be used\n";
+    assert!(shown.contains(note), "{shown}");
+    // What reads or mends files beside a server says what is in its way.
+    let repair = home.run(&["journal", "repair"]);
+    assert!(text(&repair.stderr).contains("a server runs in this home: stop it first"));
+}
+
+/// A stored result takes no file's place, and a usage line asks for nothing that the environment gives.
+#[test]
+fn a_result_overwrites_nothing() {
+    let home = Home::new();
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], "ok")]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let server = home.serve();
+    let id = server.curl(&[&origin.url("/x")]).invocation();
+    let file = home.path().join("kept.txt");
+    let file_name = file.to_str().unwrap();
+    home.ok(&["inv", "result", &id, "-o", file_name]);
+    std::fs::write(&file, "mine").unwrap();
+    let again = home.run(&["inv", "result", &id, "-o", file_name]);
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+    let as_json = home.run(&["--json", "inv", "result", &id]);
+    assert_eq!((as_json.status.code(), as_json.stdout), (Some(2), Vec::new()));
+
+    let mut usage = std::process::Command::new(BINARY);
+    usage.args(["policy", "explain"]).env("AFFIANT_HOME", home.path());
+    let said = text(&finish(usage, b"").stderr);
+    let expected = "Usage: affiant policy explain --agent <AGENT> <METHOD> <URL>...\n";
+    assert!(said.contains(expected), "{said}");
 }

@@ -55,7 +55,9 @@ fn v_1_what_is_observed_is_learned() {
 
     let draft = home.path().join("draft.toml");
     let file = draft.to_str().unwrap();
-    home.ok(&["policy", "learn", "--agent", "coder", "-o", file]);
+    let drafted = home.run(&["policy", "learn", "--agent", "coder", "-o", file]);
+    assert!(drafted.status.success());
+    assert!(text(&drafted.stderr).contains("do not apply it in its place"));
     assert_eq!(home.run(&["policy", "learn", "-o", file]).status.code(), Some(2));
     home.ok(&["policy", "check", file]);
     let learned = std::fs::read_to_string(&draft).unwrap();

@@ -197,8 +197,13 @@ impl Job<'_> {
         if let Some(credential) = &parent.credential {
             let bound = self.shared.policy.bind(credential);
             let secret = secret_of(&self.shared.policy, credential, &bound).await;
-            let secret = secret.map_err(Refusal::Credential)?;
-            let (_, value) = credential.inject.header(&secret).map_err(Refusal::Credential)?;
+            let value = secret.and_then(|secret| credential.inject.header(&secret));
+            // The route has another credential, or none: the record has to say whose this is.
+            let (_, value) = value.map_err(|error| {
+                let (name, id) = (&parent.name, &bound.id);
+                call.note("parent", &format!("{name}: credential {id} can't be used"));
+                Refusal::Credential(error)
+            })?;
             let opened_with = Some(Mark::of(&value.expose()));
             authorization = Some(value);
             shown = Some(Shown { id: bound.id, version: bound.version, opened_with });

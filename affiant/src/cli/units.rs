@@ -13,6 +13,18 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// Where a gateway listens, if it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listener {
+    At(SocketAddr),
+    Off,
+}
+
+/// An address, or `off`.
+pub(super) fn listener(text: &str) -> Result<Listener, String> {
+    if text == "off" { Ok(Listener::Off) } else { address(text).map(Listener::At) }
+}
+
 /// A number and a unit: `12w`, `90d`, `36h`, `15m`, `30s`.
 pub(super) fn age(text: &str) -> Result<Duration, String> {
     let wrong = || "a number and s, m, h, d or w, for example 90d".to_owned();
@@ -64,6 +76,9 @@ mod tests {
         assert_eq!(super::size("16777216"), Ok(16 << 20));
         assert!(super::size("16777215").is_err());
         assert_eq!(super::address("[::1]:7"), Ok((std::net::Ipv6Addr::LOCALHOST, 7).into()));
+        assert_eq!(super::listener("off"), Ok(super::Listener::Off));
+        let at = super::Listener::At((std::net::Ipv6Addr::LOCALHOST, 7).into());
+        assert_eq!(super::listener("[::1]:7"), Ok(at));
         for wrong in ["localhost:7780", ":7780", "127.0.0.1"] {
             let told = super::address(wrong).unwrap_err();
             assert!(told.starts_with("write IP:PORT"), "{told}");

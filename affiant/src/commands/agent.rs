@@ -42,8 +42,8 @@ fn remove_login_key(context: &Context, name: &str) -> anyhow::Result<()> {
 
 /// The one time that a token is shown.
 async fn show_token(context: &Context, name: &str, token: &Secret) -> anyhow::Result<ExitCode> {
-    let address = proxy_address(context).await;
-    let url = super::run::proxy_url(name, token, address)?;
+    let (scheme, address) = proxy_address(context).await;
+    let url = super::run::proxy_url(scheme, name, token, address)?;
     if context.json {
         let token = std::str::from_utf8(token.expose())?;
         output::json(&serde_json::json!({ "agent": name, "token": token, "proxy": url }))?;
@@ -56,10 +56,14 @@ async fn show_token(context: &Context, name: &str, token: &Secret) -> anyhow::Re
     Ok(ExitCode::SUCCESS)
 }
 
-/// The running server's proxy, else the default address.
-async fn proxy_address(context: &Context) -> SocketAddr {
-    let listening = Client::listening(&context.home).await;
-    listening.ok().flatten().map_or(([127, 0, 0, 1], 7780).into(), |listening| listening.http)
+/// The running server's proxy, in clear text if it has both, else the default address.
+async fn proxy_address(context: &Context) -> (&'static str, SocketAddr) {
+    let listening = Client::listening(&context.home).await.ok().flatten();
+    let served = listening.and_then(|listening| {
+        let in_clear_text = listening.http.map(|address| ("http", address));
+        in_clear_text.or_else(|| listening.https.map(|address| ("https", address)))
+    });
+    served.unwrap_or(("http", ([127, 0, 0, 1], 7780).into()))
 }
 
 /// Whether the time that the agent was given is over.

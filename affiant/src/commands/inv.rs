@@ -4,7 +4,7 @@ use super::Context;
 use crate::cli::Inv;
 use crate::control::client::{Client, refusal};
 use crate::output;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
 use journal::contract::Code;
@@ -16,12 +16,9 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
     let client = Client::connect(&context.home).await?;
     match command {
         Inv::List { outcome, phase, code, all, agent, would_be_denied, since, limit, cursor } => {
-            let mut query = Vec::new();
             let observed = would_be_denied.then(|| "true".to_owned());
-            // The list to look at: what ended in order is `unknown` by nature, and lost nothing.
-            let doubt = outcome.as_deref() == Some("unknown") && code.is_none() && !all;
-            let not_code = doubt.then(|| Code::NotJudged.as_str().to_owned());
-            for (name, value) in [
+            let not_code = left_out(outcome.as_deref(), code.as_deref(), all);
+            let query = given([
                 ("outcome", outcome),
                 ("phase", phase),
                 ("code", code),
@@ -29,9 +26,7 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
                 ("agent", agent),
                 ("would_be_denied", observed),
                 ("since", since),
-            ] {
-                query.extend(value.map(|value| (name, value)));
-            }
+            ]);
             print_list(context, &listed(&client, &query, usize::from(limit), cursor).await?)
         }
         Inv::Show { id, wait } => {
@@ -47,6 +42,11 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
                 print_events(&events);
             }
             Ok(ExitCode::SUCCESS)
+        }
+        Inv::Result { .. } if context.json => {
+            bail!(
+                "the stored content is written as it was received, without --json: `affiant inv show --json ID` has the record"
+            )
         }
         Inv::Result { id, output, from, stream } => {
             let wanted = Wanted { id: &id, from, stream: stream.as_deref() };
@@ -82,6 +82,20 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// The code that a list leaves out. `unknown` is the list to look at: what no fault ended is `unknown` by
+/// nature, and lost nothing.
+fn left_out(outcome: Option<&str>, code: Option<&str>, all: bool) -> Option<String> {
+    let is_to_look_at = outcome == Some("unknown") && code.is_none() && !all;
+    is_to_look_at.then(|| Code::NotJudged.as_str().to_owned())
+}
+
+/// The parameters that have a value.
+fn given<const N: usize>(
+    wanted: [(&'static str, Option<String>); N],
+) -> Vec<(&'static str, String)> {
+    wanted.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 async fn decide(context: &Context, client: &Client, id: &str) -> anyhow::Result<ExitCode> {
@@ -257,6 +271,13 @@ fn show(context: &Context, state: &Value) -> anyhow::Result<ExitCode> {
     for (label, value) in circumstances(state) {
         output::line(&format!("{label:<11} {value}"));
     }
+    let notes = state.get("notes").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if !notes.is_empty() {
+        output::line("notes");
+    }
+    for note in notes {
+        output::line(&format!("  {:<26} {}", text(note, "/name"), text(note, "/detail")));
+    }
     output::line("evidence");
     if let Some(evidence) = state.get("evidence").and_then(Value::as_object) {
         for (name, value) in evidence {
@@ -343,7 +364,10 @@ async fn result(
 fn write_content(content: &[u8], file: Option<&Path>) -> anyhow::Result<()> {
     match file {
         Some(file) => {
-            std::fs::write(file, content).with_context(|| format!("write {}", file.display()))
+            let mut made = std::fs::File::create_new(file)
+                .with_context(|| format!("create {}", file.display()))?;
+            std::io::Write::write_all(&mut made, content)
+                .with_context(|| format!("write {}", file.display()))
         }
         None => std::io::Write::write_all(&mut std::io::stdout().lock(), content)
             .context("write to stdout"),

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use journal::Against;
 use journal::checkpoint::{Checkpoint, VerifyingKey};
 use journal::contract::Sequence;
+use journal::repair::Error;
 use journal::seal::{Identity, Recipient};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -208,7 +209,12 @@ fn seal_open(context: &Context, identity: &Path, files: &[PathBuf]) -> anyhow::R
 }
 
 fn repair(context: &Context, yes: bool) -> anyhow::Result<ExitCode> {
-    let Some(repair) = journal::repair::repair(&context.home.journal(), yes)? else {
+    let repaired = journal::repair::repair(&context.home.journal(), yes).map_err(|error| {
+        let is_in_use = matches!(error, Error::Open(journal::open::Error::InUse(_)));
+        let error = anyhow::Error::new(error);
+        if is_in_use { error.context("a server runs in this home: stop it first") } else { error }
+    });
+    let Some(repair) = repaired? else {
         output::line("the journal is whole: there is nothing to repair");
         return Ok(ExitCode::SUCCESS);
     };

@@ -49,6 +49,11 @@ pub(super) async fn learn(
         }
     }
     output::note(&format!("{} routes from {} different calls", draft.routes, seen.len()));
+    output::note(
+        "the draft has routes alone: what else is in force ([defaults], [[trust]], [[parent]], \
+         [[credential]] and the routes there are) is not in it, so put them there, and do not apply \
+         it in its place",
+    );
     Ok(if draft.routes > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

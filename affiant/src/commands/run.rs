@@ -24,6 +24,9 @@ pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<Exi
     crate::hardening::forbid_dumps();
     context.home.require()?;
     let mut host = Host::join(context).await?;
+    let http = host.listening.http.context(
+        "the server of this home has no proxy in clear text, which a run needs: --http is off",
+    )?;
     let policy = Policy::open(context.home.path()).context("open the policy store")?;
     let ca = proxy::Ca::load(&context.home.ca()).context("read the CA")?;
     let bundle = bundle::write(&context.home, ca.certificate_pem())?;
@@ -32,7 +35,7 @@ pub(super) async fn run(context: &Context, arguments: Run) -> anyhow::Result<Exi
     let session = policy
         .add_session(&arguments.agent)
         .with_context(|| format!("give agent {:?} a token for this run", arguments.agent))?;
-    let url = proxy_url(&arguments.agent, &session.token, host.listening.http)?;
+    let url = proxy_url("http", &arguments.agent, &session.token, http)?;
 
     let mut command = tokio::process::Command::new(program);
     for name in &hidden_variables(&policy.snapshot(), &arguments.hide) {
@@ -83,12 +86,13 @@ fn hidden_variables(snapshot: &Snapshot, more: &[String]) -> Vec<String> {
 }
 
 pub(super) fn proxy_url(
+    scheme: &str,
     agent: &str,
     token: &policy::Secret,
     address: SocketAddr,
 ) -> anyhow::Result<String> {
     let token = std::str::from_utf8(token.expose()).context("read the token")?;
-    Ok(format!("http://{agent}:{token}@{address}"))
+    Ok(format!("{scheme}://{agent}:{token}@{address}"))
 }
 
 fn exit_code(status: ExitStatus) -> ExitCode {

@@ -41,6 +41,16 @@ pub(super) async fn secret(context: &Context, command: cli::Secret) -> anyhow::R
             }
             store.remove_secret(&name)?;
             output::line(&format!("removed secret {name:?}"));
+            let snapshot = store.snapshot();
+            for (credential, _) in
+                snapshot.vault_secrets().into_iter().filter(|(_, needed)| *needed == name)
+            {
+                output::note(&format!(
+                    "affiant: credential {credential:?} of policy version {} needs it: calls with it \
+                     get SECRET_MISSING until `affiant secret set {name}`",
+                    snapshot.version()
+                ));
+            }
             Ok(ExitCode::SUCCESS)
         }
     }

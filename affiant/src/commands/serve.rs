@@ -50,11 +50,15 @@ pub(super) async fn serve(context: &Context, listen: &Listen) -> anyhow::Result<
     if context.json {
         output::line(&serde_json::json!({ "ready": listening }).to_string());
     } else {
-        output::line(&format!("ready http {}", listening.http));
+        if let Some(http) = listening.http {
+            output::line(&format!("ready http {http}"));
+        }
         if let Some(https) = listening.https {
             output::line(&format!("ready https {https}"));
         }
-        output::line(&format!("ready ssh {}", listening.ssh));
+        if let Some(ssh) = listening.ssh {
+            output::line(&format!("ready ssh {ssh}"));
+        }
         if let Some(console) = listening.console {
             output::line(&format!(
                 "ready console {console} (a page at http://{console}/, bearer token in {})",

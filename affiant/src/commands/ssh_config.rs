@@ -15,9 +15,12 @@ pub(super) async fn ssh_config(
     context.home.require()?;
     let gateway = match arguments.gateway {
         Some(address) => address,
-        None => Client::listening(&context.home)
-            .await?
-            .map_or(([127, 0, 0, 1], 7722).into(), |listening| listening.ssh),
+        None => match Client::listening(&context.home).await? {
+            Some(listening) => {
+                listening.ssh.context("the server has no SSH gateway: --ssh is off")?
+            }
+            None => ([127, 0, 0, 1], 7722).into(),
+        },
     };
     let identity =
         ssh_gateway::Identity::open(&context.home.ssh()).context("read the SSH identity")?;

@@ -177,12 +177,22 @@ fn duration(text: &str) -> Option<Duration> {
     number.checked_mul(seconds).map(Duration::from_secs)
 }
 
+/// What the gateways noted of an invocation, in the order of the record.
+fn notes(journal: &Journal, invocation: &Invocation) -> Result<Vec<Value>, Problem> {
+    let events = journal.events(invocation.id()).map_err(|e| internal(&e))?;
+    let noted = events.iter().filter_map(|(_, event)| {
+        let Body::Noted(note) = &event.body else { return None };
+        Some(json!({ "name": note.name, "detail": note.detail }))
+    });
+    Ok(noted.collect())
+}
+
 #[derive(Debug, Deserialize)]
 pub(super) struct ShowQuery {
     wait: Option<String>,
 }
 
-/// `GET /v1/invocations/{id}`; `?wait=10s` waits for settlement.
+/// `GET /v1/invocations/{id}`, with its notes; `?wait=10s` waits for settlement.
 pub(super) async fn show(
     Extract(state): Extract<Arc<State>>,
     Extension(caller): Extension<Caller>,
@@ -200,7 +210,11 @@ pub(super) async fn show(
             invocation = find(&state.journal, &caller, &id)?;
         }
     }
-    Ok(Json(describe(&invocation, &state.policy)).into_response())
+    let mut value = describe(&invocation, &state.policy);
+    if let Some(object) = value.as_object_mut() {
+        object.insert("notes".to_owned(), json!(notes(&state.journal, &invocation)?));
+    }
+    Ok(Json(value).into_response())
 }
 
 /// `GET /v1/invocations/{id}/events`.

@@ -41,11 +41,11 @@ pub(crate) struct State {
     pub(crate) users: Arc<Users>,
 }
 
-/// The addresses of a running server.
+/// The addresses of a running server; none for what is left out.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Listening {
-    pub(crate) http: SocketAddr,
-    pub(crate) ssh: SocketAddr,
+    pub(crate) http: Option<SocketAddr>,
+    pub(crate) ssh: Option<SocketAddr>,
     pub(crate) console: Option<SocketAddr>,
     /// The HTTP proxy over TLS.
     #[serde(default)]

@@ -59,7 +59,8 @@ impl Stage {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listen = Listen::on(any);
         let server = Server::start(&home, &listen).await?;
-        let caller = Caller::new(server.listening.http, AGENT, &token, &server.ca_pem)?;
+        let http = server.listening.http.context("the demo's server has a proxy")?;
+        let caller = Caller::new(http, AGENT, &token, &server.ca_pem)?;
         let identity = ssh_gateway::Identity::open(&home.ssh())?;
         Ok(Self {
             server,
@@ -87,7 +88,7 @@ impl Stage {
     /// A session at the target, through the gateway.
     pub(super) async fn ssh_client(&self) -> anyhow::Result<Client> {
         let login = Login {
-            gateway: self.server.listening.ssh,
+            gateway: self.server.listening.ssh.context("the demo's server has a gateway")?,
             agent: AGENT,
             token: self.token.expose_text().context("read the token")?,
             host: "target",
