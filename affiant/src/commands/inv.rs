@@ -16,7 +16,6 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
     let client = Client::connect(&context.home).await?;
     match command {
         Inv::List { outcome, phase, code, all, agent, would_be_denied, since, limit, cursor } => {
-            let observed = would_be_denied.then(|| "true".to_owned());
             let not_code = left_out(outcome.as_deref(), code.as_deref(), all);
             let query = given([
                 ("outcome", outcome),
@@ -24,7 +23,7 @@ pub(super) async fn inv(context: &Context, command: Inv) -> anyhow::Result<ExitC
                 ("code", code),
                 ("not_code", not_code),
                 ("agent", agent),
-                ("would_be_denied", observed),
+                ("would_be_denied", would_be_denied.then(|| "true".to_owned())),
                 ("since", since),
             ]);
             print_list(context, &listed(&client, &query, usize::from(limit), cursor).await?)
