@@ -17,87 +17,51 @@ const FORMER_WATERMARK: &[u8] = b"m";
 
 pub(super) type Table = Database<'static, Bytes, Bytes>;
 
-/// All of them, by their names.
-pub(super) struct Tables {
-    pub(super) watermark: Table,
-    pub(super) invocations: Table,
-    pub(super) ids: Table,
-    pub(super) records: Table,
-    pub(super) open: Table,
-    pub(super) doubt: Table,
-    pub(super) expiring: Table,
-    pub(super) totals: Table,
-    pub(super) counted: Table,
-    pub(super) guards: Table,
-    pub(super) keys: Table,
+/// From one list of names: the tables, how they are made, and all of them.
+macro_rules! tables {
+    ($($name:ident,)+) => {
+        /// All of them, by their names.
+        pub(super) struct Tables {
+            $(pub(super) $name: Table,)+
+        }
+
+        /// How many.
+        const TABLES: usize = [$(stringify!($name)),+].len();
+
+        impl Tables {
+            fn create(env: &Env<WithoutTls>) -> Result<Self, heed::Error> {
+                let writer = env.write_txn()?;
+                let ($($name,)+) = env
+                    .create_databases_and_commit(writer, |opener, writer| {
+                        let mut create =
+                            |name| opener.create_database::<Bytes, Bytes>(writer, Some(name));
+                        Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit((
+                            $(create(stringify!($name))?,)+
+                        )))
+                    })?
+                    .unwrap_commit();
+                Ok(Self { $($name,)+ })
+            }
+
+            pub(super) const fn all(&self) -> [&Table; TABLES] {
+                [$(&self.$name,)+]
+            }
+        }
+    };
 }
 
-/// How many.
-const TABLES: u32 = 11;
-
-impl Tables {
-    fn create(env: &Env<WithoutTls>) -> Result<Self, heed::Error> {
-        let writer = env.write_txn()?;
-        let (
-            watermark,
-            invocations,
-            ids,
-            records,
-            open,
-            doubt,
-            expiring,
-            totals,
-            counted,
-            guards,
-            keys,
-        ) = env
-            .create_databases_and_commit(writer, |opener, writer| {
-                let mut create = |name| opener.create_database::<Bytes, Bytes>(writer, Some(name));
-                Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit((
-                    create(WATERMARK)?,
-                    create("invocations")?,
-                    create("ids")?,
-                    create("records")?,
-                    create("open")?,
-                    create("doubt")?,
-                    create("expiring")?,
-                    create("totals")?,
-                    create("counted")?,
-                    create("guards")?,
-                    create("keys")?,
-                )))
-            })?
-            .unwrap_commit();
-        Ok(Self {
-            watermark,
-            invocations,
-            ids,
-            records,
-            open,
-            doubt,
-            expiring,
-            totals,
-            counted,
-            guards,
-            keys,
-        })
-    }
-
-    pub(super) fn all(&self) -> [&Table; TABLES as usize] {
-        [
-            &self.watermark,
-            &self.invocations,
-            &self.ids,
-            &self.records,
-            &self.open,
-            &self.doubt,
-            &self.expiring,
-            &self.totals,
-            &self.counted,
-            &self.guards,
-            &self.keys,
-        ]
-    }
+tables! {
+    watermark,
+    invocations,
+    ids,
+    records,
+    open,
+    doubt,
+    expiring,
+    totals,
+    counted,
+    guards,
+    keys,
 }
 
 /// Opens or makes the environment and its tables.
@@ -181,7 +145,7 @@ pub(super) fn write_watermark(
 
 fn options() -> EnvOpenOptions<WithoutTls> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
-    options.map_size(MAP_BYTES).max_readers(1024).max_dbs(TABLES);
+    options.map_size(MAP_BYTES).max_readers(1024).max_dbs(TABLES as u32);
     options
 }
 
