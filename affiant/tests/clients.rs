@@ -95,6 +95,14 @@ private_addresses = "allow"
     assert_eq!(stored.field("x-request-id"), Some("req_7"));
     let resumed = server.curl(&["-H", "Range: bytes=6-", &url]);
     assert_eq!((resumed.status, resumed.body.as_slice()), (206, &br#""ch_1"}"#[..]));
+    // Other ranges are left aside (RFC 9110 section 14.2), and HEAD says the length of GET (section 8.6).
+    for range in ["bytes=0-3", "bytes=-3", "bytes=5-2", "items=1-"] {
+        let whole = server.curl(&["-H", &format!("Range: {range}"), &url]);
+        assert_eq!((whole.status, &whole.body), (201, &response.body), "{range}");
+    }
+    let head = server.curl(&["-I", &url]);
+    assert_eq!((head.status, head.field("content-length")), (201, stored.field("content-length")));
+    assert_eq!(stored.field("content-length"), Some("13"));
     assert_eq!(origin.effects("/things"), 1);
     assert_eq!(home.ok(&["inv", "result", &response.invocation()]), r#"{"id":"ch_1"}"#);
 }

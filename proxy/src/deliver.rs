@@ -526,7 +526,13 @@ pub(crate) fn own(
         let internal = Status { error: Some("proxy_internal_response"), ..Status::default() };
         line(&mut out, b"Proxy-Status", render::proxy_status(&internal).as_bytes());
     }
-    line(&mut out, b"Content-Length", response.body().len().to_string().as_bytes());
+    // The answer to HEAD says the length that GET would, or none (RFC 9110 section 8.6).
+    let declared = response.headers().get(http::header::CONTENT_LENGTH);
+    if let Some(length) = declared.filter(|_| bodiless) {
+        line(&mut out, b"Content-Length", length.as_bytes());
+    } else if !bodiless {
+        line(&mut out, b"Content-Length", response.body().len().to_string().as_bytes());
+    }
     if !keep_alive {
         line(&mut out, b"Connection", b"close");
     } else if version == Version::Http10 {

@@ -21,6 +21,8 @@ pub(crate) struct Redactor {
     /// The end of what came, which may be the beginning of a secret.
     held: BytesMut,
     found: bool,
+    /// The same of content that passed piece by piece.
+    in_content: bool,
 }
 
 impl Redactor {
@@ -91,9 +93,15 @@ impl Redactor {
         self.found
     }
 
-    /// Says that another one for the same found something.
+    /// Whether content is not as it came.
+    pub(crate) const fn altered_content(&self) -> bool {
+        self.in_content
+    }
+
+    /// Says that another one for the same found something in content.
     pub(crate) const fn note_found(&mut self) {
         self.found = true;
+        self.in_content = true;
     }
 
     /// Replaces in a complete text. `None`: nothing to replace.
@@ -187,7 +195,13 @@ impl Redactor {
             joined.extend_from_slice(&piece);
             joined.freeze()
         };
-        let mut joined = self.text(&joined).map_or(joined, Bytes::from);
+        let mut joined = match self.text(&joined) {
+            Some(replaced) => {
+                self.in_content = true;
+                Bytes::from(replaced)
+            }
+            None => joined,
+        };
         let keep = self.open_suffix(&joined);
         let tail = joined.split_off(joined.len() - keep);
         self.held.extend_from_slice(&tail);

@@ -186,7 +186,8 @@ impl<'a> Relay<'a> {
         };
         match content {
             Ok((completion, trailers)) => {
-                let head = self.search.true_head(head);
+                let head = self.true_head(head);
+                let trailers = self.true_trailers(trailers);
                 self.settle(&head, completion, &trailers).await
             }
             Err(error) => self.broken(error),

@@ -6,7 +6,7 @@
 mod support;
 
 use journal::contract::{Body, Outcome, Phase};
-use support::encoded::{CODINGS, encode, text, unpack};
+use support::encoded::{CODINGS, NAMED, encode, text, unpack};
 use support::{SECRET, World};
 
 /// I-4, E-2: in reason, names, values, trailers and the origin's own id of the request.
@@ -111,6 +111,40 @@ async fn i_4_echoes_in_encoded_content_are_replaced() {
     }
     world.journal.close().await;
     assert_eq!(world.files_with(SECRET), Vec::<std::path::PathBuf>::new());
+}
+
+/// I-4, E-4: digests of the origin's bytes, and its strong validator, do not name other bytes; held or
+/// streamed, delivered and stored. Where nothing is replaced they stay.
+#[tokio::test]
+async fn i_4_no_digest_names_bytes_that_are_not_the_origins() {
+    let options = proxy::Options { hold_bytes: 10_000, ..proxy::Options::default() };
+    let world = World::with(|_, _| String::new(), options).await;
+    for coding in ["gzip", "identity"] {
+        for framing in ["framing=length", "framing=chunked&piece=997"] {
+            for after in [100, 100_000] {
+                let shape = format!("coding={coding}&{framing}&named&before=100&after={after}");
+                let (response, _) = encoded(&world, &shape).await;
+                assert!(response.complete, "{shape}: {response:?}");
+                let stored = world.journal.result(response.id()).unwrap_or_else(|e| panic!("{e}"));
+                let stored =
+                    String::from_utf8_lossy(stored.head().unwrap_or_default()).into_owned();
+                for head in [&response.head, &stored] {
+                    assert!(!head.to_ascii_lowercase().contains("digest"), "{shape}: {head}");
+                    assert!(!head.contains("Content-MD5"), "{shape}: {head}");
+                }
+                assert_eq!(response.field("etag"), "W/\"e\"", "{shape}");
+                assert_eq!(response.field("last-modified"), "x", "{shape}");
+                let trailers = response.trailers.to_ascii_lowercase();
+                assert!(!trailers.contains("digest"), "{shape}: {trailers}");
+                assert_eq!(trailers.contains("x-sum: 1"), framing.contains("chunked"), "{shape}");
+
+                let (response, _) = encoded(&world, &format!("{shape}&no-echo")).await;
+                assert!(NAMED.lines().all(|line| response.head.contains(line)), "{shape}");
+                let digests = response.trailers.matches("Content-Digest: ").count();
+                assert_eq!(digests, usize::from(framing.contains("chunked")), "{shape}");
+            }
+        }
+    }
 }
 
 /// I-4: where nothing is found, every byte is the origin's, held or streamed.

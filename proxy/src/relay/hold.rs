@@ -160,6 +160,7 @@ impl Relay<'_> {
         if is_bodiless(self.parts.method, head.status) {
             return Ok(());
         }
+        let head = &self.true_head(head.clone());
         let delivery = self.streamed(head);
         if delivery == Delivery::Close {
             self.parts.keep_alive = false;

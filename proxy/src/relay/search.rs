@@ -1,7 +1,7 @@
 //! The search for the credential in content, encoded or not, on its way (contract I-4).
 
 use super::{Down, Relay};
-use crate::head::{Response, is_bodiless};
+use crate::head::{Fields, Response, is_bodiless};
 use crate::packed::{Coded, Rewrite, Stop, Watch};
 use crate::respond::Broken;
 use bytes::Bytes;
@@ -23,19 +23,48 @@ impl Search {
     pub(crate) const fn is_withheld(&self) -> bool {
         matches!(self, Self::Withholding)
     }
+}
 
-    /// The head that is true of the content now.
-    pub(crate) fn true_head(&self, mut head: Response) -> Response {
-        if matches!(self, Self::Rewriting(_)) {
-            let lines = head.fields.iter();
-            let kept = lines.filter(|(name, _)| !name.eq_ignore_ascii_case(b"content-length"));
-            head.fields = kept.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
-        }
-        head
-    }
+/// Fields that name the bytes of the content as the origin sent them (RFC 9530, RFC 3230, RFC 1864).
+const DIGESTS: [&str; 4] = ["content-digest", "repr-digest", "digest", "content-md5"];
+
+fn is_digest(name: &[u8]) -> bool {
+    DIGESTS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 impl Relay<'_> {
+    fn is_altered(&self) -> bool {
+        matches!(self.search, Search::Rewriting(_)) || self.parts.redactor.altered_content()
+    }
+
+    /// The head that is true of the content now: without the length and the digests of other bytes, and
+    /// with a validator that is no more than weak (RFC 9110 section 8.8.1).
+    pub(super) fn true_head(&self, mut head: Response) -> Response {
+        if !self.is_altered() {
+            return head;
+        }
+        let is_anew = matches!(self.search, Search::Rewriting(_));
+        let stays = |name: &[u8]| {
+            !is_digest(name) && !(is_anew && name.eq_ignore_ascii_case(b"content-length"))
+        };
+        let kept = head.fields.iter().filter(|(name, _)| stays(name)).map(|(name, value)| {
+            let is_strong = name.eq_ignore_ascii_case(b"etag") && value.starts_with(b"\"");
+            let weak = is_strong.then(|| [b"W/", value].concat());
+            (name.to_vec(), weak.unwrap_or_else(|| value.to_vec()))
+        });
+        head.fields = kept.collect();
+        head
+    }
+
+    /// The same of trailers.
+    pub(super) fn true_trailers(&self, trailers: Fields) -> Fields {
+        if !self.is_altered() {
+            return trailers;
+        }
+        let kept = trailers.iter().filter(|(name, _)| !is_digest(name));
+        kept.map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
+    }
+
     /// What the head asks for. Content that can't be looked into goes on record as such.
     pub(super) fn search_in(&mut self, head: &Response) -> Search {
         let coded = Coded::of(&head.fields);

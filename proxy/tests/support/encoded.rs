@@ -3,6 +3,9 @@
 use std::io::{Read as _, Write as _};
 
 pub const CODINGS: [&str; 4] = ["gzip", "deflate", "br", "zstd"];
+/// Fields that name the bytes of the content, and one that names something else.
+pub const NAMED: &str = "ETag: \"e\"\r\nDigest: SHA-256=AA==\r\nContent-Digest: sha-256=:AA==:\r\n\
+                         Repr-Digest: sha-256=:AA==:\r\nContent-MD5: AA==\r\nLast-Modified: x\r\n";
 /// What the bomb unpacks to.
 const BOMB_MIB: usize = 80;
 
@@ -40,6 +43,7 @@ pub fn encode(coding: &str, text: &[u8]) -> Vec<u8> {
             encoder.write_all(text).expect("encodes");
             drop(encoder);
         }
+        "identity" => out.extend_from_slice(text),
         "zstd" => out = zstd::stream::encode_all(text, 3).expect("encodes"),
         other => panic!("{other}"),
     }
@@ -70,12 +74,13 @@ pub fn response(query: &str, head: &str) -> Vec<u8> {
     let line = head.lines().find(|l| l.to_ascii_lowercase().starts_with("authorization:"));
     let token = line.and_then(|line| line.split(' ').nth(2)).expect("a credential");
     let echo = if has("no-echo") { "" } else { token };
+    let named = if has("named") { NAMED } else { "" };
     let content = if has("bomb") {
         encode(coding, &vec![0; BOMB_MIB << 20])
     } else {
         encode(coding, &text(number("before"), echo, number("after")))
     };
-    let start = format!("HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n");
+    let start = format!("HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n{named}");
     match value("framing") {
         Some("chunked") => {
             let mut out = format!("{start}Transfer-Encoding: chunked\r\n\r\n").into_bytes();
@@ -84,7 +89,9 @@ pub fn response(query: &str, head: &str) -> Vec<u8> {
                 out.extend_from_slice(piece);
                 out.extend_from_slice(b"\r\n");
             }
-            out.extend_from_slice(b"0\r\n\r\n");
+            let trailer =
+                if has("named") { "Content-Digest: sha-256=:AA==:\r\nX-Sum: 1\r\n" } else { "" };
+            out.extend_from_slice(format!("0\r\n{trailer}\r\n").as_bytes());
             out
         }
         Some("length") => {
