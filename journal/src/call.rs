@@ -384,7 +384,8 @@ impl Call {
     }
 
     /// Appends `RESULT_COMMITTED` alone, for a refusal that the protocol itself proves
-    /// (`REMOTE_NOT_PROCESSED`, `REQUEST_REFUSED`), and waits until it is durable (contract C-6).
+    /// (`REMOTE_NOT_PROCESSED`, `REQUEST_REFUSED`), and waits until it is durable (contract C-6). The
+    /// `note` says which.
     ///
     /// # Errors
     /// [`append::Error`].
@@ -392,8 +393,10 @@ impl Call {
         &mut self,
         verdict: Verdict,
         not_before_ms: Option<u64>,
+        note: Option<&str>,
     ) -> Result<Settled, append::Error> {
-        let committed = ResultCommitted { not_before_ms, ..ResultCommitted::of(verdict) };
+        let note = note.map(str::to_owned);
+        let committed = ResultCommitted { not_before_ms, note, ..ResultCommitted::of(verdict) };
         let body = Body::ResultCommitted(Box::new(committed));
         let parts = vec![Part::Event(Source::TransportObserved, body)];
         let appended = self.append_durable(parts).await;

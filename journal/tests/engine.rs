@@ -258,7 +258,7 @@ async fn run<F: Future<Output = Call>>(
         }
         End::NotProcessed => {
             let verdict = Verdict::rejected(Retry::Backoff, Code::RemoteNotProcessed);
-            drop(call.reject(verdict, None).await.unwrap());
+            drop(call.reject(verdict, None, None).await.unwrap());
         }
         End::Status(status, after) => {
             let after = after.then_some(1);

@@ -163,7 +163,9 @@ impl Job<'_> {
 
     /// Answers that the origin's protocol says that nothing was processed (contract C-6).
     async fn rejected(&mut self, mut call: Call, ended: &Ended, account: Account) -> Finished {
-        if let Err(error) = call.reject(ended.verdict, ended.not_before_ms).await {
+        if let Err(error) =
+            call.reject(ended.verdict, ended.not_before_ms, Some(&ended.message)).await
+        {
             tracing::error!(%error, id = %call.id(), "a refusal was not recorded");
         }
         let mut envelope = call.invocation().envelope();

@@ -290,7 +290,7 @@ impl Job<'_> {
         let failed = |error| Refusal::Dial(dial::Failure { error, hop, parent });
         match timeout(patience, idle.ready()).await {
             Ok(Ok(idle)) => Ok(idle),
-            Ok(Err(error)) => Err(failed(dial::Error::Broken(error))),
+            Ok(Err(error)) => Err(failed(dial::Error::of_set_up(error))),
             Err(_) => Err(failed(dial::Error::Timeout)),
         }
     }

@@ -241,6 +241,13 @@ pub(crate) enum Broken {
         /// Whether response bytes were received before.
         begun: bool,
     },
+    /// The origin ended the handshake over the client's certificate, and processed nothing.
+    #[error(
+        "The origin refused the client certificate of the connection, or that there was none ({}); \
+         nothing was processed.",
+        .0.name
+    )]
+    Certificate(Alert),
     /// The caller did not send the content that it declared.
     #[error("The request was broken off: {0}.")]
     Caller(#[source] incoming::Error),
@@ -285,6 +292,9 @@ impl Broken {
                 exchange::Error::Io(_) | exchange::Error::Closed | exchange::Error::Reset(_) => {
                     Code::RemoteOutcomeUnknown
                 }
+                exchange::Error::Certificate(_) => {
+                    return Verdict::rejected(Retry::AfterCorrection, Code::RemoteNotProcessed);
+                }
                 exchange::Error::Head(_)
                 | exchange::Error::Coding(_)
                 | exchange::Error::Content(_)
@@ -292,6 +302,9 @@ impl Broken {
                 | exchange::Error::Stream
                 | exchange::Error::Switched => Code::RemoteProtocolError,
             },
+            Self::Certificate(_) => {
+                return Verdict::rejected(Retry::AfterCorrection, Code::RemoteNotProcessed);
+            }
             Self::Caller(_) | Self::Unattended => Code::CallerCancelled,
             Self::PayloadLimit => Code::PayloadLimit,
             Self::NoGrpcStatus => Code::RemoteResultIncomplete,
@@ -321,6 +334,9 @@ impl Broken {
                 received_status: Some(407),
                 ..account
             },
+            Self::Certificate(alert) => {
+                Account { status: 502, error: "tls_alert_received", ..account }.alert(*alert)
+            }
             Self::Receive { error, .. } => account.of_response(error),
             Self::Caller(_) => Account::of_caller(),
             Self::ResponseTimeout
@@ -340,6 +356,7 @@ impl Broken {
             Self::ResponseTimeout | Self::ReadTimeout => "TIMEOUT".to_owned(),
             Self::WriteTimeout => "WRITE_TIMEOUT".to_owned(),
             Self::ParentAuth => "PROXY_HTTP_407".to_owned(),
+            Self::Certificate(alert) => alert.cause(),
             Self::Receive { error, .. } => error.cause(),
             Self::Caller(incoming::Error::Malformed) => "CALLER_MALFORMED".to_owned(),
             Self::Caller(incoming::Error::Gone) => "CALLER_GONE".to_owned(),

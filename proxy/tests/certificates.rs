@@ -6,7 +6,7 @@ mod support;
 
 use journal::contract::{Digest, Outcome, PeerIdentity};
 use policy::Secret;
-use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
@@ -26,8 +26,13 @@ struct Authority {
 
 impl Authority {
     fn new() -> Self {
+        Self::named("authority")
+    }
+
+    fn named(name: &str) -> Self {
         let key = KeyPair::generate().expect("key");
         let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let pem = params.self_signed(&key).expect("authority").pem();
         Self { pem, issuer: Issuer::new(params, key) }
@@ -36,7 +41,8 @@ impl Authority {
     /// Certificate and key as PEM text.
     fn leaf(&self, name: &str) -> String {
         let key = KeyPair::generate().expect("key");
-        let params = CertificateParams::new(vec![name.to_owned()]).expect("name");
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("name");
+        params.distinguished_name.push(DnType::CommonName, name);
         let leaf = params.signed_by(&key, &self.issuer).expect("leaf");
         leaf.pem() + &key.serialize_pem()
     }
@@ -126,6 +132,10 @@ async fn world(directory: &Path, trusted: &str, port: u16) -> World {
 }
 
 async fn get(world: &World, port: u16, path: &str) -> Response {
+    ask(world, "GET", port, path).await
+}
+
+async fn ask(world: &World, method: &str, port: u16, path: &str) -> Response {
     let mut client = Client::connect(world.address).await;
     let credentials = world.credentials();
     client
@@ -133,8 +143,8 @@ async fn get(world: &World, port: u16, path: &str) -> Response {
         .await;
     assert_eq!(client.response("CONNECT").await.status, 200);
     let mut client = client.into_tls(world.ca.certificate_pem(), "127.0.0.1").await;
-    client.send(&format!("GET /{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n")).await;
-    client.response("GET").await
+    client.send(&format!("{method} /{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n")).await;
+    client.response(method).await
 }
 
 fn der(pem: &str) -> Vec<u8> {
@@ -192,13 +202,13 @@ async fn i_1_client_certificates_that_can_not_be_used() {
     assert_eq!(origin.shown.lock().expect("lock").len(), 0);
 }
 
-/// C-1, C-3: an origin that wants a certificate says so by an alert. Over TLS 1.2 that ends the
-/// set-up; over TLS 1.3 it comes after the request left, and proves nothing of it.
+/// C-1, C-6: an origin that wants a certificate says so by an alert. Over TLS 1.2 that ends the
+/// set-up; over TLS 1.3 it comes after the request left, and says that it was not processed.
 #[tokio::test(flavor = "multi_thread")]
 async fn c_1_alerts_are_told() {
     for (version, code, outcome) in [
         (&rustls::version::TLS12, "TLS_ALERT_RECEIVED", Outcome::NotAttempted),
-        (&rustls::version::TLS13, "REMOTE_OUTCOME_UNKNOWN", Outcome::Unknown),
+        (&rustls::version::TLS13, "REMOTE_NOT_PROCESSED", Outcome::Rejected),
     ] {
         let directory = tempfile::tempdir().expect("directory");
         let authority = Authority::new();
@@ -272,4 +282,73 @@ async fn c_1_a_self_signed_certificate_in_the_file_is_trusted() {
     let answer = get(&home, port, "without").await;
     assert_eq!(answer.facts()[..3], ["TLS_CERTIFICATE_ERROR", "connection_setup", "not_attempted"]);
     assert!(answer.text().contains("CERT_IS_A_CA"), "{answer:?}");
+}
+
+/// Python's own server, which takes clients of the authority alone, over TLS 1.3.
+const PYTHON: &str = r#"
+import socket, ssl, sys
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.minimum_version = ssl.TLSVersion.TLSv1_3
+context.load_cert_chain("server.pem")
+context.load_verify_locations("authority.pem")
+context.verify_mode = ssl.CERT_REQUIRED
+context.set_alpn_protocols([sys.argv[1]])
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    tcp, _ = listener.accept()
+    try:
+        with context.wrap_socket(tcp, server_side=True) as tls:
+            tls.recv(4096)
+            tls.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
+    except OSError:
+        tcp.close()
+"#;
+
+async fn python_server(directory: &Path, authority: &Authority, protocol: &str) -> (Child, u16) {
+    std::fs::write(directory.join("authority.pem"), &authority.pem).expect("file");
+    std::fs::write(directory.join("server.pem"), authority.leaf("127.0.0.1")).expect("file");
+    let mut python = Command::new("python3");
+    python.current_dir(directory).args(["-c", PYTHON, protocol]);
+    python.kill_on_drop(true).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = python.spawn().expect("python3");
+    let mut said = BufReader::new(child.stdout.take().expect("stdout")).lines();
+    let port = said.next_line().await.expect("line").expect("a port");
+    (child, port.parse().expect("port"))
+}
+
+/// C-6, K-11: a client certificate that a TLS 1.3 origin refuses, and a missing one: the request was not
+/// processed, the answer and the record say why, and the mended call is not held back.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_6_a_refused_client_certificate_is_no_doubt() {
+    for protocol in ["http/1.1", "h2"] {
+        let directory = tempfile::tempdir().expect("directory");
+        let authority = Authority::new();
+        let (_server, port) = python_server(directory.path(), &authority, protocol).await;
+        let world = world(directory.path(), &authority.pem, port).await;
+        let stranger = Secret::from(Authority::named("stranger").leaf("one"));
+        world.policy.set_secret("one", &stranger).expect("secret");
+        for (path, alert) in [("without", "certificate_required"), ("one", "unknown_ca")] {
+            let answer = ask(&world, "POST", port, path).await;
+            assert_eq!(answer.status, 502, "{protocol} {answer:?}");
+            let late = ["REMOTE_NOT_PROCESSED", "remote_execution", "rejected", "after_correction"];
+            // The alert may overtake the dispatch of a stream.
+            let early =
+                ["TLS_ALERT_RECEIVED", "connection_setup", "not_attempted", "after_correction"];
+            let facts = answer.facts();
+            assert!(facts == late || (protocol == "h2" && facts == early), "{protocol} {facts:?}");
+            let said = answer.field("proxy-status");
+            assert!(said.contains(&format!("alert-message=\"{alert}\"")), "{said}");
+            let record = world.invocation(answer.id()).await;
+            if facts == late {
+                let note = record.note().expect("a note");
+                assert!(note.contains("client certificate") && note.contains(alert), "{note}");
+            }
+        }
+        if protocol == "http/1.1" {
+            world.policy.set_secret("one", &Secret::from(authority.leaf("one"))).expect("secret");
+            let answer = ask(&world, "POST", port, "one").await;
+            assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "{answer:?}");
+        }
+    }
 }

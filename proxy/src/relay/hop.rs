@@ -46,7 +46,7 @@ impl Relay<'_> {
                 .end(Conclusion { verdict, message, field: None, not_before_ms, observation })
                 .await
         } else {
-            self.parts.call.reject(verdict, not_before_ms).await
+            self.parts.call.reject(verdict, not_before_ms, Some(&message)).await
         };
         match settled {
             Ok(settled) => {

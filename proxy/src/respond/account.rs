@@ -145,6 +145,7 @@ impl Account {
             | exchange::Error::Interim
             | exchange::Error::Switched
             | exchange::Error::NotProcessed
+            | exchange::Error::Certificate(_)
             | exchange::Error::Unsent
             | exchange::Error::Reset(_)
             | exchange::Error::Stream => self,

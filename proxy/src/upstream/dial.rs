@@ -116,6 +116,12 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// Of a connection that broke inside its set-up.
+    pub(crate) fn of_set_up(error: io::Error) -> Self {
+        let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        cause.map(super::tls::failure).unwrap_or(Self::Broken(error))
+    }
+
     /// The verdict: nothing was dispatched (contract C-1).
     pub(crate) fn verdict(&self) -> Verdict {
         let backoff = |code| Verdict::not_connected(Retry::Backoff, code);
@@ -491,10 +497,7 @@ async fn tls<S: AsyncRead + AsyncWrite + Unpin>(
             alert: None,
         })?,
     };
-    TlsConnector::from(config).connect(name, stream).await.map_err(|error| {
-        let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        cause.map(super::tls::failure).unwrap_or(Error::Broken(error))
-    })
+    TlsConnector::from(config).connect(name, stream).await.map_err(Error::of_set_up)
 }
 
 /// The error once more: the library's own can't be copied.

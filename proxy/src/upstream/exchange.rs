@@ -8,6 +8,7 @@
 //! proof that the dispatch is durable, by value (contract D-1), and a proof is good for one
 //! exchange (contract D-7). There is no resend, no retry and no redirect in here.
 
+use super::tls::Alert;
 use super::{http1, http2};
 use crate::body;
 use crate::head::{self, Fields, Framing};
@@ -45,6 +46,17 @@ impl Wire {
         match link {
             Link::Plain(tcp) => tcp,
             Link::Tls(tls) => tls.get_ref().0,
+        }
+    }
+
+    /// The alert that refused the client's certificate, if the error is that. Not where another TLS lies
+    /// below, whose alert it may be.
+    pub(super) fn refused_certificate(&self, error: &io::Error) -> Option<Alert> {
+        let Self::Tls(tls) = self else { return None };
+        let (link, session) = tls.get_ref();
+        match link {
+            Link::Plain(_) => Alert::of_refused_certificate(error, session),
+            Link::Tls(_) => None,
         }
     }
 
@@ -171,7 +183,7 @@ impl Idle {
             }
             Transport::Wire(mut wire) => {
                 let sound = !self.peer.reused || wire.is_quiet();
-                let (sender, receiver) = http1::exchange(wire, sound);
+                let (sender, receiver) = http1::exchange(wire, sound, !self.peer.reused);
                 let side = Side::Wire(receiver);
                 (Sender::Wire(sender), Receiver { side, peer: self.peer, interim: 0 })
             }
@@ -309,6 +321,9 @@ pub(crate) enum Error {
     /// The protocol itself says that the request was not processed (contract C-6).
     #[error("the origin refused the stream and did not process the request")]
     NotProcessed,
+    /// The handshake ended over the client's certificate: nothing was processed (contract C-6).
+    #[error("the origin refused the client certificate ({name})", name = .0.name)]
+    Certificate(Alert),
     /// No stream could be opened, and nothing of the request was sent.
     #[error("the origin took no more streams at that moment, and nothing was sent")]
     Unsent,
@@ -345,9 +360,12 @@ impl Error {
             | Self::Interim
             | Self::Switched
             | Self::Stream => true,
-            Self::Io(_) | Self::Closed | Self::NotProcessed | Self::Unsent | Self::Reset(_) => {
-                false
-            }
+            Self::Io(_)
+            | Self::Closed
+            | Self::NotProcessed
+            | Self::Certificate(_)
+            | Self::Unsent
+            | Self::Reset(_) => false,
         }
     }
 
@@ -361,6 +379,7 @@ impl Error {
             Self::Interim => "TOO_MANY_INTERIM".to_owned(),
             Self::Switched => "UNASKED_SWITCH".to_owned(),
             Self::NotProcessed => "NOT_PROCESSED".to_owned(),
+            Self::Certificate(alert) => alert.cause(),
             Self::Unsent => "NO_STREAM".to_owned(),
             Self::Reset(reason) => {
                 reason.map_or_else(|| "RESET".to_owned(), |r| format!("RESET_{}", u32::from(r)))
@@ -454,7 +473,7 @@ mod tests {
         let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
         let answer = [head, b"1\r\nx\r\n".repeat(2000), b"0\r\n\r\n".to_vec()].concat();
         far.write_all(&answer).await.expect("written");
-        let (_sender, side) = http1::exchange(Wire::Plain(Link::Plain(near)), true);
+        let (_sender, side) = http1::exchange(Wire::Plain(Link::Plain(near)), true, true);
         let identity = PeerIdentity::Unverified;
         let peer = Peer { connection: 1, address, identity, reused: false };
         let mut receiver = Receiver { side: Side::Wire(side), peer, interim: 0 };

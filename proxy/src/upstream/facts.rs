@@ -1,11 +1,12 @@
 //! What is known of a connection of HTTP/2 beside the library that carries it: read off the wire.
 
+use super::tls::Alert;
 use crate::http2::frames::LongBlocks;
 use dashmap::DashSet;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
 /// What is known of the connection beside the library.
@@ -21,6 +22,10 @@ pub(super) struct Facts {
     /// Streams whose receiver listens, and whether any part of an answer came on them.
     answered: Mutex<HashMap<u32, bool>>,
     pub(super) long_blocks: LongBlocks,
+    /// Whether anything came on the connection.
+    pub(super) heard: AtomicBool,
+    /// The alert that refused the client's certificate before anything came.
+    pub(super) refused: OnceLock<Alert>,
     /// Whether the origin's settings came.
     pub(super) settled: AtomicBool,
     /// Streams that exchanges have, or are about to open.

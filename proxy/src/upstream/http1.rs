@@ -12,12 +12,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use zeroize::Zeroizing;
 
 /// The two sides of the one exchange that a connection carries now. `sound`: nothing came on it that
-/// would be taken for the response.
-pub(super) fn exchange(wire: Wire, sound: bool) -> (Sender, Receiver) {
+/// would be taken for the response. `silent`: nothing ever came on it.
+pub(super) fn exchange(wire: Wire, sound: bool, silent: bool) -> (Sender, Receiver) {
     let wire = Shared::new(wire);
     let sender = Sender { wire: wire.clone(), sound, chunked: false, left: 0, ended: false };
     let (buffer, decoder) = (BytesMut::new(), Decoder::Empty);
-    (sender, Receiver { wire, sound, buffer, decoder, keep: false })
+    (sender, Receiver { wire, sound, silent, buffer, decoder, keep: false })
 }
 
 /// The connection after a complete exchange, if it may carry another one.
@@ -122,6 +122,7 @@ impl Sender {
 pub(crate) struct Receiver {
     wire: Shared<Wire>,
     sound: bool,
+    silent: bool,
     buffer: BytesMut,
     decoder: Decoder,
     keep: bool,
@@ -142,8 +143,14 @@ impl Receiver {
         self.buffer.reserve(16 * 1024);
         match self.wire.read_buf(&mut self.buffer).await {
             Ok(0) => Err(Error::Closed),
-            Ok(_) => Ok(()),
-            Err(error) => Err(Error::Io(error)),
+            Ok(_) => {
+                self.silent = false;
+                Ok(())
+            }
+            Err(error) => {
+                let refused = self.wire.lock().refused_certificate(&error);
+                Err(refused.filter(|_| self.silent).map_or(Error::Io(error), Error::Certificate))
+            }
         }
     }
 
@@ -247,7 +254,7 @@ mod tests {
     async fn s_6_a_stray_answer_is_not_taken() {
         let (wire, mut far) = pair().await;
         far.write_all(b"HTTP/1.1 408 Idle\r\nContent-Length: 0\r\n\r\n").await.expect("written");
-        let (mut sender, mut receiver) = exchange(wire, false);
+        let (mut sender, mut receiver) = exchange(wire, false, true);
         let sent = sender.head(head(), Framing::Length(3), &[Bytes::from_static(b"abc")]).await;
         assert_eq!(sent.map_err(|error| error.kind()), Err(io::ErrorKind::ConnectionAborted));
         assert!(matches!(receiver.head("POST", None).await, Err(Error::Closed)));
@@ -264,7 +271,7 @@ mod tests {
             (&[b"ab"], io::ErrorKind::UnexpectedEof),
         ] {
             let (wire, far) = pair().await;
-            let (mut sender, receiver) = exchange(wire, true);
+            let (mut sender, receiver) = exchange(wire, true, true);
             sender.head(head(), Framing::Length(3), &[]).await.expect("the head");
             let mut ended = Ok(());
             for piece in pieces {

@@ -9,6 +9,7 @@ mod watched;
 
 use super::exchange::{Peer, Wire};
 use super::facts::{Facts, Taken};
+use super::tls::Alert;
 use crate::http2::READ_BYTES;
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -104,7 +105,9 @@ impl Place {
     /// Waits until the library takes one more stream.
     pub(super) async fn ready(self) -> io::Result<Self> {
         let connection = self.connection;
-        let send = connection.send.ready().await.map_err(io::Error::other)?;
+        let refused = || connection.facts.refused.get().copied();
+        let failed = |error| refused().map_or_else(|| io::Error::other(error), Alert::into_error);
+        let send = connection.send.ready().await.map_err(failed)?;
         Ok(Self { connection: Connection { send, ..connection }, ..self })
     }
 

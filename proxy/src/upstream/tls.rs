@@ -200,6 +200,29 @@ impl Alert {
         }
     }
 
+    /// Whether it says that a certificate is not taken, or missing (RFC 8446 section 6.2).
+    const fn is_of_certificate(self) -> bool {
+        matches!(self.id, 42..=46 | 48 | 49 | 116)
+    }
+
+    /// The alert by which a server ends the handshake over the client's certificate, if the error is that.
+    /// In TLS 1.3 the client's side of it is done before the server judges the certificate (RFC 8446
+    /// section 4.4.2.4). A ticket would say that the server's was done, too.
+    pub(crate) fn of_refused_certificate(
+        error: &std::io::Error,
+        session: &rustls::ClientConnection,
+    ) -> Option<Self> {
+        let is_late = session.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3);
+        let is_open = is_late && session.tls13_tickets_received() == 0;
+        Self::behind(error).filter(|alert| is_open && alert.is_of_certificate())
+    }
+
+    /// The error that the alert was found behind.
+    pub(super) fn into_error(self) -> std::io::Error {
+        let error = rustls::Error::AlertReceived(AlertDescription::from(self.id));
+        std::io::Error::new(std::io::ErrorKind::InvalidData, error)
+    }
+
     /// The name of the cause in records.
     pub(crate) fn cause(self) -> String {
         format!("ALERT_{}", self.name.to_ascii_uppercase())

@@ -162,7 +162,7 @@ pub(super) async fn settle(
         }
         Conclusion::Refused => {
             let verdict = Verdict::rejected(Retry::AfterCorrection, Code::RequestRefused);
-            call.reject(verdict, None).await
+            call.reject(verdict, None, None).await
         }
         Conclusion::Incomplete(code, message) => {
             let operation = call.invocation().operation();

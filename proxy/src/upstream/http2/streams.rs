@@ -239,6 +239,9 @@ impl Receiver {
     /// What the protocol proves by the error (RFC 9113 section 8.7, contract C-6). That the origin
     /// wants HTTP/1.1 says nothing of what it did.
     fn error(&self, error: &h2::Error) -> Error {
+        if let Some(alert) = self.facts.refused.get() {
+            return Error::Certificate(*alert);
+        }
         let said = error.reason().filter(|_| error.is_remote());
         if said == Some(Reason::HTTP_1_1_REQUIRED) {
             self.facts.http11_required.store(true, Ordering::Release);
@@ -279,9 +282,11 @@ impl Receiver {
             // A stream that could not be opened any more lies above whatever a GOAWAY names. Without one it
             // is as certain: the library has nothing of the request.
             let going_away = &self.facts.going_away;
-            let unopened = |_| match going_away.load(Ordering::Acquire) {
-                true => Error::NotProcessed,
-                false => Error::Unsent,
+            let refused = &self.facts.refused;
+            let unopened = |_| match (refused.get(), going_away.load(Ordering::Acquire)) {
+                (Some(alert), _) => Error::Certificate(*alert),
+                (None, true) => Error::NotProcessed,
+                (None, false) => Error::Unsent,
             };
             let (response, listened) = told.await.map_err(unopened)?;
             self.told = None;
