@@ -219,7 +219,7 @@ fn i_4_an_echo_in_what_nginx_compresses_is_replaced() {
         assert_eq!(text(&response.body), expected, "{version}");
         let shown = home.json(&["inv", "show", &response.invocation()]);
         assert_eq!(shown["evidence"]["redacted"], true, "{shown}");
-        let stored = home.path().join("stored.gz");
+        let stored = home.path().join(format!("stored{version}.gz"));
         home.ok(&["inv", "result", &response.invocation(), "-o", stored.to_str().unwrap()]);
         let mut unpack = std::process::Command::new("gzip");
         unpack.arg("-dc").arg(&stored);

@@ -37,6 +37,11 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
+    /// Of what could not be sent to the caller. One that takes nothing has not left: it was cut off.
+    fn of_sending(error: &std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::TimedOut { Self::Idle } else { Self::CallerBroke }
+    }
+
     /// The same, where one direction had ended in order before.
     const fn after_an_end(self) -> Self {
         match self {
@@ -229,7 +234,7 @@ async fn down(
                     Err(_) => {
                         let rest = redactor.rest();
                         passed.fetch_add(rest.len() as u64, Ordering::Relaxed);
-                        out.send(&rest).await.map_err(|_| Cause::CallerBroke)?;
+                        out.send(&rest).await.map_err(|error| Cause::of_sending(&error))?;
                         continue;
                     }
                 }
@@ -237,12 +242,12 @@ async fn down(
                 origin.read_buf(&mut buffer).await.map_err(|_| Cause::OriginBroke)?
             };
             if read == 0 {
-                out.send(&redactor.rest()).await.map_err(|_| Cause::CallerBroke)?;
-                return out.finish().await.map_err(|_| Cause::CallerBroke);
+                out.send(&redactor.rest()).await.map_err(|error| Cause::of_sending(&error))?;
+                return out.finish().await.map_err(|error| Cause::of_sending(&error));
             }
         }
         let piece = redactor.piece(buffer.split().freeze());
         passed.fetch_add(piece.len() as u64, Ordering::Relaxed);
-        out.send(&piece).await.map_err(|_| Cause::CallerBroke)?;
+        out.send(&piece).await.map_err(|error| Cause::of_sending(&error))?;
     }
 }

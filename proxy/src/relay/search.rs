@@ -118,7 +118,11 @@ impl Relay<'_> {
             Search::Plain => Ok(vec![self.parts.redactor.rest()]),
             Search::Watching(watch) => {
                 let rest = watch.take_rest().concat();
-                Ok(vec![self.parts.redactor.text(&rest).unwrap_or(rest).into()])
+                let replaced = self.parts.redactor.text(&rest);
+                if replaced.is_some() {
+                    self.parts.redactor.note_found();
+                }
+                Ok(vec![replaced.unwrap_or(rest).into()])
             }
             Search::Rewriting(rewrite) => rewrite.finish().map(|end| vec![end]),
             Search::Withholding => Ok(Vec::new()),

@@ -202,12 +202,13 @@ impl Alert {
 
     /// Whether it says that a certificate is not taken, or missing (RFC 8446 section 6.2).
     const fn is_of_certificate(self) -> bool {
-        matches!(self.id, 42..=46 | 48 | 49 | 116)
+        matches!(self.id, 42..=46 | 48 | 116)
     }
 
     /// The alert by which a server ends the handshake over the client's certificate, if the error is that.
     /// In TLS 1.3 the client's side of it is done before the server judges the certificate (RFC 8446
-    /// section 4.4.2.4). A ticket would say that the server's was done, too.
+    /// section 4.4.2.4). A ticket would say that the server's was done, too. `access_denied` does not count:
+    /// a server may say it of the request.
     pub(crate) fn of_refused_certificate(
         error: &std::io::Error,
         session: &rustls::ClientConnection,

@@ -241,9 +241,6 @@ fn crowded(seed: u64) -> u32 {
     for round in 0.. {
         let of_others = connection.senders.iter().filter(|sender| sender.takes);
         if of_others.clone().all(|sender| sender.came_bytes >= 20 * MIB) {
-            if round > 15000 {
-                eprintln!("slow {round}");
-            }
             return connection.ended;
         }
         let came: Vec<u64> = of_others.map(|sender| sender.came_bytes).collect();

@@ -33,10 +33,10 @@ const PAGE: &str = "500";
 
 /// Every call.
 const ANY: fn(&Value) -> bool = |_| true;
-/// What nobody may just repeat. Tunnels that are left alone are `unknown` by nature.
+/// What nobody may just repeat. What was passed on unjudged is `unknown` by nature.
 const IN_DOUBT: fn(&Value) -> bool = |call| {
     let text = |pointer| call.pointer(pointer).and_then(Value::as_str);
-    text("/error/retry") == Some("reconcile") && text("/action") != Some("CONNECT")
+    text("/error/retry") == Some("reconcile") && text("/error/code") != Some("NOT_JUDGED")
 };
 
 /// The server of the home, as one run uses it.
@@ -224,24 +224,24 @@ mod tests {
     /// J-1: what ended in doubt is told wherever it stands in the list, and what can be repeated does not count.
     #[tokio::test]
     async fn j_1_the_end_of_a_run_looks_behind_pages_without_a_match() {
-        let call = |action, retry| json!({ "action": action, "error": { "retry": retry } });
+        let call = |code, retry| json!({ "error": { "code": code, "retry": retry } });
         let asked = RefCell::new(Vec::new());
         let pages = async |cursor: Option<String>| {
             asked.borrow_mut().push(cursor.clone());
             Ok(match cursor.as_deref() {
                 None => json!({ "invocations": [], "next": "a" }),
                 Some("a") => json!({
-                    "invocations": [call("CONNECT", "reconcile"), call("GET", "backoff")],
+                    "invocations": [call("NOT_JUDGED", "reconcile"), call("TIMEOUT", "backoff")],
                     "next": "b",
                 }),
-                _ => json!({ "invocations": [call("POST", "reconcile")], "next": null }),
+                _ => json!({ "invocations": [call("TIMEOUT", "reconcile")], "next": null }),
             })
         };
         assert_eq!(counted(IN_DOUBT, pages).await.expect("a list"), 1);
         assert_eq!(asked.take(), [None, Some("a".to_owned()), Some("b".to_owned())]);
         assert_eq!(counted(ANY, pages).await.expect("a list"), 3);
         // Of a list without an end it looks at enough.
-        let full = vec![call("POST", "never"); 300];
+        let full = vec![call("TIMEOUT", "never"); 300];
         let endless = async |_| Ok(json!({ "invocations": full, "next": "more" }));
         assert_eq!(counted(ANY, endless).await.expect("a list"), ENOUGH);
     }
