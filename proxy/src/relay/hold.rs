@@ -160,7 +160,8 @@ impl Relay<'_> {
         if is_bodiless(self.parts.method, head.status) {
             return Ok(());
         }
-        let head = &self.true_head(head.clone());
+        let altered = self.is_altered().then(|| self.true_head(head.clone()));
+        let head = altered.as_ref().unwrap_or(head);
         let delivery = self.streamed(head);
         if delivery == Delivery::Close {
             self.parts.keep_alive = false;

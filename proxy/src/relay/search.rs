@@ -33,7 +33,8 @@ fn is_digest(name: &[u8]) -> bool {
 }
 
 impl Relay<'_> {
-    fn is_altered(&self) -> bool {
+    /// Whether what is delivered and stored is not what came.
+    pub(super) fn is_altered(&self) -> bool {
         matches!(self.search, Search::Rewriting(_)) || self.parts.redactor.altered_content()
     }
 
