@@ -217,23 +217,40 @@ async fn half_closed_passages_end() {
     assert!(matches!(read.await.expect("in time"), Ok(0) | Err(_)));
 }
 
+/// Tunnels that are left alone, to an origin of the test's.
+struct Tunnels {
+    origin: tokio::net::TcpListener,
+    world: World,
+    connect: String,
+}
+
+impl Tunnels {
+    async fn new() -> Self {
+        let origin = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
+        let port = origin.local_addr().expect("address").port();
+        let world = World::with(|_, _| left_alone(port, 1), proxy::Options::default()).await;
+        let credentials = world.credentials();
+        let connect = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
+        Self { origin, world, connect }
+    }
+
+    /// One more of them, from the caller's side to the origin's.
+    async fn opened(&self) -> (Client, InvocationId, tokio::net::TcpStream) {
+        let mut client = Client::connect(self.world.address).await;
+        client.send(&self.connect).await;
+        let opened = client.response("CONNECT").await;
+        assert_eq!(opened.status, 200);
+        let (origin, _) = self.origin.accept().await.expect("accept");
+        (client, opened.id(), origin)
+    }
+}
+
 /// V-1, V-2, D-1: TLS that asks for another host than the tunnel's, or that can't be read, gets an alert, and
 /// not a byte of it goes to the origin: it is refused, and was not attempted. What is no TLS passes.
 #[tokio::test]
 async fn v_1_the_tls_of_a_tunnel_asks_for_its_host() {
-    let origin = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
-    let port = origin.local_addr().expect("address").port();
-    let world = World::with(|_, _| left_alone(port, 1), proxy::Options::default()).await;
-    let credentials = world.credentials();
-    let connect = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
-    let opened = async || {
-        let mut client = Client::connect(world.address).await;
-        client.send(&connect).await;
-        let opened = client.response("CONNECT").await;
-        assert_eq!(opened.status, 200);
-        let (origin, _) = origin.accept().await.expect("accept");
-        (client, opened.id(), origin)
-    };
+    let tunnels = Tunnels::new().await;
+    let (world, opened) = (&tunnels.world, async || tunnels.opened().await);
     for (hello, alert, expected, code, field) in [
         (hello("evil.test"), 112, "OTHER_NAME", "AUTHORITY_MISMATCH", "tls.server_name"),
         (
@@ -251,8 +268,8 @@ async fn v_1_the_tls_of_a_tunnel_asks_for_its_host() {
         let mut came = Vec::new();
         origin.read_to_end(&mut came).await.expect("an end");
         assert!(came.is_empty(), "{came:?}");
-        assert_eq!(cause(&world, id).await.as_deref(), Some(expected));
-        let mut notes = notes(&world, id).await;
+        assert_eq!(cause(world, id).await.as_deref(), Some(expected));
+        let mut notes = notes(world, id).await;
         assert_eq!(notes.pop(), Some(passed(0, 7)));
         if expected == "OTHER_NAME" {
             assert_eq!(notes.pop(), Some(("other_name".to_owned(), "evil.test".to_owned())));
@@ -272,23 +289,12 @@ async fn v_1_the_tls_of_a_tunnel_asks_for_its_host() {
     assert_eq!(&came, b"no TLS");
 }
 
-/// D-1: a tunnel in which its caller sends nothing was not attempted, however it ends; one whose origin speaks
+/// D-1: a tunnel that breaks off before its caller sent anything was not attempted; one whose origin speaks
 /// first begins with its caller's first byte.
 #[tokio::test]
 async fn d_1_a_tunnel_begins_with_its_callers_first_byte() {
-    let origin = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
-    let port = origin.local_addr().expect("address").port();
-    let world = World::with(|_, _| left_alone(port, 1), proxy::Options::default()).await;
-    let credentials = world.credentials();
-    let connect = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
-    let opened = async || {
-        let mut client = Client::connect(world.address).await;
-        client.send(&connect).await;
-        let opened = client.response("CONNECT").await;
-        assert_eq!(opened.status, 200);
-        let (origin, _) = origin.accept().await.expect("accept");
-        (client, opened.id(), origin)
-    };
+    let tunnels = Tunnels::new().await;
+    let (world, opened) = (&tunnels.world, async || tunnels.opened().await);
     let (mut client, id, mut speaking) = opened().await;
     speaking.write_all(b"220 hello\r\n").await.expect("written");
     assert_eq!(client.take(11).await, b"220 hello\r\n");
