@@ -269,3 +269,31 @@ fn s_9_grpcio_calls_every_kind_of_method() {
     ];
     assert_eq!(outcomes, expected.map(|(method, outcome)| (method.to_owned(), outcome)));
 }
+
+/// E-1, K-11: a client of gRPC that repeats whatever it can is told, in its own terms, what must not be
+/// repeated; of a call without an answer there is one effect.
+#[test]
+fn k_11_grpcio_does_not_repeat_what_is_unknown() {
+    let served = Served::start(python(), "grpc_server.py");
+    let home = Home::new();
+    let route = |name: &str, path: &str, terms: &str| {
+        let port = served.port;
+        format!(
+            "[[route]]\nname = \"{name}\"\nagents = [\"local\"]\n{terms}\n\
+             match = {{ scheme = \"https\", host = \"localhost\", port = {port}, path = \"{path}\" }}\n"
+        )
+    };
+    let inward = route("inward", "/demo.Demo/Inward", "private_addresses = \"deny\"");
+    let terms = "private_addresses = \"allow\"\nlimits = { response_timeout = \"2s\" }";
+    let stuck = route("stuck", "/demo.Demo/Stuck", terms);
+    home.policy(&(plain_policy(&served.ca_file(), served.port) + &inward + &stuck));
+    let python = std::env::var("AFFIANT_TEST_PYTHON").unwrap();
+    let client = program("grpc_retries.py");
+    let target = format!("localhost:{}", served.port);
+    let said = home.ok(&["run", "--", &python, client.to_str().unwrap(), &target]);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    assert!(lines[0].starts_with("PERMISSION_DENIED not_attempted: "), "{said}");
+    assert!(lines[1].starts_with("UNKNOWN unknown: "), "{said}");
+    assert_eq!(lines[2], "1");
+}

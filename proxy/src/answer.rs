@@ -3,6 +3,7 @@
 
 use crate::deliver::{self, Delivery, Ours};
 use crate::engine::{BACKOFF_MS, Job, Prepared};
+use crate::grpc;
 use crate::handover::{Pending, record};
 use crate::head::{self, Fields, Received, Response};
 use crate::record::{restore_head, restore_trailers};
@@ -301,16 +302,14 @@ impl Job<'_> {
             pseudonym: &self.shared.pseudonym,
             received: Received::By(head::Version::Http11),
         };
-        let with_content = self.head.method != "HEAD";
         let now_ms = self.shared.journal.now_ms();
-        let bytes = deliver::problem(
-            account.status,
-            self.head.version,
-            envelope,
-            &ours,
-            with_content,
-            now_ms,
-        );
+        let version = self.head.version;
+        let bytes = if self.out.is_stream() && grpc::is_call(&self.head) {
+            deliver::status_alone(account.status, version, envelope, &ours, now_ms)
+        } else {
+            let with_content = self.head.method != "HEAD";
+            deliver::problem(account.status, version, envelope, &ours, with_content, now_ms)
+        };
         let sent = self.out.send(&bytes).await;
         Finished { keep: keep && sent.is_ok() && self.drain().await, pending: None }
     }

@@ -1,9 +1,12 @@
 //! What settles a gRPC call: its status, in the trailers or alone in the head, never the 200 of HTTP
-//! (contract S-9).
+//! (contract S-9); and what an answer of the broker's own says to a call of gRPC (contract E-1).
 
 use crate::fingerprint::WHOLE_BYTES;
 use crate::head::{Fields, Request, Response};
+use crate::respond::may_repeat;
 use bytes::Bytes;
+use journal::contract::{Outcome, Verdict};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 /// A gRPC response that ended without a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +90,61 @@ pub(crate) fn settling_status(head: &Response, trailers: &Fields) -> Result<u16,
     }
 }
 
+/// A status of gRPC that an answer of the broker's own has, by its number (gRPC's statuscodes.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Code {
+    /// It is not known what the service did, and the call may not be repeated.
+    Unknown = 2,
+    InvalidArgument = 3,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    /// Repeat after something is corrected, or not at all.
+    FailedPrecondition = 9,
+    Unimplemented = 12,
+    /// The one code that stands for "repeat the call".
+    Unavailable = 14,
+    /// The service did it, and its answer can't be shown.
+    DataLoss = 15,
+    Unauthenticated = 16,
+}
+
+/// What an answer that would have this status of HTTP says to a call of gRPC. Clients repeat what is
+/// UNAVAILABLE, so that is said of calls alone that may be repeated.
+pub(crate) const fn code_of(status: u16, verdict: Verdict) -> Code {
+    if matches!(status, 413 | 429) && matches!(verdict.outcome(), Outcome::NotAttempted) {
+        return Code::ResourceExhausted;
+    }
+    if may_repeat(verdict) {
+        return Code::Unavailable;
+    }
+    match (verdict.outcome(), status) {
+        (Outcome::Unknown, _) => Code::Unknown,
+        (Outcome::Committed, _) => Code::DataLoss,
+        (Outcome::NotAttempted, 400 | 417 | 421 | 422) => Code::InvalidArgument,
+        (Outcome::NotAttempted, 403) => Code::PermissionDenied,
+        (Outcome::NotAttempted, 407) => Code::Unauthenticated,
+        (Outcome::NotAttempted, 501) => Code::Unimplemented,
+        (Outcome::NotAttempted | Outcome::Rejected, _) => Code::FailedPrecondition,
+    }
+}
+
+/// What `grpc-retry-pushback-ms` says (gRPC's proposal A6): how long a repeat waits, or -1 of a call that may
+/// not be repeated.
+pub(crate) fn pushback(verdict: Verdict, wait_ms: Option<u64>) -> Option<i32> {
+    match (may_repeat(verdict), wait_ms) {
+        (false, _) => Some(-1),
+        (true, Some(wait_ms)) => Some(i32::try_from(wait_ms).unwrap_or(i32::MAX)),
+        (true, None) => None,
+    }
+}
+
+/// Text as `grpc-message` has it (gRPC over HTTP/2, Status-Message).
+pub(crate) fn message(text: &str) -> String {
+    const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
+    utf8_percent_encode(text, ENCODED).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,5 +192,42 @@ mod tests {
         assert_eq!(joined(&cut), expected);
         let long = Bytes::from(vec![0xff; 2 << 20]);
         assert_eq!(joined(&[long]).map(|first| first.len() as u64), Some(WHOLE_BYTES + 1));
+    }
+
+    /// E-1, K-11: UNAVAILABLE, which clients repeat, is said of what may be repeated, and of nothing else.
+    #[test]
+    fn e_1_only_what_may_be_repeated_is_unavailable() {
+        use journal::contract::{Code as Ours, Phase, Retry};
+        let verdict = |outcome, retry| {
+            let phase = match outcome {
+                Outcome::NotAttempted => Phase::Validation,
+                Outcome::Rejected | Outcome::Committed | Outcome::Unknown => Phase::RemoteExecution,
+            };
+            Verdict::new(phase, outcome, retry, Ours::InternalError).expect("a verdict")
+        };
+        let (never, later) = (Retry::Never, Retry::Backoff);
+        for (outcome, retry, status, expected, pushback_ms) in [
+            (Outcome::NotAttempted, never, 403, Code::PermissionDenied, Some(-1)),
+            (Outcome::NotAttempted, Retry::AfterCorrection, 407, Code::Unauthenticated, Some(-1)),
+            (Outcome::NotAttempted, Retry::AfterCorrection, 422, Code::InvalidArgument, Some(-1)),
+            (Outcome::NotAttempted, Retry::AfterCorrection, 413, Code::ResourceExhausted, Some(-1)),
+            (Outcome::NotAttempted, later, 429, Code::ResourceExhausted, Some(1500)),
+            (Outcome::NotAttempted, never, 501, Code::Unimplemented, Some(-1)),
+            (Outcome::NotAttempted, Retry::Reconcile, 424, Code::FailedPrecondition, Some(-1)),
+            (Outcome::NotAttempted, later, 502, Code::Unavailable, Some(1500)),
+            (Outcome::Rejected, later, 503, Code::Unavailable, Some(1500)),
+            (Outcome::Rejected, Retry::AfterCorrection, 502, Code::FailedPrecondition, Some(-1)),
+            (Outcome::Unknown, Retry::Reconcile, 502, Code::Unknown, Some(-1)),
+            (Outcome::Unknown, Retry::Reconcile, 413, Code::Unknown, Some(-1)),
+            (Outcome::Unknown, Retry::SameIdempotencyKey, 504, Code::Unavailable, Some(1500)),
+            (Outcome::Committed, Retry::FetchResult, 502, Code::DataLoss, Some(-1)),
+        ] {
+            let verdict = verdict(outcome, retry);
+            assert_eq!(code_of(status, verdict), expected, "{outcome:?} {retry:?} {status}");
+            assert_eq!(pushback(verdict, Some(1500)), pushback_ms, "{outcome:?} {retry:?}");
+        }
+        assert_eq!(pushback(verdict(Outcome::Unknown, later), None), None);
+        assert_eq!(pushback(verdict(Outcome::Unknown, later), Some(u64::MAX)), Some(i32::MAX));
+        assert_eq!(message("100 % of \u{e9}\n"), "100 %25 of %C3%A9%0A");
     }
 }

@@ -11,7 +11,7 @@ use policy::{Denial, credential};
 
 mod account;
 
-pub(crate) use account::{Account, UPGRADE_FAILED, forbids_retry};
+pub(crate) use account::{Account, UPGRADE_FAILED, forbids_retry, may_repeat};
 
 /// Why a call ended before dispatch.
 #[derive(Debug, thiserror::Error)]

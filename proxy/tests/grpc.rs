@@ -23,7 +23,9 @@ impl Test {
         let again = format!(
             "[[route]]\nname = \"again\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
              match = {{ host = \"127.0.0.1\", port = {port}, path = \"/again/**\" }}\n\
-             retry = {{ max_attempts = 3, automatic = true }}\n"
+             retry = {{ max_attempts = 3, automatic = true }}\n\
+             [[route]]\nname = \"inward\"\nagents = [\"coder\"]\nprivate_addresses = \"deny\"\n\
+             match = {{ host = \"127.0.0.1\", port = {port}, path = \"/denied\" }}\n"
         );
         let extra = origin.routes() + &again;
         let world = World::with(|_, _| extra, proxy::Options::default()).await;
@@ -111,6 +113,44 @@ async fn s_9_an_early_status_in_the_head_stays_the_last_section() {
         assert!(answer.field("affiant-outcome").starts_with(outcome), "{answer:?}");
         assert!(answer.trailers.is_empty() && answer.content.is_empty(), "{answer:?}");
     }
+}
+
+/// E-1: a call of gRPC is answered by a status of gRPC alone, with the outcome beside it, and that does not
+/// invite to a repeat of what may have been processed.
+#[tokio::test(flavor = "multi_thread")]
+async fn e_1_refusals_are_a_status_of_grpc() {
+    let test = Test::new().await;
+    let call = async |path: &str| {
+        let request = test.client.request("POST", path).header("content-type", "application/grpc");
+        let answer = test.client.asked(request, b"\0\0\0\0\x01x", true).await;
+        assert_eq!((answer.status, answer.field("content-type")), (200, "application/grpc"));
+        assert!(answer.trailers.is_empty() && answer.content.is_empty(), "{answer:?}");
+        assert!(answer.whole, "{answer:?}");
+        answer
+    };
+    let answer = call("/denied").await;
+    assert_eq!((answer.field("grpc-status"), answer.field("grpc-retry-pushback-ms")), ("7", "-1"));
+    let said = answer.field("affiant-outcome");
+    assert!(
+        said.starts_with("not_attempted;phase=connection_setup;retry=after_correction;"),
+        "{said}"
+    );
+    assert!(answer.field("proxy-status").contains("error=destination_ip_prohibited"), "{answer:?}");
+    let answer = call("/reset").await;
+    assert_eq!((answer.field("grpc-status"), answer.field("grpc-retry-pushback-ms")), ("2", "-1"));
+    assert!(answer.field("affiant-outcome").starts_with("unknown;"), "{answer:?}");
+    assert_eq!(test.effects("/reset"), 1);
+    // What is repeated by its caller all the same is held back.
+    let again = call("/reset").await;
+    assert_eq!((again.field("grpc-status"), test.effects("/reset")), ("9", 1));
+    let answer = call("/refuse").await;
+    assert_eq!(answer.field("grpc-status"), "14");
+    let wait_ms: i32 = answer.field("grpc-retry-pushback-ms").parse().expect("a time");
+    assert!((1..=60_000).contains(&wait_ms), "{wait_ms}");
+    assert!(answer.field("affiant-outcome").starts_with("rejected;"), "{answer:?}");
+    // A kind of content that is none of gRPC's gets the envelope, as ever.
+    let answer = test.call("POST", "/denied", b"x").await;
+    assert_eq!((answer.status, answer.field("content-type")), (403, "application/problem+json"));
 }
 
 /// C-6, D-7: a refused stream settles as rejected and may be sent again later; the broker itself sent

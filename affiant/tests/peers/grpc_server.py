@@ -6,6 +6,7 @@ Prints its port; ends with its stdin.
 """
 
 import sys
+import threading
 from concurrent import futures
 
 import grpc
@@ -32,9 +33,25 @@ def both(requests, context):
         yield b"echo " + request
 
 
+calls = 0
+
+
+def stuck(request, context):
+    """Does its work and does not answer while it is waited for."""
+    global calls
+    if request == b"how often":
+        return b"%d" % calls
+    calls += 1
+    done = threading.Event()
+    context.add_callback(done.set)
+    done.wait(60)
+    return b""
+
+
 class Demo(grpc.GenericRpcHandler):
     methods = {
         "/demo.Demo/Unary": grpc.unary_unary_rpc_method_handler(unary),
+        "/demo.Demo/Stuck": grpc.unary_unary_rpc_method_handler(stuck),
         "/demo.Demo/ServerStream": grpc.unary_stream_rpc_method_handler(server_stream),
         "/demo.Demo/ClientStream": grpc.stream_unary_rpc_method_handler(client_stream),
         "/demo.Demo/Both": grpc.stream_stream_rpc_method_handler(both),

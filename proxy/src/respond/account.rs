@@ -233,5 +233,10 @@ pub(crate) const fn status(code: Code) -> (u16, &'static str) {
 
 /// Whether an answer says `x-should-retry: false` (contract K-11).
 pub(crate) const fn forbids_retry(status: u16, verdict: Verdict) -> bool {
-    status >= 400 && !matches!(verdict.retry(), Retry::Backoff | Retry::SameIdempotencyKey)
+    status >= 400 && !may_repeat(verdict)
+}
+
+/// Whether the instruction is to submit the same call again.
+pub(crate) const fn may_repeat(verdict: Verdict) -> bool {
+    matches!(verdict.retry(), Retry::Backoff | Retry::SameIdempotencyKey)
 }
