@@ -144,9 +144,9 @@ pub(super) async fn list(
     };
     let journal = state.journal.clone();
     let page = apart(move || {
-        journal.list(&filter).map_err(|error| match error {
-            journal::read::Error::Cursor => invalid("cursor", error),
-            error => internal(&error),
+        journal.list(&filter).map_err(|error| {
+            let is_cursor = matches!(error, journal::read::Error::Cursor);
+            if is_cursor { invalid("cursor", error) } else { internal(&error) }
         })
     });
     let page = page.await?;

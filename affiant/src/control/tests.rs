@@ -32,8 +32,7 @@ async fn recorded(journal: &Journal) -> InvocationId {
         not_before_ms: None,
         observation: None,
     };
-    call.end(ended).await.unwrap();
-    call.id()
+    call.end(ended).await.unwrap().id()
 }
 
 /// J-1: what reads the log does so apart from the workers that calls share. The one thread for such reading is
