@@ -56,7 +56,8 @@ pub(crate) enum Refusal {
     },
     #[error("{0}.")]
     Key(#[source] policy::key::Unreadable),
-    #[error("The id or key was used before with another request; use a new one.")]
+    /// Of which agent that request is, and whether it is of this one, is not told.
+    #[error("The id or key stands for another request; use a new one.")]
     Mismatch,
     #[error("An equal request, {}, is in flight or in doubt; follow its instruction.", .0.id())]
     InDoubt(Box<Invocation>),
