@@ -65,7 +65,7 @@ pub fn expect(truth: &Truth, method: Method, contract: Contract) -> Vec<Expected
             complete: false,
             answer: None,
         }],
-        Truth::Passed { content } => vec![Expected {
+        Truth::Passed { content, codes } => vec![Expected {
             outcome: Outcome::Unknown,
             phase: Phase::RemoteExecution,
             retry: vec![match repeatable(method, contract) {
@@ -73,8 +73,7 @@ pub fn expect(truth: &Truth, method: Method, contract: Contract) -> Vec<Expected
                 Repeatable::WithKey => Retry::SameIdempotencyKey,
                 Repeatable::No => Retry::Reconcile,
             }],
-            // An origin that closes with bytes unread resets, and that end is no orderly one.
-            codes: vec![Code::NotJudged, Code::RemoteOutcomeUnknown],
+            codes: codes.to_vec(),
             dispatched: true,
             head: None,
             complete: false,
