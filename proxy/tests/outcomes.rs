@@ -252,7 +252,7 @@ async fn c_3_a_connection_that_ended_idle_is_not_used() {
             assert_eq!(first.status, 200);
             world.events(first.id(), "RESULT_DELIVERED").await;
             let until = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
-            while origin.seen.lock().expect("lock").ended == 0 {
+            while origin.peer.ended() == 0 {
                 assert!(tokio::time::Instant::now() < until, "the origin did not end it");
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }

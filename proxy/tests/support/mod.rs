@@ -123,8 +123,8 @@ impl World {
 
     pub async fn with(extra: impl FnOnce(&Origin, &Origin) -> String, options: Options) -> Self {
         let home = tempfile::tempdir().expect("home");
-        let origin = Origin::plain().await;
-        let secure = Origin::tls(home.path()).await;
+        let origin = Origin::plain();
+        let secure = Origin::tls(home.path());
         let policy = Policy::init(home.path(), None).expect("policy");
         let token = policy.add_agent("coder").expect("agent");
         let token = token.expose_text().expect("text").to_owned();
