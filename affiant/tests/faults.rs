@@ -334,11 +334,7 @@ fn s_2_e_4_streams_end_with_trailers_or_visibly_cut() {
         None,
     )
     .unwrap();
-    home.policy(&format!(
-        "[[route]]\nname = \"o\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
-         match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/**\" }}\n",
-        origin.address().port()
-    ));
+    home.policy(&clear_route("o", origin.address(), ""));
     let server = home.serve();
     for (path, outcome, whole) in [("/whole", "committed", true), ("/cut", "unknown", false)] {
         let mut caller = std::net::TcpStream::connect(server.http).unwrap();
@@ -383,11 +379,7 @@ fn r_6_a_full_disk_refuses_before_dispatch_and_resumes() {
     let disk = tempfile::tempdir().unwrap();
     let big = "x".repeat(900_000);
     let origin = Origin::start(vec![Script::answer("*", 200, &[], &big)], None).unwrap();
-    home.policy(&format!(
-        "[[route]]\nname = \"o\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
-         match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/**\" }}\n",
-        origin.address().port()
-    ));
+    home.policy(&clear_route("o", origin.address(), ""));
     let at = disk.path().display();
     let script = format!(
         "mount -t tmpfs -o size=160m,mode=700 tmpfs {at} && cp -a \"$3\"/. {at}/ && \
