@@ -8,7 +8,6 @@ use proxy::Options;
 use std::collections::BTreeSet;
 use support::http2::Http2Origin;
 use support::{Client, Response, World};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 enum Place {
@@ -70,21 +69,6 @@ fn route(name: &str, scheme: &str, host: &str, port: u16, terms: &str) -> String
     )
 }
 
-/// An origin that answers every connection with a line of text.
-async fn babble() -> (u16, tokio::task::JoinHandle<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
-    let port = listener.local_addr().expect("address").port();
-    let task = tokio::spawn(async move {
-        loop {
-            let (mut tcp, _) = listener.accept().await.expect("accept");
-            drop(tcp.write_all(b"220 good morning\r\n").await);
-            // Until the other side has read it.
-            while matches!(tcp.read(&mut [0; 512]).await, Ok(1..)) {}
-        }
-    });
-    (port, task)
-}
-
 /// One request in absolute form, and its answer.
 async fn call(world: &World, url: &str, method: &str, fields: &str, content: &[u8]) -> Response {
     let authority = url.split("://").nth(1).expect("a URL").split('/').next().expect("authority");
@@ -133,7 +117,7 @@ impl Remotes {
         let fits = TcpStream::connect(silent).await.expect("the one that fits");
         let unread = TcpListener::bind("127.0.0.1:0").await.expect("listener");
         let deaf = unread.local_addr().expect("address").port();
-        let (babbling, babbler) = babble().await;
+        let (babbling, babbler) = support::babble().await;
         let _held = (refusing, full, fits, unread, babbler);
         Self { closed: closed.port(), silent: silent.port(), deaf, babbling, _held }
     }

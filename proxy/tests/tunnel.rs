@@ -353,18 +353,7 @@ async fn s_2_an_end_without_close_notify_is_a_cut() {
 /// A client that asks the handshake for another name than the tunnel's gets no call through.
 #[tokio::test]
 async fn v_1_another_server_name_is_421() {
-    let world = World::with(
-        |_, secure| {
-            format!(
-                "[[route]]\nname = \"address\"\nagents = [\"coder\"]\n\
-                 match = {{ scheme = \"https\", host = \"127.0.0.1\", port = {} }}\n\
-                 private_addresses = \"allow\"\n",
-                secure.address.port()
-            )
-        },
-        proxy::Options::default(),
-    )
-    .await;
+    let world = World::by_address().await;
     let port = world.secure.address.port();
     let mut client = Client::connect(world.address).await;
     let credentials = world.credentials();
