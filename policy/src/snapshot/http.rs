@@ -14,6 +14,7 @@ use super::target::Target;
 use super::{Found, Tie, near, not_allowed, shown};
 use crate::condition::{self, Doubt, Unmet};
 use crate::document::HttpRoute;
+use crate::field::is_same_field;
 use crate::host::{self, Pattern};
 use crate::{Denial, Details, HttpAction, Scheme, path};
 use std::cmp::Reverse;
@@ -30,6 +31,8 @@ pub(super) struct Index {
     spellings: Spellings,
     /// Whether any route has conditions on the content.
     looks_at_body: bool,
+    /// The fields that conditions of routes look at, in lower case.
+    headers: BTreeSet<String>,
 }
 
 /// The routes of one host or suffix.
@@ -101,6 +104,7 @@ impl Index {
                 index.spellings.add(path);
             }
             index.looks_at_body |= route.conditions.looks_at_body();
+            index.headers.extend(route.conditions.headers.keys().cloned());
             for host in &route.hosts {
                 let site = match host {
                     Pattern::Exact(name) => index.exact.entry(name.clone()).or_default(),
@@ -151,6 +155,11 @@ impl Index {
             pair.is_some_and(|(one, other)| ties(one, other))
         };
         alike.values().try_for_each(|rules| near::ties(rules, tied, tie))
+    }
+
+    /// Whether a condition of some route looks at the field.
+    pub(super) fn decides_by_header(&self, name: &str) -> bool {
+        self.headers.iter().any(|known| is_same_field(name.as_bytes(), known.as_bytes()))
     }
 
     /// Whether any route has conditions on the content.
