@@ -20,7 +20,7 @@ use crate::unread::Unread;
 use crate::websocket;
 use bytes::Bytes;
 use h2::ext::Protocol;
-use h2::server::{Builder, Connection, SendResponse};
+use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream};
 use http::request::Parts;
 use std::future::poll_fn;
@@ -54,34 +54,18 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     tls: S,
     (below, written): (Below, Option<Arc<AtomicU64>>),
     tunnel: Option<Tunnel>,
-    shutdown: watch::Receiver<bool>,
+    mut shutdown: watch::Receiver<bool>,
 ) {
     let tls = stream::Shared::new(tls);
     let watched = Watched::new(tls.clone(), below, written);
     let progress = watched.progress();
     let handshake = timeout(shared.options.head_timeout, bounds().handshake(watched));
-    let Ok(Ok(connection)) = handshake.await else { return };
-    let mut calls = JoinSet::new();
-    take_calls(&shared, connection, tunnel, &progress, &mut calls, shutdown).await;
-    progress.settle();
-    linger(tls, &progress).await;
-    // Calls that are under way go on without their caller (contract D-4).
-    while calls.join_next().await.is_some() {}
-}
-
-/// Takes calls from the connection until it ends, each as a task.
-async fn take_calls<S: AsyncRead + AsyncWrite + Unpin>(
-    shared: &Arc<Shared>,
-    mut connection: Connection<Watched<S>, Bytes>,
-    tunnel: Option<Tunnel>,
-    progress: &Arc<Progress>,
-    calls: &mut JoinSet<()>,
-    mut shutdown: watch::Receiver<bool>,
-) {
+    let Ok(Ok(mut connection)) = handshake.await else { return };
     let tunnel = tunnel.map(Arc::new);
-    let mut stay = Stay::new(shared.options.keep_alive);
-    if *shutdown.borrow() {
-        stay.going = true;
+    let mut calls = JoinSet::new();
+    let mut idle_until = Instant::now() + shared.options.keep_alive;
+    let mut going = *shutdown.borrow();
+    if going {
         connection.graceful_shutdown();
     }
     loop {
@@ -104,52 +88,42 @@ async fn take_calls<S: AsyncRead + AsyncWrite + Unpin>(
                     None => break,
                 };
                 progress.asked_for_more();
-                let (shared, tunnel) = (Arc::clone(shared), tunnel.clone());
-                let progress = Arc::clone(progress);
+                let (shared, tunnel) = (Arc::clone(&shared), tunnel.clone());
+                let progress = Arc::clone(&progress);
                 calls.spawn(call(shared, tunnel, request, respond, progress, shutdown.clone()));
             }
             Some(_) = calls.join_next() => {
-                let pause = if stay.going { FAREWELL } else { shared.options.keep_alive };
-                stay.idle_until = Instant::now() + pause;
+                let pause = if going { FAREWELL } else { shared.options.keep_alive };
+                idle_until = Instant::now() + pause;
             }
             () = progress.flooded() => {
                 tracing::warn!("a caller's HTTP/2 connection ends: too many frames that ask nothing");
                 connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                stay.take_leave();
+                going = true;
+                idle_until = Instant::now() + FAREWELL;
             }
-            changed = shutdown.changed(), if !stay.going => {
-                stay.take_leave();
+            changed = shutdown.changed(), if !going => {
+                going = true;
+                idle_until = Instant::now() + FAREWELL;
                 if changed.is_ok() {
                     connection.graceful_shutdown();
                 }
             }
-            () = sleep_until(stay.idle_until), if calls.is_empty() => {
-                if stay.going {
+            () = sleep_until(idle_until), if calls.is_empty() => {
+                if going {
                     break;
                 }
-                stay.take_leave();
+                going = true;
+                idle_until = Instant::now() + FAREWELL;
                 connection.graceful_shutdown();
             }
         }
     }
-}
-
-/// How long a connection without a call stays open.
-struct Stay {
-    idle_until: Instant,
-    /// Whether it takes no further calls, and was told so.
-    going: bool,
-}
-
-impl Stay {
-    fn new(keep_alive: Duration) -> Self {
-        Self { idle_until: Instant::now() + keep_alive, going: false }
-    }
-
-    fn take_leave(&mut self) {
-        self.going = true;
-        self.idle_until = Instant::now() + FAREWELL;
-    }
+    drop(connection);
+    progress.settle();
+    linger(tls, &progress).await;
+    // Calls that are under way go on without their caller (contract D-4).
+    while calls.join_next().await.is_some() {}
 }
 
 /// What a caller's connection may ask for.
