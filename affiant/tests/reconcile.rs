@@ -303,11 +303,7 @@ fn k_7_an_origin_is_asked_one_question_at_a_time() {
         }
     });
     let rule = "reconcile = { path = \"/s\", committed = { status = 200 }, automatic = true, every = \"1s\" }";
-    let route = format!(
-        "[[route]]\nname = \"r\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
-         match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {} }}\n{rule}\n",
-        address.port()
-    );
+    let route = clear_route("r", address, rule);
     let home = Home::new();
     home.policy(&route);
     let server = home.serve();
