@@ -5,7 +5,7 @@
 use crate::respond::{self, Unopened};
 use crate::spool::Presence;
 use bytes::Bytes;
-use journal::contract::{Confirmation, Envelope, SshEnd};
+use journal::contract::{Confirmation, Envelope, SignalName, SshEnd};
 use russh::server::{ChannelOpenHandle, Handle, Msg};
 use russh::{ChannelWriteHalf, Sig};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,12 +23,12 @@ pub(crate) enum End {
     /// Exit signal.
     Signal {
         /// The signal.
-        signal: Sig,
+        signal: SignalName,
         /// Whether core was dumped.
         core_dumped: bool,
-        /// The target's words.
+        /// The target's words, free of the credential (contract I-4).
         message: String,
-        /// Their language.
+        /// Their language, just so.
         language: String,
     },
     /// The orderly close of a forwarding, or a route's own mark of completion.
@@ -40,7 +40,7 @@ impl End {
     pub(crate) fn to_record(&self) -> Option<SshEnd> {
         match self {
             Self::Status(status) => Some(SshEnd::ExitStatus(*status)),
-            Self::Signal { signal, .. } => Some(SshEnd::ExitSignal(signal_name(signal).to_owned())),
+            Self::Signal { signal, .. } => Some(SshEnd::ExitSignal(signal.clone())),
             Self::Closed => None,
         }
     }
@@ -50,7 +50,7 @@ impl End {
         match end {
             SshEnd::ExitStatus(status) => Self::Status(*status),
             SshEnd::ExitSignal(name) => Self::Signal {
-                signal: Sig::Custom(name.clone()),
+                signal: name.clone(),
                 core_dumped: false,
                 message: String::new(),
                 language: String::new(),
@@ -283,7 +283,7 @@ impl Downstream {
                 let id = write.id();
                 let request = handle.exit_signal_request(
                     id,
-                    signal.clone(),
+                    Sig::Custom(signal.as_str().to_owned()),
                     *core_dumped,
                     message.clone(),
                     language.clone(),

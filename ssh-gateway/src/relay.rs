@@ -9,7 +9,7 @@ mod feed;
 mod mark;
 
 use crate::Options;
-use crate::downstream::{Absence, Downstream, End};
+use crate::downstream::{Absence, Downstream, End, signal_name};
 use crate::flag::{raised, said};
 use crate::jump::LOGIN_OVER;
 use crate::keep::Keeper;
@@ -20,7 +20,7 @@ use crate::spool::Spool;
 use crate::upstream::Running;
 use bytes::Bytes;
 use feed::{Fed, Feeder, Progress};
-use journal::contract::ResponseStarted;
+use journal::contract::{ResponseStarted, SignalName};
 use journal::{Call, Stream};
 use mark::LastLine;
 use policy::SshGrant;
@@ -53,6 +53,7 @@ pub(crate) struct Relay<'a> {
     pub(crate) options: &'a Options,
     pub(crate) lifetime: Lifetime,
     keeper: Keeper,
+    needles: Needles,
     filters: [Redactor; 2],
     deadline: Option<Instant>,
     read_on: Option<Instant>,
@@ -99,6 +100,7 @@ impl<'a> Relay<'a> {
             options,
             lifetime,
             keeper,
+            needles: needles.clone(),
             filters,
             deadline: deadline.filter(|_| lifetime == Lifetime::Command),
             read_on: None,
@@ -180,7 +182,7 @@ impl<'a> Relay<'a> {
             Some(End::Status(status)) => self.grant.refused_status == Some(*status),
             Some(End::Signal { .. } | End::Closed) | None => false,
         };
-        self.seen.redacted = self.filters.iter().any(Redactor::found);
+        self.seen.redacted |= self.filters.iter().any(Redactor::found);
         self.seen
     }
 
@@ -212,15 +214,17 @@ impl<'a> Relay<'a> {
             self.eof_hold = Instant::now().checked_add(hold);
         } else if let ChannelMsg::ExitStatus { exit_status } = message {
             self.ended(End::Status(exit_status));
-        } else if let ChannelMsg::ExitSignal { signal_name, core_dumped, error_message, lang_tag } =
-            message
+        } else if let ChannelMsg::ExitSignal {
+            signal_name: said,
+            core_dumped,
+            error_message,
+            lang_tag,
+        } = message
         {
-            self.ended(End::Signal {
-                signal: signal_name,
-                core_dumped,
-                message: error_message,
-                language: lang_tag,
-            });
+            let name = self.clean(signal_name(&said));
+            let (message, language) = (self.clean(&error_message), self.clean(&lang_tag));
+            let signal = SignalName::of(&name);
+            self.ended(End::Signal { signal, core_dumped, message, language });
         } else if let ChannelMsg::Success = message {
             self.started();
         } else if let ChannelMsg::Failure = message {
@@ -230,6 +234,14 @@ impl<'a> Relay<'a> {
         } else if let ChannelMsg::Close = message {
             self.seen.closed = true;
         }
+    }
+
+    /// A word of the target's that goes on record or to the client, without the credential in it
+    /// (contract I-2, I-4).
+    fn clean(&mut self, word: &str) -> String {
+        let (clean, found) = self.needles.clean(word);
+        self.seen.redacted |= found;
+        clean
     }
 
     /// The target accepted the request: by its answer, or by what only a started command sends.

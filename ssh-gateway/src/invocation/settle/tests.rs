@@ -1,5 +1,5 @@
 use super::*;
-use russh::Sig;
+use journal::contract::SignalName;
 
 fn seen(change: impl FnOnce(&mut Seen)) -> Seen {
     let mut seen = Seen {
@@ -48,13 +48,13 @@ fn s_8_only_a_whole_end_is_complete() {
 #[test]
 fn d_6_a_signal_is_a_committed_end() {
     let end = End::Signal {
-        signal: Sig::KILL,
+        signal: SignalName::of("KILL"),
         core_dumped: false,
         message: String::new(),
         language: String::new(),
     };
     let record = end.to_record().unwrap();
-    assert_eq!(record, SshEnd::ExitSignal("KILL".to_owned()));
+    assert_eq!(record, SshEnd::ExitSignal(SignalName::of("KILL")));
     let verdict = settle_ssh(&record);
     assert_eq!((verdict.outcome().as_str(), verdict.code()), ("committed", Code::RemoteFailed));
 }
