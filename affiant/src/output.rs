@@ -1,6 +1,8 @@
-//! What commands print: tables for people, JSON for machines.
+//! What commands give out: tables for people, JSON for machines, files where one is named.
 
+use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Writes to stdout. A reader that went away (`| head`) is no fault of ours.
@@ -45,6 +47,22 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
 pub(crate) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     line(&serde_json::to_string_pretty(value)?);
     Ok(())
+}
+
+/// Makes a file for its owner alone: whole and durable, or not at all, and never in the place of another. Until
+/// it is whole it lies beside it, under a name of its own.
+///
+/// # Errors
+/// Of the system; `AlreadyExists` where there is a file of that name.
+pub(crate) fn new_file(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = parent.unwrap_or(Path::new("."));
+    let above = File::open(directory)?;
+    let mut file = tempfile::Builder::new().prefix(".affiant-").tempfile_in(directory)?;
+    file.as_file_mut().write_all(content)?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path)?;
+    above.sync_all()
 }
 
 /// Rows in aligned columns; the first row is the heading.

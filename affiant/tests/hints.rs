@@ -12,7 +12,9 @@
 mod support;
 
 use conformance::http::Script;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
 use std::process::Stdio;
 use support::*;
 
@@ -271,7 +273,7 @@ fn c_5_the_missing_secret_of_an_upstream_proxy_is_named() {
     assert!(text(&repair.stderr).contains("a server runs in this home: stop it first"));
 }
 
-/// A stored result takes no file's place, and a usage line asks for nothing that the environment gives.
+/// A stored result takes no file's place.
 #[test]
 fn a_result_overwrites_nothing() {
     let home = Home::new();
@@ -289,7 +291,71 @@ fn a_result_overwrites_nothing() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
     let as_json = home.run(&["--json", "inv", "result", &id]);
     assert_eq!((as_json.status.code(), as_json.stdout), (Some(2), Vec::new()));
+}
 
+/// R-5, S-2: a stored result is a file whole, or not at all: where the file can't be written to its end, and where
+/// what should send the rest breaks off, nothing of it is left.
+#[test]
+fn r_5_a_result_is_a_whole_file_or_none() {
+    let home = Home::new();
+    let content = "x".repeat(64 << 10);
+    let origin = TlsOrigin::start(vec![Script::answer("*", 200, &[], &content)]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let server = home.serve();
+    let id = server.curl(&[&origin.url("/x")]).invocation();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("result");
+    let written = home.command(&["inv", "result", &id, "-o", file.to_str().unwrap()]);
+    let names = || {
+        let entries = std::fs::read_dir(directory.path()).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
+    };
+    // No file may be longer than a few KiB: the system's own word for a disk that is full meanwhile.
+    let mut short = std::process::Command::new("sh");
+    short.args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\""]).arg(written.get_program());
+    short.args(written.get_args());
+    clean(&mut short);
+    let failed = finish(short, b"");
+    let words =
+        format!("status 200 OK\naffiant: write {}: File too large (os error 27)\n", file.display());
+    assert_eq!((failed.status.code(), text(&failed.stderr)), (Some(2), words));
+    assert_eq!(names(), [""; 0]);
+    let whole = finish(written, b"");
+    assert_eq!(whole.status.code(), Some(0), "{}", text(&whole.stderr));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), content);
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(names(), ["result"]);
+    std::fs::remove_file(&file).unwrap();
+
+    assert_eq!(server.terminate(), Some(0));
+    let socket = UnixListener::bind(home.path().join("control.sock")).unwrap();
+    for cut in
+        ["Content-Length: 100\r\n\r\nbegun", "Transfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n"]
+    {
+        let peer = socket.try_clone().unwrap();
+        let answer = format!("HTTP/1.1 200 OK\r\nAffiant-Result: http\r\n{cut}");
+        // The first connection only looks whether there is a server.
+        let broken_off = std::thread::spawn(move || {
+            peer.accept().unwrap();
+            let (mut asked, _) = peer.accept().unwrap();
+            let mut request = BufReader::new(asked.try_clone().unwrap()).lines();
+            while request.next().is_some_and(|line| !line.unwrap().is_empty()) {}
+            asked.write_all(answer.as_bytes()).unwrap();
+        });
+        let broken = home.run(&["inv", "result", &id, "-o", file.to_str().unwrap()]);
+        assert_eq!(broken.status.code(), Some(2));
+        let said = text(&broken.stderr);
+        assert!(said.starts_with("affiant: error reading a body from connection"), "{said}");
+        broken_off.join().unwrap();
+        assert_eq!(names(), [""; 0]);
+    }
+}
+
+/// A usage line asks for nothing that the environment gives.
+#[test]
+fn a_usage_line_asks_for_no_home() {
+    let home = Home::new();
     let mut usage = std::process::Command::new(BINARY);
     usage.args(["policy", "explain"]).env("AFFIANT_HOME", home.path());
     let said = text(&finish(usage, b"").stderr);

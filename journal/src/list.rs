@@ -1,7 +1,7 @@
 //! Lists of invocations: memory and index merged, newest first.
 //!
 //! Only what a page may hold is looked at. It ends at its limit, after [`SCAN_LIMIT`] invocations, or, since a
-//! time, where everything further back is too old.
+//! time, where so many in a row are too old that everything further back is taken to be.
 
 use crate::contract::Sequence;
 use crate::core::{Core, closed};
@@ -14,9 +14,11 @@ use std::collections::BTreeMap;
 const SCAN_LIMIT: usize = 10_000;
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 1_000;
-/// How far clocks of different starts may differ: a list that is asked for since a time looks back so far behind
-/// it before it ends. The order is that of sequences, never of times (contract J-4).
+/// How far clocks of different starts may differ: what is older than the time that is asked for by more than this
+/// is too old. The order is that of sequences, never of times (contract J-4).
 const CLOCK_SLACK_MS: u64 = 24 * 3_600_000;
+/// Invocations in a row that are too old where a list ends: fewer may be those of a clock that was wrong.
+const MAX_TOO_OLD: usize = 1_000;
 
 fn matches(filter: &Filter, invocation: &Invocation) -> bool {
     let verdict = invocation.verdict();
@@ -46,6 +48,8 @@ struct Builder<'a> {
     limit: usize,
     page: Page,
     scanned: usize,
+    /// So many of the last ones in a row.
+    too_old: usize,
     last: Sequence,
     course: Course,
 }
@@ -57,22 +61,22 @@ impl<'a> Builder<'a> {
             limit => limit.min(MAX_LIMIT),
         };
         let page = Page::default();
-        Self { filter, limit, page, scanned: 0, last: below, course: Course::Open }
+        Self { filter, limit, page, scanned: 0, too_old: 0, last: below, course: Course::Open }
     }
 
     /// Takes the next invocation; false when the page takes no more.
     fn take(&mut self, sequence: Sequence, invocation: Invocation) -> bool {
         let oldest = self.filter.since_ms.map_or(0, |since| since.saturating_sub(CLOCK_SLACK_MS));
-        if invocation.accepted_at_ms() < oldest {
-            self.course = Course::Over;
-            return false;
-        }
+        let is_too_old = invocation.accepted_at_ms() < oldest;
+        self.too_old = if is_too_old { self.too_old + 1 } else { 0 };
         self.scanned += 1;
         self.last = sequence;
         if matches(self.filter, &invocation) {
             self.page.invocations.push(invocation);
         }
-        if self.page.invocations.len() >= self.limit || self.scanned >= SCAN_LIMIT {
+        if self.too_old >= MAX_TOO_OLD {
+            self.course = Course::Over;
+        } else if self.page.invocations.len() >= self.limit || self.scanned >= SCAN_LIMIT {
             self.course = Course::Full;
         }
         self.course == Course::Open
@@ -165,16 +169,27 @@ mod tests {
         (taken, page.invocations.iter().map(hours).collect(), page.next)
     }
 
-    /// J-4: a list since a time ends a day behind it, and has no next page; a clock that was set back by less hides
-    /// nothing.
+    /// J-4: a list since a time ends where a thousand in a row are older by more than a day, and has no next
+    /// page; a clock that was wrong for fewer hides nothing.
     #[test]
-    fn j_4_a_list_since_a_time_ends_a_day_behind_it() {
-        assert_eq!(listed(Some(1), &[0, 1, 2, 26, 900]), (3, vec![0, 1], None));
-        assert_eq!(listed(Some(1), &[0, 25, 1, 26, 0]), (3, vec![0, 1], None));
-        assert_eq!(listed(Some(1), &[0, 25, 24]), (3, vec![0], None));
-        assert_eq!(listed(Some(1), &[26]), (0, vec![], None));
+    fn j_4_a_list_since_a_time_ends_behind_many_that_are_too_old() {
+        let run = |before: &[u64], too_old: usize, behind: &[u64]| {
+            [before, vec![26; too_old].as_slice(), behind].concat()
+        };
+        assert_eq!(listed(Some(1), &run(&[0, 1, 2], 1_000, &[0])), (1_002, vec![0, 1], None));
+        assert_eq!(listed(Some(1), &run(&[0, 1], 999, &[0, 1])), (1_001, vec![0, 1, 0], cursor(1)));
+        // A day is not yet too old: the row begins anew.
+        let twice = run(&run(&[0], 999, &[25]), 999, &[1]);
+        assert_eq!(listed(Some(1), &twice), (2_001, vec![0, 1], None));
+        assert_eq!(listed(Some(1), &[900]), (1, vec![], None));
         // Without a time nothing is too old, and a full page goes on.
-        assert_eq!(listed(None, &[0, 900, 26, 1]), (2, vec![0, 900, 26], Some("20".to_owned())));
-        assert_eq!(listed(Some(1), &[0, 1, 0, 26]), (2, vec![0, 1, 0], Some("20".to_owned())));
+        assert_eq!(listed(None, &[0, 900, 26, 1]), (2, vec![0, 900, 26], cursor(1)));
+        assert_eq!(listed(None, &run(&[], 1_500, &[])).0, 2);
+        assert_eq!(listed(Some(1), &[0, 1, 0, 26]), (2, vec![0, 1, 0], cursor(1)));
+    }
+
+    /// What goes on behind the page, where so many are left.
+    fn cursor(left: u64) -> Option<String> {
+        Some(((left + 1) * 10).to_string())
     }
 }

@@ -13,7 +13,9 @@ pub(crate) enum Error {
     NotAbsolute,
     #[error("the path has a character that a path can't have")]
     Character,
-    #[error("the path can be read in more than one way (dot segments behind an encoding)")]
+    #[error(
+        "the path can be read in more than one way (dot segments in or behind what servers decode or count differently)"
+    )]
     Ambiguous,
     #[error("the path leaves the root by dot segments")]
     AboveRoot,
@@ -31,8 +33,10 @@ pub(crate) fn normalize(raw: &str) -> Result<String, Error> {
     let mut segments: Vec<&str> = Vec::new();
     let mut trailing = false;
     let mut dotted = false;
+    let mut counted_otherwise = false;
     for segment in rest.split('/') {
         trailing = false;
+        counted_otherwise |= is_counted_otherwise(segment);
         match segment {
             "" => trailing = true,
             "." => {
@@ -42,6 +46,9 @@ pub(crate) fn normalize(raw: &str) -> Result<String, Error> {
             ".." => {
                 trailing = true;
                 dotted = true;
+                if counted_otherwise {
+                    return Err(Error::Ambiguous);
+                }
                 if segments.pop().is_none() {
                     return Err(Error::AboveRoot);
                 }
@@ -103,6 +110,33 @@ pub(crate) fn readings(raw: &str) -> Vec<String> {
         put(shorter.to_owned());
     }
     found
+}
+
+/// Whether a server that decodes once more, reads backslashes as slashes or drops parameters behind a
+/// semicolon counts other segments here, so that a `..` behind it leaves another one out.
+fn is_counted_otherwise(segment: &str) -> bool {
+    let separates = |at: usize| {
+        let escape = segment.get(at + 1..at + 3).unwrap_or_default();
+        let twice = segment.get(at + 3..at + 5).unwrap_or_default();
+        [escape, if escape == "25" { twice } else { "" }]
+            .iter()
+            .any(|digits| digits.eq_ignore_ascii_case("2f") || digits.eq_ignore_ascii_case("5c"))
+    };
+    segment.contains('\\')
+        || segment.starts_with(';')
+        || segment.starts_with("%3B")
+        || segment.match_indices('%').any(|(at, _)| separates(at))
+}
+
+/// What a server reads that takes a path for a reference (RFC 3986 section 4.2), as `new URL(path, base)` and
+/// `urlsplit(path)` do: what follows two slashes is an authority to it, and the path begins behind that. To
+/// WHATWG's URLs more slashes, and backslashes, are the same.
+pub(crate) fn behind_authority(raw: &str) -> Option<String> {
+    let slash = ['/', '\\'];
+    let rest = raw.strip_prefix(slash)?.strip_prefix(slash)?;
+    let authority = rest.trim_start_matches(slash);
+    let path = authority.find(slash).and_then(|at| authority.get(at..)).unwrap_or("/");
+    normalize(&path.replace('\\', "/")).ok()
 }
 
 /// Whether a segment would hold a dot segment if its server decoded it once more, read backslashes

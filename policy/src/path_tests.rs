@@ -47,10 +47,44 @@ fn v_1_ambiguous_paths_are_refused() {
         "//../admin",
         "/public/%252e%252e/admin",
         "/public/x%2f..%2fadmin",
+        "/secret/a%2fb/../../public/x",
+        "/secret/a%5Cb/../../public/x",
+        "/secret/a\\b/../../public/x",
+        "/secret/a%252fb/../../public/x",
+        "/secret/a%255Cb/../../public/x",
+        "/secret/;x/../public",
+        "/secret/%3bx/../public",
     ] {
         let result = normalize(raw);
         assert!(matches!(result, Err(Error::Ambiguous | Error::AboveRoot)), "{raw} {result:?}");
     }
+}
+
+/// V-1: what servers count alike is judged.
+#[test]
+fn v_1_dot_segments_beside_escapes_are_resolved() {
+    check("/a/../b%2Fc", Ok("/b%2Fc"));
+    check("/a%2Fb/./c", Ok("/a%2Fb/c"));
+    check("/a%20b/../c", Ok("/c"));
+    check("/a;b/../c", Ok("/c"));
+    check("/a%2", Ok("/a%252"));
+}
+
+/// V-1: to a server that reads references, two slashes begin an authority.
+#[test]
+fn v_1_a_path_may_begin_behind_an_authority() {
+    let check = |raw: &str, expected: Option<&str>| {
+        assert_eq!(behind_authority(raw).as_deref(), expected, "{raw}");
+    };
+    check("/public/admin", None);
+    check("/", None);
+    check("/a//b", None);
+    check("//public/admin/del", Some("/admin/del"));
+    check("///public/admin", Some("/admin"));
+    check("/\\x\\admin\\del", Some("/admin/del"));
+    check("//x:1/%61dmin", Some("/admin"));
+    check("//x", Some("/"));
+    check("//", Some("/"));
 }
 
 /// V-1: a path that servers read in different ways has its other readings.

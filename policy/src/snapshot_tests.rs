@@ -449,6 +449,30 @@ fn v_1_spelling_opens_no_wider_route() {
     assert!(decided("/other%2Fx").is_ok());
 }
 
+/// V-1: a server that takes two slashes for the beginning of an authority (`new URL(path, base)`) is not led
+/// to a path that the route does not allow, or that another one decides on.
+#[test]
+fn v_1_an_authority_in_a_path_opens_nothing() {
+    let text = route("public", "host = \"a.test\", path = \"/public/**\"", "")
+        + &route("all", "host = \"b.test\"", "")
+        + &route("admin", "host = \"b.test\", path = \"/admin/**\"", "approval = \"required\"");
+    let snapshot = compile(&text);
+    let decide = |host, path| {
+        let decided = snapshot.http(&action("GET", host, path));
+        decided.map(|grant| grant.route.unwrap()).map_err(|denial| denial.code)
+    };
+    for path in ["//public/admin/del", "///public/x", "//public", "/\\public/admin"] {
+        assert!(decide("a.test", path).is_err(), "{path}");
+    }
+    assert_eq!(decide("a.test", "//x/public/y"), Err(Code::TargetNotAllowed));
+    assert_eq!(decide("a.test", "//public/public/y"), Ok("public".to_owned()));
+    for path in ["//x/admin/del", "//x:1/Admin/del", "/\\x/admin/del", "/\\x\\admin\\del"] {
+        assert_eq!(decide("b.test", path), Err(Code::InvalidTarget), "{path}");
+    }
+    assert_eq!(decide("b.test", "//v1/x"), Ok("all".to_owned()));
+    assert_eq!(decide("b.test", "//v1"), Ok("all".to_owned()));
+}
+
 /// V-1: rules that differ in case are two; each decides what is spelt as it is, and no other spelling.
 #[test]
 fn v_1_rules_that_differ_in_case_are_two() {

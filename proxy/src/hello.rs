@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     OtherName(String),
     /// It begins as TLS, and can't be read on.
     Unreadable,
+    /// It ended inside its ClientHello.
+    Cut,
 }
 
 impl Fault {
@@ -29,6 +31,7 @@ impl Fault {
         match self {
             Self::OtherName(_) => Cause::OtherName,
             Self::Unreadable => Cause::Unreadable,
+            Self::Cut => Cause::CutHello,
         }
     }
 
@@ -36,7 +39,7 @@ impl Fault {
     pub(crate) const fn alert(&self) -> [u8; 7] {
         let description = match self {
             Self::OtherName(_) => 112,
-            Self::Unreadable => 50,
+            Self::Unreadable | Self::Cut => 50,
         };
         [21, 3, 1, 0, 2, 2, description]
     }
@@ -85,6 +88,19 @@ impl<'a> Hello<'a> {
         Ok(false)
     }
 
+    /// Takes the orderly end of what the client sends, where nothing that was seen may go on yet.
+    ///
+    /// # Errors
+    /// The cause for the records, when it ended inside its ClientHello.
+    pub(crate) fn end(&mut self) -> Result<(), Cause> {
+        if self.has_begun() { Err(self.failed(Fault::Cut)) } else { Ok(()) }
+    }
+
+    /// Whether the client began a ClientHello.
+    pub(crate) const fn has_begun(&self) -> bool {
+        self.seen > 0
+    }
+
     fn failed(&mut self, fault: Fault) -> Cause {
         let cause = fault.cause();
         self.fault = Some(fault);
@@ -130,6 +146,11 @@ mod tests {
             }
             assert_eq!(seen, expected, "{host:?} by {pace}");
             assert_eq!(hello.fault().map(Fault::cause), expected.err());
+            if seen == Ok(false) {
+                let expected = if bytes.is_empty() { Ok(()) } else { Err(Cause::CutHello) };
+                assert_eq!(hello.end(), expected, "{host:?} by {pace}");
+                assert_eq!(hello.fault().map(Fault::cause), expected.err());
+            }
         }
     }
 
@@ -145,6 +166,7 @@ mod tests {
         check("api.test", &hello("127.0.0.1"), Ok(true));
         let (half, _) = asked.split_at(asked.len() / 2);
         check("api.test", half, Ok(false));
+        check("api.test", b"", Ok(false));
         check("api.test", b"SSH-2.0-x\r\n", Ok(true));
         let odd_version = [&[22, 5], asked.get(2..).expect("more")].concat();
         check("api.test", &odd_version, Err(Cause::Unreadable));

@@ -165,12 +165,12 @@ impl Job<'_> {
                 Err(cause) => {
                     let passed = pump.passed(cause);
                     drop(pump);
-                    return self.stopped_before(call, passed, hello.fault()).await;
+                    return self.stopped_before(call, passed, &hello).await;
                 }
             }
         } else {
             let passed = Passed { to_origin: 0, to_caller: 0, cause: Cause::CallerBroke };
-            return self.stopped_before(call, passed, None).await;
+            return self.stopped_before(call, passed, &hello).await;
         };
         let message = "The tunnel was not intercepted; what passed inside is not judged.";
         close(call, &operation, passed, message).await
@@ -263,7 +263,8 @@ async fn close(call: Call, operation: &Operation, passed: Passed, message: &str)
         | Cause::Idle
         | Cause::AccessOver
         | Cause::OtherName
-        | Cause::Unreadable => Code::RemoteOutcomeUnknown,
+        | Cause::Unreadable
+        | Cause::CutHello => Code::RemoteOutcomeUnknown,
     };
     let verdict = Verdict::unknown(retry, code);
     let message = match passed.cause {
@@ -277,7 +278,8 @@ async fn close(call: Call, operation: &Operation, passed: Passed, message: &str)
         | Cause::Idle
         | Cause::BrokerStopped
         | Cause::OtherName
-        | Cause::Unreadable => message,
+        | Cause::Unreadable
+        | Cause::CutHello => message,
     };
     let ended = Ended {
         verdict,

@@ -34,6 +34,8 @@ pub(crate) enum Cause {
     OtherName,
     /// What began as TLS can't be read.
     Unreadable,
+    /// What began as TLS ended inside its ClientHello.
+    CutHello,
 }
 
 impl Cause {
@@ -53,7 +55,8 @@ impl Cause {
             | Self::BrokerStopped
             | Self::AccessOver
             | Self::OtherName
-            | Self::Unreadable => self,
+            | Self::Unreadable
+            | Self::CutHello => self,
         }
     }
 
@@ -69,6 +72,7 @@ impl Cause {
             Self::AccessOver => "ACCESS_OVER",
             Self::OtherName => "OTHER_NAME",
             Self::Unreadable => "UNREADABLE_HELLO",
+            Self::CutHello => "CUT_HELLO",
         }
     }
 }
@@ -115,7 +119,7 @@ impl<'a> Pump<'a> {
     }
 
     /// Waits until the beginning of what the caller sends may go on, and gives it; empty where the caller
-    /// ended its direction before. Nothing is written to the origin meanwhile.
+    /// ended its direction without one. Nothing is written to the origin meanwhile.
     ///
     /// # Errors
     /// The cause for the records.
@@ -130,8 +134,7 @@ impl<'a> Pump<'a> {
                 beginning.reserve(8 * 1024);
                 let looked_at = beginning.len();
                 if caller.read_buf(&mut beginning).await.map_err(|_| Cause::CallerBroke)? == 0 {
-                    beginning.clear();
-                    return Ok(());
+                    return hello.end();
                 }
                 if hello.see(beginning.get(looked_at..).unwrap_or_default())? {
                     return Ok(());

@@ -119,11 +119,14 @@ async fn s_5_refused_and_unasked_upgrades() {
 }
 
 fn left_alone(port: u16, closed: u16) -> String {
+    pinned("pinned", port) + &pinned("dead", closed)
+}
+
+/// A route of that name, for tunnels that policy leaves alone.
+fn pinned(name: &str, port: u16) -> String {
     format!(
-        "[[route]]\nname = \"pinned\"\nagents = [\"coder\"]\nintercept = false\n\
-         match = {{ host = \"127.0.0.1\", port = {port} }}\nprivate_addresses = \"allow\"\n\
-         [[route]]\nname = \"dead\"\nagents = [\"coder\"]\nintercept = false\n\
-         match = {{ host = \"127.0.0.1\", port = {closed} }}\nprivate_addresses = \"allow\"\n"
+        "[[route]]\nname = \"{name}\"\nagents = [\"coder\"]\nintercept = false\n\
+         match = {{ host = \"127.0.0.1\", port = {port} }}\nprivate_addresses = \"allow\"\n"
     )
 }
 
@@ -192,25 +195,12 @@ async fn v_5_open_passages_end_with_their_access() {
 /// the record says why.
 #[tokio::test]
 async fn half_closed_passages_end() {
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
-    let port = silent.local_addr().expect("address").port();
-    let route = format!(
-        "[[route]]\nname = \"silent\"\nagents = [\"coder\"]\nintercept = false\n\
-         match = {{ host = \"127.0.0.1\", port = {port} }}\nprivate_addresses = \"allow\"\n\
-         limits = {{ response_timeout = \"1s\" }}\n"
-    );
-    let world = World::with(|_, _| route, proxy::Options::default()).await;
-    let mut client = Client::connect(world.address).await;
-    let credentials = world.credentials();
-    let connect = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
-    client.send(&connect).await;
-    let opened = client.response("CONNECT").await;
-    assert_eq!(opened.status, 200);
+    let tunnels = Tunnels::with("limits = { response_timeout = \"1s\" }\n").await;
     // Taken, and never answered or closed.
-    let (mut taken, _) = silent.accept().await.expect("accept");
+    let (mut client, id, mut taken) = tunnels.opened().await;
     client.finish().await;
     assert!(client.ends().await);
-    assert_eq!(cause(&world, opened.id()).await.as_deref(), Some("IDLE"));
+    assert_eq!(cause(&tunnels.world, id).await.as_deref(), Some("IDLE"));
     // Nothing of it is left, on that side either.
     let mut byte = [0; 1];
     let read = tokio::time::timeout(std::time::Duration::from_secs(20), taken.read(&mut byte));
@@ -226,9 +216,15 @@ struct Tunnels {
 
 impl Tunnels {
     async fn new() -> Self {
+        Self::with("").await
+    }
+
+    /// With more in their route.
+    async fn with(more: &str) -> Self {
         let origin = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
         let port = origin.local_addr().expect("address").port();
-        let world = World::with(|_, _| left_alone(port, 1), proxy::Options::default()).await;
+        let route = pinned("pinned", port) + more;
+        let world = World::with(|_, _| route, proxy::Options::default()).await;
         let credentials = world.credentials();
         let connect = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
         Self { origin, world, connect }
@@ -236,7 +232,10 @@ impl Tunnels {
 
     /// One more of them, from the caller's side to the origin's.
     async fn opened(&self) -> (Client, InvocationId, tokio::net::TcpStream) {
-        let mut client = Client::connect(self.world.address).await;
+        let tcp = tokio::net::TcpStream::connect(self.world.address).await.expect("connected");
+        // Dropped, it breaks off.
+        tcp.set_zero_linger().expect("linger");
+        let mut client = Client::on(tcp);
         client.send(&self.connect).await;
         let opened = client.response("CONNECT").await;
         assert_eq!(opened.status, 200);
@@ -245,7 +244,7 @@ impl Tunnels {
     }
 }
 
-/// V-1, V-2, D-1: TLS that asks for another host than the tunnel's, or that can't be read, gets an alert, and
+/// V-1, V-2, D-1: TLS that asks for another host than the tunnel's, or that can't be read to its end, gets an alert, and
 /// not a byte of it goes to the origin: it is refused, and was not attempted. What is no TLS passes.
 #[tokio::test]
 async fn v_1_the_tls_of_a_tunnel_asks_for_its_host() {
@@ -260,9 +259,13 @@ async fn v_1_the_tls_of_a_tunnel_asks_for_its_host() {
             "INVALID_REQUEST",
             "tls.client_hello",
         ),
+        (half_hello(), 50, "CUT_HELLO", "INVALID_REQUEST", "tls.client_hello"),
     ] {
         let (mut client, id, mut origin) = opened().await;
         client.send_bytes(&hello).await;
+        if expected == "CUT_HELLO" {
+            client.finish().await;
+        }
         assert_eq!(client.take(7).await, [21, 3, 1, 0, 2, 2, alert]);
         assert!(client.ends().await);
         let mut came = Vec::new();
@@ -325,6 +328,68 @@ async fn d_1_a_tunnel_begins_with_its_callers_first_byte() {
     );
 }
 
+/// D-1: dispatch begins with the orderly end of the caller's side as well, where nothing was sent before it: the
+/// origin sees that end, and what it says then passes.
+#[tokio::test]
+async fn d_1_a_tunnel_begins_with_its_callers_end() {
+    let tunnels = Tunnels::new().await;
+    let (mut client, id, mut origin) = tunnels.opened().await;
+    client.finish().await;
+    assert_eq!(origin.read(&mut [0; 1]).await.expect("an end"), 0);
+    origin.write_all(b"bye").await.expect("written");
+    drop(origin);
+    assert_eq!(client.take(3).await, b"bye");
+    assert!(client.ends().await);
+    let ended = tunnels.world.invocation(id).await;
+    assert!(ended.evidence().dispatch_started);
+    assert_eq!(facts(&ended), ["NOT_JUDGED", "remote_execution", "unknown", "reconcile"]);
+    assert_eq!(notes(&tunnels.world, id).await.pop(), Some(passed(0, 3)));
+}
+
+/// D-1: a tunnel whose caller breaks off, or is too slow, before anything may go on was not attempted, and the
+/// record says how far the caller came.
+#[tokio::test]
+async fn d_1_what_was_never_sent_in_a_tunnel_is_told_as_it_was() {
+    let tunnels = Tunnels::with("limits = { response_timeout = \"1s\" }\n").await;
+    for (hello, breaks, expected, message) in [
+        (
+            vec![],
+            true,
+            "CALLER_BROKE",
+            "The caller broke off before it sent anything in the tunnel.",
+        ),
+        (
+            half_hello(),
+            true,
+            "CALLER_BROKE",
+            "The caller broke off inside its TLS ClientHello; nothing of it was sent.",
+        ),
+        (vec![], false, "IDLE", "The caller sent nothing in the tunnel for too long."),
+        (
+            half_hello(),
+            false,
+            "IDLE",
+            "The caller's TLS ClientHello did not come whole in time; nothing of it was sent.",
+        ),
+    ] {
+        let (mut client, id, mut origin) = tunnels.opened().await;
+        client.send_bytes(&hello).await;
+        if breaks {
+            drop(client);
+        } else {
+            assert!(client.ends().await);
+        }
+        let mut came = Vec::new();
+        origin.read_to_end(&mut came).await.expect("an end");
+        assert!(came.is_empty(), "{came:?}");
+        assert_eq!(cause(&tunnels.world, id).await.as_deref(), Some(expected));
+        let ended = tunnels.world.invocation(id).await;
+        assert!(!ended.evidence().dispatch_started);
+        assert_eq!(facts(&ended), ["CALLER_GONE", "validation", "not_attempted", "backoff"]);
+        assert_eq!(ended.envelope().error.message, message);
+    }
+}
+
 fn facts(invocation: &journal::Invocation) -> [&'static str; 4] {
     let verdict = invocation.verdict();
     let [code, phase] = [verdict.code().as_str(), verdict.phase().as_str()];
@@ -343,6 +408,13 @@ fn hello(name: &'static str) -> Vec<u8> {
     let mut client = rustls::ClientConnection::new(config.into(), name).expect("client");
     let mut bytes = Vec::new();
     client.write_tls(&mut bytes).expect("written");
+    bytes
+}
+
+/// The beginning of one.
+fn half_hello() -> Vec<u8> {
+    let mut bytes = hello("half.test");
+    bytes.truncate(bytes.len() / 2);
     bytes
 }
 

@@ -76,7 +76,7 @@ pub(crate) enum Inv {
     Result {
         /// Its id
         id: String,
-        /// Write the content here instead of stdout; a file that exists is left alone
+        /// Write the content here instead of stdout, whole or not at all; a file that exists is left alone
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
         /// Begin at this byte: resumes a read that was cut off

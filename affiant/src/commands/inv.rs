@@ -363,10 +363,7 @@ async fn result(
 fn write_content(content: &[u8], file: Option<&Path>) -> anyhow::Result<()> {
     match file {
         Some(file) => {
-            let mut made = std::fs::File::create_new(file)
-                .with_context(|| format!("create {}", file.display()))?;
-            std::io::Write::write_all(&mut made, content)
-                .with_context(|| format!("write {}", file.display()))
+            output::new_file(file, content).with_context(|| format!("write {}", file.display()))
         }
         None => std::io::Write::write_all(&mut std::io::stdout().lock(), content)
             .context("write to stdout"),

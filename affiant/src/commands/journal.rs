@@ -166,12 +166,9 @@ fn seal_init(
 
 /// Never over a file that is there: it may be the only copy of another key.
 fn write_identity(file: &Path, identity: &Identity) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut out =
-        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
-    writeln!(out, "# public key: {}", identity.recipient())?;
-    writeln!(out, "{}", *identity.secret_text())?;
-    out.sync_all()
+    let (public, secret) = (identity.recipient(), identity.secret_text());
+    let text = Zeroizing::new(format!("# public key: {public}\n{}\n", *secret));
+    output::new_file(file, text.as_bytes())
 }
 
 fn seal_open(context: &Context, identity: &Path, files: &[PathBuf]) -> anyhow::Result<ExitCode> {

@@ -7,8 +7,6 @@ use anyhow::Context as _;
 use policy::learn::{Seen, draft};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -41,12 +39,8 @@ pub(super) async fn learn(
     }
     match file {
         None => output::print(&draft.text),
-        Some(file) => {
-            let mut open = OpenOptions::new();
-            let made = open.write(true).create_new(true).open(file);
-            let mut made = made.with_context(|| format!("create {}", file.display()))?;
-            made.write_all(draft.text.as_bytes())?;
-        }
+        Some(file) => output::new_file(file, draft.text.as_bytes())
+            .with_context(|| format!("write {}", file.display()))?,
     }
     output::note(&format!("{} routes from {} different calls", draft.routes, seen.len()));
     output::note(

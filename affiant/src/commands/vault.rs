@@ -9,10 +9,7 @@ use bytes::Bytes;
 use http::Method;
 use policy::Secret;
 use policy::vault::{Mode, Protection, Rotated, Status};
-use std::fs::OpenOptions;
-use std::io::{IsTerminal as _, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::io::{IsTerminal as _, Read as _};
 use std::process::ExitCode;
 use zeroize::Zeroizing;
 
@@ -89,7 +86,7 @@ fn rotate(context: &Context, arguments: &cli::VaultRotate) -> anyhow::Result<Exi
     let (passphrase, protection);
     let file = arguments.hand_out.clone();
     let keep = |key: &Secret| match &file {
-        Some(file) => write_new(file, key),
+        Some(file) => output::new_file(file, key.expose()),
         None => Err(std::io::Error::other("no file is named")),
     };
     if arguments.passphrase || (!chosen && mode == Mode::Passphrase) {
@@ -136,13 +133,6 @@ fn report(context: &Context, mode: Mode, rotated: Rotated) -> anyhow::Result<Exi
         ));
     }
     Ok(code)
-}
-
-/// Writes a file that was not there, for its owner alone.
-fn write_new(file: &Path, key: &Secret) -> std::io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
-    file.write_all(key.expose())?;
-    file.sync_all()
 }
 
 /// What is asked for: on the terminal, or the lines of stdin.

@@ -5,7 +5,9 @@ use axum::extract::{Path, Query, State as Extract};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use http::{HeaderMap, StatusCode};
-use journal::contract::{Body, Confirmation, Delivered, Gateway, InvocationId, Source, SshEnd};
+use journal::contract::{
+    Body, Confirmation, Delivered, Event, Gateway, InvocationId, Sequence, Source, SshEnd,
+};
 use journal::projection::{Delivery, Invocation};
 use journal::{Filter, Journal, Stream};
 use serde::Deserialize;
@@ -19,6 +21,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub(super) fn internal(error: &(dyn std::error::Error + 'static)) -> Problem {
     tracing::error!("the journal could not be read: {error}");
     Problem::new(ProblemCode::Internal, format!("the journal could not be read: {error}"))
+}
+
+/// Reads the log on a thread of its own: the disk may take its time, and other calls do not wait for it.
+async fn apart<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    tokio::task::spawn_blocking(read).await.map_err(|error| internal(&error))?
 }
 
 /// The invocation, if the caller may see it. What belongs to another agent is not there.
@@ -134,13 +143,13 @@ pub(super) async fn list(
         cursor: query.cursor,
     };
     let journal = state.journal.clone();
-    let read = tokio::task::spawn_blocking(move || journal.list(&filter));
-    let page = read.await.map_err(|error| internal(&error))?.map_err(|error| {
-        if matches!(error, journal::read::Error::Cursor) {
-            return invalid("cursor", error);
-        }
-        internal(&error)
-    })?;
+    let page = apart(move || {
+        journal.list(&filter).map_err(|error| {
+            let is_cursor = matches!(error, journal::read::Error::Cursor);
+            if is_cursor { invalid("cursor", error) } else { internal(&error) }
+        })
+    });
+    let page = page.await?;
     let invocations: Vec<Value> =
         page.invocations.iter().map(|i| describe(i, &state.policy)).collect();
     Ok(Json(json!({ "invocations": invocations, "next": page.next })).into_response())
@@ -177,9 +186,15 @@ fn duration(text: &str) -> Option<Duration> {
     number.checked_mul(seconds).map(Duration::from_secs)
 }
 
+/// The events of an invocation.
+async fn recorded(state: &State, id: InvocationId) -> Result<Vec<(Sequence, Event)>, Problem> {
+    let journal = state.journal.clone();
+    apart(move || journal.events(id).map_err(|error| internal(&error))).await
+}
+
 /// What the gateways noted of an invocation, in the order of the record.
-fn notes(journal: &Journal, invocation: &Invocation) -> Result<Vec<Value>, Problem> {
-    let events = journal.events(invocation.id()).map_err(|e| internal(&e))?;
+async fn notes(state: &State, id: InvocationId) -> Result<Vec<Value>, Problem> {
+    let events = recorded(state, id).await?;
     let noted = events.iter().filter_map(|(_, event)| {
         let Body::Noted(note) = &event.body else { return None };
         Some(json!({ "name": note.name, "detail": note.detail }))
@@ -212,7 +227,7 @@ pub(super) async fn show(
     }
     let mut value = describe(&invocation, &state.policy);
     if let Some(object) = value.as_object_mut() {
-        object.insert("notes".to_owned(), json!(notes(&state.journal, &invocation)?));
+        object.insert("notes".to_owned(), json!(notes(&state, invocation.id()).await?));
     }
     Ok(Json(value).into_response())
 }
@@ -224,7 +239,7 @@ pub(super) async fn events(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let invocation = find(&state.journal, &caller, &id)?;
-    let events = state.journal.events(invocation.id()).map_err(|e| internal(&e))?;
+    let events = recorded(&state, invocation.id()).await?;
     let events: Vec<Value> = events
         .iter()
         .map(|(sequence, event)| {
@@ -299,8 +314,7 @@ pub(super) async fn result(
     let offset = headers.get(http::header::RANGE).and_then(range_start);
     let journal = state.journal.clone();
     let id = invocation.id();
-    let read = tokio::task::spawn_blocking(move || read_result(&journal, id, wanted, offset));
-    let stored = read.await.map_err(|error| internal(&error))??;
+    let stored = apart(move || read_result(&journal, id, wanted, offset)).await?;
     let mut response = render(&invocation, stored, offset)?;
     let whole = offset.is_none() && wanted != Stream::Stderr;
     if matches!(caller, Caller::Agent(_)) && whole {
@@ -319,13 +333,13 @@ pub(super) async fn recording(
 ) -> Result<Response, Problem> {
     let invocation = find(&state.journal, &caller, &id)?;
     let (journal, id) = (state.journal.clone(), invocation.id());
-    let read = tokio::task::spawn_blocking(move || {
+    let stored = apart(move || {
         let mut stored = journal.recording(id).map_err(refused)?;
         let content = stored.read_to_end().map_err(refused)?;
         let (trailers, length_bytes) = (Vec::new(), content.len() as u64);
-        Ok::<_, Problem>(Stored { head: None, trailers, length_bytes, content })
+        Ok(Stored { head: None, trailers, length_bytes, content })
     });
-    let stored = read.await.map_err(|error| internal(&error))??;
+    let stored = stored.await?;
     render(&invocation, stored, None)
 }
 

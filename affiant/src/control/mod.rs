@@ -10,6 +10,8 @@ mod engines;
 mod invocations;
 mod metrics;
 mod operator;
+#[cfg(test)]
+mod tests;
 mod users;
 
 pub(crate) use answer::{Problem, ProblemCode};

@@ -76,6 +76,7 @@ impl Index {
         details: Details<'a>,
     ) -> Result<Target<'a>, Denial> {
         let mut target = Target::of(action, details)?;
+        target.readings.extend(target.behind_authority.clone());
         let all = std::iter::once(&target.path).chain(&target.readings);
         let respelt: Vec<_> = all.flat_map(|path| self.spellings.readings(path)).collect();
         target.readings.extend(respelt);
@@ -207,6 +208,11 @@ impl Index {
                 if is_other(self.search(target, method, &target.path)) {
                     return Found::Undecided(route, Doubt::METHOD);
                 }
+            }
+            if let Some(reading) = &target.behind_authority
+                && is_other(self.search(target, target.method, reading))
+            {
+                return Found::Undecided(route, Doubt::PATH);
             }
             for reading in target.readings.iter().filter(|reading| covers(reading)) {
                 for method in target.every_method() {

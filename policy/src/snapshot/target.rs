@@ -18,6 +18,8 @@ pub(super) struct Target<'a> {
     pub(super) path: String,
     /// What a server may take the path for instead.
     pub(super) readings: Vec<String>,
+    /// The same of one that takes the beginning for an authority: anything, whatever the path looks like.
+    pub(super) behind_authority: Option<String>,
     /// What a server may take the method for instead.
     pub(super) methods: Vec<String>,
     pub(super) details: Details<'a>,
@@ -36,8 +38,21 @@ impl<'a> Target<'a> {
             rule: super::EGRESS.to_owned(),
         })?;
         let (content, readings) = (Content::default(), path::readings(action.path));
+        let behind_authority = path::behind_authority(action.path);
         let methods = methods(method, &details);
-        Ok(Self { agent, scheme, host, port, method, path, readings, methods, details, content })
+        Ok(Self {
+            agent,
+            scheme,
+            host,
+            port,
+            method,
+            path,
+            readings,
+            behind_authority,
+            methods,
+            details,
+            content,
+        })
     }
 
     /// As the lines of presets look at it.

@@ -3,7 +3,7 @@
 use super::{Passed, record};
 use crate::answer::{Finished, not_before};
 use crate::engine::Job;
-use crate::hello::Fault;
+use crate::hello::{Fault, Hello};
 use crate::pump::Cause;
 use journal::Call;
 use journal::append;
@@ -18,12 +18,20 @@ pub(super) enum Unsent {
     OtherName,
     #[error("What the tunnel began with can't be read as TLS; nothing of it was sent.")]
     Unreadable,
+    #[error("The caller ended its side inside its TLS ClientHello; nothing of it was sent.")]
+    CutHello,
     #[error("The agent's access ended before anything was sent in the tunnel.")]
     AgentOver,
     #[error("Policy stopped to allow the tunnel before anything was sent in it.")]
     PolicyOver,
-    #[error("The caller sent nothing in the tunnel that it opened.")]
+    #[error("The caller broke off before it sent anything in the tunnel.")]
     CallerGone,
+    #[error("The caller broke off inside its TLS ClientHello; nothing of it was sent.")]
+    CallerGoneInHello,
+    #[error("The caller sent nothing in the tunnel for too long.")]
+    Silent,
+    #[error("The caller's TLS ClientHello did not come whole in time; nothing of it was sent.")]
+    SlowHello,
     #[error("The connection to the destination ended before anything was sent.")]
     OriginGone,
     #[error("The proxy is shutting down; nothing was sent.")]
@@ -38,10 +46,12 @@ impl Unsent {
         let later = |code| Verdict::refused(Retry::Backoff, code);
         match self {
             Self::OtherName => correct(Code::AuthorityMismatch),
-            Self::Unreadable => correct(Code::InvalidRequest),
+            Self::Unreadable | Self::CutHello => correct(Code::InvalidRequest),
             Self::AgentOver => correct(Code::AgentUnauthenticated),
             Self::PolicyOver => correct(Code::TargetNotAllowed),
-            Self::CallerGone => later(Code::CallerGone),
+            Self::CallerGone | Self::CallerGoneInHello | Self::Silent | Self::SlowHello => {
+                later(Code::CallerGone)
+            }
             Self::OriginGone => Verdict::not_connected(Retry::Backoff, Code::ConnectionTerminated),
             Self::Stopped => later(Code::ShuttingDown),
             Self::Journal(_) => later(Code::JournalUnavailable),
@@ -52,10 +62,16 @@ impl Unsent {
     const fn field(&self) -> Option<&'static str> {
         match self {
             Self::OtherName => Some("tls.server_name"),
-            Self::Unreadable => Some("tls.client_hello"),
+            Self::Unreadable | Self::CutHello => Some("tls.client_hello"),
             Self::AgentOver => Some("request.headers.proxy-authorization"),
             Self::PolicyOver => Some("request.target"),
-            Self::CallerGone | Self::OriginGone | Self::Stopped | Self::Journal(_) => None,
+            Self::CallerGone
+            | Self::CallerGoneInHello
+            | Self::Silent
+            | Self::SlowHello
+            | Self::OriginGone
+            | Self::Stopped
+            | Self::Journal(_) => None,
         }
     }
 }
@@ -66,8 +82,9 @@ impl Job<'_> {
         &mut self,
         mut call: Call,
         mut passed: Passed,
-        fault: Option<&Fault>,
+        hello: &Hello<'_>,
     ) -> Finished {
+        let fault = hello.fault();
         if let Some(Fault::OtherName(name)) = fault {
             call.note("other_name", name);
         }
@@ -80,13 +97,17 @@ impl Job<'_> {
         let why = match passed.cause {
             Cause::OtherName => Unsent::OtherName,
             Cause::Unreadable => Unsent::Unreadable,
+            Cause::CutHello => Unsent::CutHello,
             Cause::AccessOver if self.identity().is_none() => Unsent::AgentOver,
             Cause::AccessOver => Unsent::PolicyOver,
             Cause::OriginBroke => Unsent::OriginGone,
             Cause::BrokerStopped => Unsent::Stopped,
-            Cause::Closed | Cause::CallerLeft | Cause::CallerBroke | Cause::Idle => {
-                Unsent::CallerGone
+            Cause::Idle if hello.has_begun() => Unsent::SlowHello,
+            Cause::Idle => Unsent::Silent,
+            Cause::Closed | Cause::CallerLeft | Cause::CallerBroke if hello.has_begun() => {
+                Unsent::CallerGoneInHello
             }
+            Cause::Closed | Cause::CallerLeft | Cause::CallerBroke => Unsent::CallerGone,
         };
         end(call, passed, &why).await
     }
