@@ -14,7 +14,7 @@
 mod ssh;
 mod support;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 use support::*;
@@ -67,4 +67,20 @@ fn v_6_the_console_shows_a_command_with_its_circumstances() {
     assert!(facts(1, "variable").is_empty() && facts(1, "terminal").is_empty());
     let id = &facts(1, "id")[0];
     assert_eq!(facts(1, "not shown"), [format!("it is cut: affiant approval show {id}")]);
+}
+
+/// The page leads to all invocations, fifty at a time.
+#[test]
+fn the_console_leads_to_older_invocations() {
+    let home = Home::new();
+    home.policy("");
+    let server = Server::start_with(&home, &["--console", "127.0.0.1:0"]);
+    // None of them is allowed, and each is on record.
+    let asked = server.curl(&["http://localhost:1/[1-51]"]);
+    assert_eq!(asked.exit, Some(0), "{}", asked.stderr);
+    let listed = home.json(&["inv", "list", "--limit", "500"])["invocations"].clone();
+    let ids: Vec<&Value> =
+        listed.as_array().unwrap().iter().map(|one| &one["invocation_id"]).collect();
+    assert_eq!(ids.len(), 51);
+    assert_eq!(shown(&home, &server)["pages"], json!([ids[..50], ids[50..]]));
 }
