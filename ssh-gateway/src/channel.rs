@@ -8,7 +8,7 @@ use crate::request::{Destination, Preparation, Request, Terminal};
 use crate::respond::Unopened;
 use crate::spool::{Inlet, spool};
 use russh::server::{Handle, Msg};
-use russh::{Channel, ChannelMsg, ChannelReadHalf};
+use russh::{Channel, ChannelId, ChannelMsg, ChannelReadHalf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -28,6 +28,21 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Runs what serves a channel. Where that fails, the channel is closed, so that nobody waits on it.
+pub(crate) async fn closing(
+    channel: ChannelId,
+    handle: Handle,
+    serving: impl Future<Output = ()> + Send + 'static,
+) {
+    // What it says of the failure can hold anything.
+    if tokio::spawn(serving).await.is_err() {
+        tracing::error!("what served a channel has failed");
+        if handle.close(channel).await.is_err() {
+            tracing::debug!("its session had ended before");
+        }
     }
 }
 

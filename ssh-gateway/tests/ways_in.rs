@@ -96,6 +96,10 @@ async fn e_5_the_gateway_answers_for_itself() {
     let output = own("uname -a").await;
     assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains("ssh -J AGENT@GATEWAY"), "{}", err(&output));
+    // What fails while it is asked leaves nobody waiting, and ends no other command.
+    let output = own("inv show act_failing").await;
+    assert_eq!((output.status.code(), out(&output).as_str()), (Some(255), ""));
+    assert_eq!(own("inv list").await.status.code(), Some(0));
     // Nothing of it is an invocation.
     assert_eq!(bench.home.count(), 0);
 }
