@@ -182,7 +182,7 @@ impl Job<'_> {
     pub(crate) async fn withheld(
         &mut self,
         mut call: Call,
-        coding: Option<String>,
+        coding: Option<&'static str>,
         next_hop: &str,
     ) -> Finished {
         call.delivery_failed(0);

@@ -6,10 +6,20 @@
 
 use crate::head::{Fields, Response};
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet::STANDARD as STANDARD_ALPHABET;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use bytes::{Bytes, BytesMut};
 use policy::{Secret, spellings};
 use zeroize::Zeroizing;
+
+/// Base64 with or without padding, as gRPC's libraries send it.
+const UNPADDED: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD_ALPHABET,
+    GeneralPurposeConfig::new()
+        .with_encode_padding(false)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// Shorter secrets occur by chance.
 const MIN: usize = 4;
@@ -147,7 +157,7 @@ impl Redactor {
             if name.eq_ignore_ascii_case(b"content-length") {
                 continue;
             }
-            let (new_name, new_value) = (self.name(name), self.text(value));
+            let (new_name, new_value) = (self.name(name), self.value(name, value));
             if new_name.is_some() || new_value.is_some() {
                 replaced.push((line, new_name, new_value));
             }
@@ -162,6 +172,32 @@ impl Redactor {
             (new_name.unwrap_or_else(|| name.to_vec()), new_value.unwrap_or_else(|| value.to_vec()))
         });
         lines.collect()
+    }
+
+    /// Replaces in the value of a field. Those of gRPC whose names end in `-bin` are base64 of what their
+    /// callers see (gRPC over HTTP/2, Binary-Header).
+    fn value(&mut self, name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
+        let mut replaced = self.text(value);
+        let ending = name.len().checked_sub(4).and_then(|at| name.get(at..));
+        if !ending.is_some_and(|ending| ending.eq_ignore_ascii_case(b"-bin")) {
+            return replaced;
+        }
+        let current = replaced.as_deref().unwrap_or(value);
+        let mut found = false;
+        let members = current.split(|byte| *byte == b',').map(|member| {
+            let digits = member.trim_ascii();
+            let shown = UNPADDED.decode(digits).ok().and_then(|bytes| self.text(&bytes))?;
+            found = true;
+            let engine = if digits.ends_with(b"=") { STANDARD } else { UNPADDED };
+            Some(engine.encode(shown).into_bytes())
+        });
+        let members: Vec<_> = members.collect();
+        if found {
+            let pairs = members.into_iter().zip(current.split(|byte| *byte == b','));
+            let pairs = pairs.map(|(new, old)| new.unwrap_or_else(|| old.to_vec()));
+            replaced = Some(pairs.collect::<Vec<_>>().join(&b","[..]));
+        }
+        replaced
     }
 
     /// As [`Redactor::text`], without regard to case: names lose theirs on the way.
@@ -263,6 +299,28 @@ mod tests {
             }
         }
         check(&["can", "ary-7f", "2 canary-7f"], "canary-7f2 canary-7f", false);
+    }
+
+    /// I-4: what gRPC carries as base64 is looked into, member by member.
+    #[test]
+    fn i_4_binary_fields_are_looked_into() {
+        let mut redactor = Redactor::new(&Secret::from("canary-7f1"), &Secret::from("canary-7f1"));
+        let (echo, hidden) = (STANDARD.encode("a canary-7f1 b"), STANDARD.encode("a ********** b"));
+        let bare = echo.trim_end_matches('=');
+        assert_ne!(echo, bare);
+        for (name, value, expected) in [
+            ("x-bin", echo.clone(), Some(hidden.clone())),
+            ("X-Trace-Bin", bare.to_owned(), Some(hidden.trim_end_matches('=').to_owned())),
+            ("x-bin", format!("AAEC,{echo}, %%"), Some(format!("AAEC,{hidden}, %%"))),
+            ("x-bin", "AAEC".to_owned(), None),
+            ("x-bin", "canary-7f1".to_owned(), Some("*".repeat(10))),
+            ("x-bind", echo.clone(), None),
+            ("bin", echo.clone(), None),
+        ] {
+            let found = redactor.value(name.as_bytes(), value.as_bytes());
+            assert_eq!(found, expected.map(String::into_bytes), "{name}: {value}");
+        }
+        assert!(redactor.found());
     }
 
     /// I-4: an echo in JSON is found as services escape it.

@@ -76,7 +76,7 @@ pub(crate) enum Ended {
     Refused,
     /// On record, and nothing of it can be delivered: it holds the credential where it can't be
     /// replaced (contract I-4). The coding that is in the way, where it has a name.
-    Withheld(Option<String>),
+    Withheld(Option<&'static str>),
     /// The connection was upgraded; the exchange has no end of its own any more.
     Switched(Response),
     /// No deciding result. `begun`: the caller has a part of the response.

@@ -41,7 +41,31 @@ pub enum Value {
     /// A String.
     Text(&'static str),
     /// A Token.
-    Token(String),
+    Token(&'static str),
+}
+
+/// A coding by its name in the registries of HTTP (RFC 9110 section 18.6, RFC 9112 section 12.4). One that a
+/// remote makes up has none: it is whatever the remote likes to echo (contract I-4).
+pub(crate) fn coding(name: &[u8]) -> Option<&'static str> {
+    const REGISTERED: [&str; 15] = [
+        "aes128gcm",
+        "br",
+        "chunked",
+        "compress",
+        "dcb",
+        "dcz",
+        "deflate",
+        "exi",
+        "gzip",
+        "identity",
+        "pack200-gzip",
+        "trailers",
+        "x-compress",
+        "x-gzip",
+        "zstd",
+    ];
+    let name = name.trim_ascii();
+    REGISTERED.into_iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 /// Our member of `Proxy-Status`.
@@ -135,6 +159,15 @@ mod tests {
                 "committed;phase=remote_execution;retry=never;code=OK;invocation=\"{id}\";replayed"
             )
         );
+    }
+
+    /// I-4: of a coding that is in no registry nothing is said.
+    #[test]
+    fn i_4_codings_are_registered_ones() {
+        assert_eq!(coding(b" GZip"), Some("gzip"));
+        assert_eq!(coding(b"chunked"), Some("chunked"));
+        assert_eq!(coding(b"sk-CANARY-0123456789"), None);
+        assert_eq!(coding(b""), None);
     }
 
     #[test]

@@ -76,7 +76,8 @@ pub(crate) fn target(head: &Request, tunnel: Option<&Tunnel>) -> Result<Target, 
     if tunnel.other_name {
         return Err(Refusal::AuthorityMismatch { field: "tls.server_name" });
     }
-    let target = if head.target.contains("://") {
+    // A path or a query may hold an URL.
+    let target = if !head.target.starts_with('/') && head.target.contains("://") {
         let target = absolute(head)?;
         if target.scheme != tunnel.scheme || target.authority != tunnel.authority {
             return Err(Refusal::AuthorityMismatch { field: "request.target" });

@@ -176,6 +176,8 @@ async fn targets_and_fields_are_forwarded_as_received() {
         "//echo",
         "/echo;v=1/./x",
         "/?",
+        "/echo?u=https://other.example/x",
+        "/echo/https://other.example/x",
     ] {
         let fields = "x-LOWER: a  b\r\nX-Empty:\r\nX-Twice: 1\r\nx-other: \u{e9}\r\nX-Twice: 2\r\n";
         let response = world.plain("GET", target, fields, "").await;
@@ -186,6 +188,12 @@ async fn targets_and_fields_are_forwarded_as_received() {
         let expected =
             ["x-LOWER: a  b", "X-Empty: ", "X-Twice: 1", "x-other: \u{e9}", "X-Twice: 2"];
         assert_eq!(lines, expected, "{target}");
+        let mut tunnel = world.tunnel().await;
+        tunnel.send(&world.secure_request("GET", target, "", "")).await;
+        let response = tunnel.response("GET").await;
+        assert!(matches!(response.status, 200 | 404), "{target} {response:?}");
+        let head = world.secure.last_head();
+        assert!(head.starts_with(&format!("GET {target} HTTP/1.1\r\n")), "{head}");
     }
 }
 

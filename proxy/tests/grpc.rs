@@ -46,7 +46,7 @@ impl Test {
 #[tokio::test(flavor = "multi_thread")]
 async fn d_2_http2_from_end_to_end() {
     let test = Test::new().await;
-    for path in ["/a", "/b", "/interim"] {
+    for path in ["/a", "/b?u=https://other.example/x", "/interim"] {
         let answer = test.call("POST", path, b"content").await;
         assert_eq!((answer.status, answer.content.as_slice()), (200, b"content".as_slice()));
         let evidence = test.world.invocation(answer.id()).await.evidence();

@@ -98,10 +98,37 @@ impl AsyncWrite for Writing {
     }
 }
 
-/// The error of a stream as one of a transport.
+/// The error of a stream or connection as one of a transport. The library's own text has what the peer wrote
+/// into a GOAWAY, a credential perhaps (contract I-2): the reason alone goes on.
 pub(crate) fn failed(error: h2::Error) -> io::Error {
     if error.is_io() {
         return error.into_io().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into());
     }
-    io::Error::new(io::ErrorKind::ConnectionReset, error)
+    let reason = error.reason().unwrap_or(h2::Reason::INTERNAL_ERROR);
+    io::Error::new(io::ErrorKind::ConnectionReset, reason.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt as _;
+
+    /// I-2: what a peer writes into a GOAWAY is in no error of ours, and so in no log.
+    #[tokio::test]
+    async fn i_2_the_data_of_a_goaway_goes_nowhere() {
+        let (near, mut far) = tokio::io::duplex(4096);
+        let (_send, connection) = h2::client::handshake(near).await.expect("handshake");
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        let last_stream_and_code = [0, 0, 0, 0, 0, 0, 0, 11];
+        let data = b"sk-CANARY";
+        let length = (last_stream_and_code.len() + data.len()) as u8;
+        let head = [0, 0, length, 7, 0, 0, 0, 0, 0];
+        let frames = [&settings[..], &head, &last_stream_and_code, data].concat();
+        far.write_all(&frames).await.expect("written");
+        let error = connection.await.expect_err("a GOAWAY");
+        assert!(error.to_string().contains("CANARY"), "{error}");
+        let error = failed(error);
+        assert!(!format!("{error} {error:?}").contains("CANARY"), "{error:?}");
+        assert!(error.to_string().contains("excessive load"), "{error}");
+    }
 }

@@ -68,7 +68,8 @@ impl<'a> Relay<'a> {
             }
         };
         if self.search.is_withheld() && matches!(self.down, Down::Untouched) {
-            let coding = head.fields.first("content-encoding").map(|name| name.trim().to_owned());
+            let coding = head.fields.first("content-encoding");
+            let coding = coding.and_then(|name| crate::render::coding(name.as_bytes()));
             return Ended::Withheld(coding);
         }
         let refused = backoff && verdict.outcome() == Outcome::Rejected;

@@ -55,13 +55,13 @@ impl Account {
     }
 
     /// Of coded content that can't be looked through and so can't be handed over.
-    pub(crate) fn undecodable(coding: Option<String>) -> Self {
+    pub(crate) fn undecodable(coding: Option<&'static str>) -> Self {
         Self { status: 502, error: "http_response_content_coding", ..Self::default() }
             .coding(coding)
     }
 
     /// The coding that is at fault (RFC 9209 sections 2.3.24 and 2.3.25).
-    fn coding(self, coding: Option<String>) -> Self {
+    fn coding(self, coding: Option<&'static str>) -> Self {
         match coding {
             Some(coding) => self.with("coding", Value::Token(coding)),
             None => self,
@@ -132,7 +132,7 @@ impl Account {
                 Self { error: "http_response_trailer_section_size", ..self }
             }
             exchange::Error::Coding(coding) => {
-                Self { error: "http_response_transfer_coding", ..self }.coding(coding.clone())
+                Self { error: "http_response_transfer_coding", ..self }.coding(*coding)
             }
             exchange::Error::Content(body::Fault::TrailerTooLong) => {
                 let size = u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX);

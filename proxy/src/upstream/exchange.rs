@@ -12,6 +12,7 @@ use super::tls::Alert;
 use super::{http1, http2};
 use crate::body;
 use crate::head::{self, Fields, Framing};
+use crate::render;
 use crate::stream::Shared;
 use crate::websocket::Opening;
 use bytes::Bytes;
@@ -308,7 +309,7 @@ pub(crate) enum Error {
     Head(#[source] head::Fault),
     /// `Transfer-Encoding` is not exactly `chunked`; the coding that it names instead, or too often.
     #[error("the response head is malformed: {fault}", fault = head::Fault::TransferEncoding)]
-    Coding(Option<String>),
+    Coding(Option<&'static str>),
     /// The response content's framing is malformed.
     #[error("the response content is malformed: {0}")]
     Content(#[source] body::Fault),
@@ -347,8 +348,7 @@ impl Error {
         };
         let is_chunked = |coding: &&[u8]| coding.eq_ignore_ascii_case(b"chunked");
         let coding = codings().find(|coding| !is_chunked(coding)).or_else(|| codings().next());
-        let name = coding.map(<[u8]>::trim_ascii).filter(|name| head::is_token(name));
-        Self::Coding(name.map(|name| String::from_utf8_lossy(name).into_owned()))
+        Self::Coding(coding.and_then(render::coding))
     }
 
     /// Whether what came is against the protocol.

@@ -11,6 +11,7 @@ use super::exchange::{Peer, Wire};
 use super::facts::{Facts, Taken};
 use super::tls::Alert;
 use crate::http2::READ_BYTES;
+use crate::http2::raw::failed;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Ping, PingPong};
@@ -56,11 +57,11 @@ impl Connection {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(u32::try_from(READ_BYTES).unwrap_or(u32::MAX));
-        let (send, mut connection) = builder.handshake(watched).await.map_err(io::Error::other)?;
+        let (send, mut connection) = builder.handshake(watched).await.map_err(failed)?;
         let ping = Arc::new(Mutex::new(connection.ping_pong()));
         let ended = Arc::clone(&facts);
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            if let Err(error) = connection.await.map_err(failed) {
                 tracing::debug!(%error, "a connection to an origin ended");
             }
             ended.closed.store(true, Ordering::Release);
@@ -106,7 +107,7 @@ impl Place {
     pub(super) async fn ready(self) -> io::Result<Self> {
         let connection = self.connection;
         let refused = || connection.facts.refused.get().copied();
-        let failed = |error| refused().map_or_else(|| io::Error::other(error), Alert::into_error);
+        let failed = |error| refused().map_or_else(|| failed(error), Alert::into_error);
         let send = connection.send.ready().await.map_err(failed)?;
         Ok(Self { connection: Connection { send, ..connection }, ..self })
     }
