@@ -51,12 +51,24 @@ pub(crate) fn keep_asked(call: &mut Call, job: &Job) -> Result<(), append::Error
     call.store_request(&head, &[], 1)
 }
 
-/// The exact bytes of a stored command, and its variables; none if the head is no command's.
-#[must_use]
-pub fn stored_command(head: &[u8]) -> Option<(Vec<u8>, Vec<(String, String)>)> {
-    match restore(head)? {
-        (Request::Exec(command), preparation) => Some((command, preparation.variables)),
-        (Request::Shell | Request::Subsystem(_) | Request::Forward { .. }, _) => None,
+/// A stored command, for who is asked about it. It can hold secrets of the caller's.
+pub struct StoredCommand {
+    /// Its exact bytes.
+    pub command: Vec<u8>,
+    /// The variables that go along.
+    pub variables: Vec<(String, String)>,
+}
+
+impl StoredCommand {
+    /// Reads a stored head; none if it is no command's.
+    #[must_use]
+    pub fn read(head: &[u8]) -> Option<Self> {
+        match restore(head)? {
+            (Request::Exec(command), Preparation { variables, .. }) => {
+                Some(Self { command, variables })
+            }
+            (Request::Shell | Request::Subsystem(_) | Request::Forward { .. }, _) => None,
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use journal::{DecideError, Invocation};
 use policy::{Obstacle, Policy, Screen};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use ssh_gateway::StoredCommand;
 use std::sync::Arc;
 
 /// Longest name of who decided.
@@ -151,7 +152,7 @@ fn whole(screen: &Screen, head: &[u8], content: &[u8]) -> String {
 
 /// A command as text: its length, its variables, and itself. No value can look like a line of its own.
 fn whole_command(screen: &Screen, head: &[u8]) -> Option<String> {
-    let (command, variables) = ssh_gateway::stored_command(head)?;
+    let StoredCommand { command, variables } = StoredCommand::read(head)?;
     let mut text = format!("command of {} bytes\n", command.len());
     for (name, value) in &variables {
         let shown = screen.header(name.as_bytes(), value.as_bytes()).text;
