@@ -15,6 +15,7 @@ mod ssh;
 mod support;
 
 use serde_json::{Value, json};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 use support::*;
@@ -83,4 +84,16 @@ fn the_console_leads_to_older_invocations() {
         listed.as_array().unwrap().iter().map(|one| &one["invocation_id"]).collect();
     assert_eq!(ids.len(), 51);
     assert_eq!(shown(&home, &server)["pages"], json!([ids[..50], ids[50..]]));
+}
+
+/// A connection that never says what it wants, from whoever reaches the port, keeps no server from its end.
+#[test]
+fn half_a_request_at_the_console_holds_no_server_up() {
+    let home = Home::new();
+    let server = Server::start_with(&home, &["--console", "127.0.0.1:0", "--drain", "1s"]);
+    let mut silent = std::net::TcpStream::connect(server.console.unwrap()).unwrap();
+    silent.write_all(b"GET /v1/health HTTP/1.1\r\nHo").unwrap();
+    // Connections are taken in their order.
+    shown(&home, &server);
+    assert_eq!(server.terminate(), Some(0));
 }
