@@ -301,7 +301,8 @@ fn i_2_the_end_of_an_ssh_command_tells_no_password() {
     let (server, log) = logged(&home);
     let mut client = python();
     client.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/ssh_client.py"));
-    client.arg(server.ssh.port().to_string()).args(["by-password", &home.token]);
+    client.arg(server.ssh.port().to_string());
+    client.args(["prod-1", "by-password", &home.token, "in-turn"]);
     let ends = [
         ("end PASSWORD", "other@affiant"),
         ("end PASSWORD@x", "[redacted]@x"),

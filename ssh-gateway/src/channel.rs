@@ -60,9 +60,9 @@ pub(crate) async fn forward(
     };
     let _under_way = shared.under_way();
     let (read, write) = channel.split();
-    let (spool, presence) = spool(read, inlet, shared.standing(&destination.agent));
+    let (spool, attendance) = spool(read, inlet, shared.standing(&destination.agent));
     let stall = shared.options.client_stall;
-    let downstream = Downstream::new(write, handle, presence, stall, false).held(reply);
+    let downstream = Downstream::new(write, handle, attendance, stall, false).held(reply);
     let (request, preparation) = (Request::Forward { host, port }, Preparation::default());
     invocation::run(Job { shared, destination, request, preparation }, downstream, spool).await;
 }
@@ -78,10 +78,10 @@ pub(crate) async fn serve(
     let (mut read, write) = channel.split();
     let Some((request, preparation)) = prepare(&mut read).await else { return };
     let _under_way = shared.under_way();
-    let (spool, presence) = spool(read, inlet, shared.standing(&destination.agent));
+    let (spool, attendance) = spool(read, inlet, shared.standing(&destination.agent));
     let has_terminal = preparation.terminal.is_some();
     let stall = shared.options.client_stall;
-    let downstream = Downstream::new(write, handle, presence, stall, has_terminal);
+    let downstream = Downstream::new(write, handle, attendance, stall, has_terminal);
     invocation::run(Job { shared, destination, request, preparation }, downstream, spool).await;
 }
 
