@@ -36,6 +36,9 @@ use tokio::time::Instant;
 /// longer.
 const EOF_HOLD: Duration = Duration::from_secs(1);
 
+/// How long a request that was refused is listened to: what follows may contradict the refusal.
+const REFUSAL_HOLD: Duration = Duration::from_millis(500);
+
 /// How long a command may take to end after it was told to.
 const KILL_TIME: Duration = Duration::from_secs(5);
 
@@ -60,6 +63,9 @@ pub(crate) struct Relay<'a> {
     /// Output that is still read for a client that has gone.
     read_on_bytes: Option<u64>,
     eof_hold: Option<Instant>,
+    /// When a refusal counts as the end: a target may leave the channel to be closed by its client.
+    refused: Option<Instant>,
+    is_over: bool,
     echo_hold: Option<Instant>,
     last_line: LastLine,
     /// Says why, when more input came than may wait.
@@ -106,6 +112,8 @@ impl<'a> Relay<'a> {
             read_on: None,
             read_on_bytes: None,
             eof_hold: None,
+            refused: None,
+            is_over: false,
             echo_hold: None,
             last_line: LastLine::default(),
             overflow,
@@ -139,8 +147,8 @@ impl<'a> Relay<'a> {
             self.downstream.accept().await;
         }
         let mut left = false;
-        while self.seen.stop.is_none() && !self.seen.closed {
-            let holds = [self.deadline, self.read_on, self.eof_hold, self.echo_hold];
+        while self.seen.stop.is_none() && !self.seen.closed && !self.is_over {
+            let holds = [self.deadline, self.read_on, self.eof_hold, self.echo_hold, self.refused];
             let wake = holds.into_iter().flatten().min();
             tokio::select! {
                 message = running.read.wait() => match message {
@@ -230,6 +238,7 @@ impl<'a> Relay<'a> {
         } else if let ChannelMsg::Failure = message {
             if self.seen.accepted.is_none() {
                 self.seen.accepted = Some(false);
+                self.refused = Instant::now().checked_add(REFUSAL_HOLD);
             }
         } else if let ChannelMsg::Close = message {
             self.seen.closed = true;
@@ -418,6 +427,7 @@ impl<'a> Relay<'a> {
                 self.downstream.eof().await;
             }
         }
+        self.is_over = is_over(self.refused);
         if is_over(self.read_on) {
             self.seen.stop = Some(Stop::ReadOnOver);
         } else if is_over(self.deadline) {

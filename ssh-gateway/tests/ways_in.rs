@@ -222,3 +222,19 @@ async fn v_2_a_subsystem_that_is_not_listed_is_refused() {
     assert!(!told.evidence.dispatch_started);
     assert_eq!(bench.home.newest().await.accepted().action, "subsystem:netconf");
 }
+
+/// S-1, D-3: a real sshd refuses what it does not have, and leaves the channel to be closed. The refusal
+/// is a complete result, and its client does not wait.
+#[tokio::test]
+async fn s_1_a_refusal_of_a_target_that_leaves_the_channel_open_is_told() {
+    let Some(bench) = Bench::start("").await else { return };
+    let key = bench.sshd.host_key();
+    let keys =
+        format!("host_keys = [\"{key}\"]\ncredential = \"c\"\nallow = [\"subsystem:nosuch\"]");
+    bench.apply("ssh-key", &keys);
+    let output = within(bench.ssh(&["-s", "t", "nosuch"]).output()).await.unwrap();
+    assert_eq!((output.status.code(), out(&output).as_str()), (Some(255), ""));
+    let expected = (Phase::RemoteExecution, Outcome::Rejected, Code::RequestRefused);
+    assert_eq!(facts(&envelope(&output.stderr)), expected);
+    assert_eq!(facts(&bench.home.newest().await.envelope()), expected);
+}

@@ -36,6 +36,9 @@ fn s_8_only_a_whole_end_is_complete() {
     let never = code(|s| (s.accepted, s.closed, s.end) = (None, false, None));
     assert_eq!(never, Some(Code::RemoteOutcomeUnknown));
     assert_eq!(code(|s| s.accepted = Some(false)), None);
+    let refused = |stop| code(|s| (s.accepted, s.stop) = (Some(false), Some(stop)));
+    assert_eq!(refused(Stop::Deadline), None);
+    assert_eq!(refused(Stop::ClientGone(Absence::Left)), None);
     assert_eq!(code(|s| s.violation = Some("x")), Some(Code::RemoteProtocolError));
     assert_eq!(code(|s| s.stop = Some(Stop::OutputLimit)), Some(Code::ResultLimit));
     let gone = |why| code(|s| s.stop = Some(Stop::ClientGone(why)));
