@@ -190,6 +190,13 @@ impl Snapshot {
         })
     }
 
+    /// Whether a condition of some route looks at the field of that name, or at one that a service may take
+    /// it for.
+    #[must_use]
+    pub fn decides_by_header(&self, name: &str) -> bool {
+        self.http.decides_by_header(name)
+    }
+
     /// As [`Snapshot::http`], with what conditions on headers, query and content look at.
     ///
     /// # Errors
