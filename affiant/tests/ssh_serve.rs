@@ -70,3 +70,27 @@ fn d_4_sigterm_records_the_commands_that_it_cuts() {
     assert!(events.contains("BROKER_STOPPED"), "{events}");
     home.ok(&["journal", "verify"]);
 }
+
+/// V-1, V-2: a time that no clock can tell is a wrong parameter, by whatever way it comes, and nobody is left
+/// without an answer.
+#[test]
+fn v_2_an_age_beyond_all_clocks_is_refused() {
+    let bench = Bench::new();
+    for since in ["99999999999999999s", "18446744073709551615s", "15250284452471w"] {
+        let told = "parameter `since`: too long ago";
+        let path = format!("http://affiant.internal/v1/invocations?since={since}");
+        let by_proxy = bench.server.curl(&[&path]);
+        assert_eq!(by_proxy.status, 400, "{by_proxy:?}");
+        assert_eq!(by_proxy.json()["detail"], told);
+        let by_socket = bench.home.run(&["inv", "list", "--since", since]);
+        assert_eq!(by_socket.status.code(), Some(2));
+        assert!(text(&by_socket.stderr).contains(told), "{by_socket:?}");
+        let mut own = std::process::Command::new("ssh");
+        own.arg("-F").arg(&bench.config).args(["-o", "BatchMode=yes", "affiant-gateway"]);
+        own.args(["inv", "list", "--since", since]);
+        clean(&mut own);
+        let by_ssh = finish(own, b"");
+        let expected = format!("affiant: INVALID_PARAMETER: {told}\n");
+        assert_eq!((by_ssh.status.code(), text(&by_ssh.stderr)), (Some(2), expected));
+    }
+}

@@ -51,9 +51,9 @@ pub(crate) async fn serve(shared: Arc<Shared>, jump: Jump, grant: SshGrant, entr
     let _under_way = shared.under_way();
     let Entrance { channel, handle, reply, inlet } = entrance;
     let (read, write) = channel.split();
-    let (spool, presence) = spool(read, inlet, shared.standing(&jump.agent));
+    let (spool, attendance) = spool(read, inlet, shared.standing(&jump.agent));
     let stall = shared.options.client_stall;
-    let mut downstream = Downstream::new(write, handle, presence, stall, false).held(reply);
+    let mut downstream = Downstream::new(write, handle, attendance, stall, false).held(reply);
     let host = if jump.host.contains(':') { format!("[{}]", jump.host) } else { jump.host.clone() };
     let target = format!("ssh://{host}:{}", jump.port);
     let fingerprint =

@@ -6,6 +6,9 @@ use std::time::Duration;
 /// The size of a segment: less than the newest one can't be kept.
 const SEGMENT: u64 = 16 << 20;
 
+/// A hundred years: no clock that an age is added to, or taken from, runs over by it.
+const LONGEST_SECONDS: u64 = 36_525 * 86_400;
+
 /// An address to listen on.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
@@ -33,7 +36,8 @@ pub(super) fn age(text: &str) -> Result<Duration, String> {
         .find_map(|(unit, seconds)| text.strip_suffix(unit).map(|number| (number, seconds)))
         .ok_or_else(wrong)?;
     let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+    let seconds = number.checked_mul(seconds).filter(|seconds| *seconds <= LONGEST_SECONDS);
+    seconds.map(Duration::from_secs).ok_or_else(|| "longer than a hundred years".to_owned())
 }
 
 /// A time that is not over at once.
@@ -82,6 +86,10 @@ mod tests {
         for wrong in ["localhost:7780", ":7780", "127.0.0.1"] {
             let told = super::address(wrong).unwrap_err();
             assert!(told.starts_with("write IP:PORT"), "{told}");
+        }
+        assert_eq!(super::age("36525d"), Ok(std::time::Duration::from_secs(3_155_760_000)));
+        for long in ["36526d", "99999999999999999s", "18446744073709551615w"] {
+            assert_eq!(super::age(long), Err("longer than a hundred years".to_owned()));
         }
         for wrong in ["", "d", "9y", "-1d"] {
             assert!(super::age(wrong).is_err(), "{wrong}");
