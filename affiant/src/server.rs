@@ -46,6 +46,8 @@ pub(crate) struct Server {
     pub(crate) ca_pem: String,
     state: Arc<State>,
     home: Home,
+    /// They act on earlier calls as well, whether they listen or not.
+    gateways: (Arc<proxy::Proxy>, Arc<ssh_gateway::Gateway>),
     shutdown: watch::Sender<bool>,
     tasks: JoinSet<()>,
     /// What serves the control API.
@@ -140,10 +142,10 @@ impl Server {
         }
         tasks.spawn(reconciler::run(state.journal.clone(), engines, watched.clone()));
         if let Some(http) = http {
-            tasks.spawn(proxy.serve(http, watched.clone()));
+            tasks.spawn(Arc::clone(&proxy).serve(http, watched.clone()));
         }
         if let Some(ssh) = ssh {
-            tasks.spawn(gateway.serve(ssh, watched.clone()));
+            tasks.spawn(Arc::clone(&gateway).serve(ssh, watched.clone()));
         }
         tasks.spawn(maintain(Arc::clone(&state), watched.clone()));
         tasks.spawn(crate::webhook::run(Arc::clone(&state), watched.clone()));
@@ -155,7 +157,8 @@ impl Server {
             control.spawn(serve_control(console, guarded, watched));
         }
         let ca_pem = ca.certificate_pem().to_owned();
-        Ok(Self { listening, ca_pem, state, home: home.clone(), shutdown, tasks, control })
+        let (home, gateways) = (home.clone(), (proxy, gateway));
+        Ok(Self { listening, ca_pem, state, home, gateways, shutdown, tasks, control })
     }
 
     /// What the server works on.
@@ -176,6 +179,8 @@ impl Server {
             );
             self.control.abort_all();
         }
+        // Nothing is begun any more.
+        drop(self.gateways);
         if let Err(error) = std::fs::remove_file(self.home.socket()) {
             tracing::debug!("the control socket was gone already: {error}");
         }
