@@ -74,8 +74,8 @@ pub(crate) enum Ended {
     },
     /// On record as refused, and nothing of the response was sent: it may be tried again first.
     Refused,
-    /// On record, and nothing of it can be delivered: it holds the credential where it can't be
-    /// replaced (contract I-4). The coding that is in the way, where it has a name.
+    /// On record, be it as a result or as a hop's answer, and nothing of it can be delivered: it holds the
+    /// credential where it can't be replaced (contract I-4). The coding that is in the way, where it has a name.
     Withheld(Option<&'static str>),
     /// The connection was upgraded; the exchange has no end of its own any more.
     Switched(Response),

@@ -50,6 +50,9 @@ impl Relay<'_> {
         };
         match settled {
             Ok(settled) => {
+                if let Some(withheld) = self.withheld(head) {
+                    return withheld;
+                }
                 let delivered = self.finish(settled, head, held, end).await;
                 Ended::Answered { keep: delivered && self.parts.keep_alive && !self.sending }
             }
