@@ -38,6 +38,10 @@ impl<'a> Relay<'a> {
         if let Some(doubt) = said.doubt(head.status, self.parts.through_parent) {
             return self.hop_failed(head, (&said, doubt), &held, (completion, trailers)).await;
         }
+        let cut = hops::read(trailers);
+        if cut.has_failed() && !grpc::has_status(head, trailers) {
+            return self.cut_by_hop(&cut);
+        }
         let status = match grpc::settling_status(head, trailers) {
             Ok(status) => status,
             Err(grpc::NoStatus) => return self.broken(Broken::NoGrpcStatus),

@@ -60,6 +60,24 @@ const FIXED: &[(&str, bool, &str)] = &[
         "HTTP/1.1 200 OK\r\nProxy-Status: a;;garbage=\r\nTransfer-Encoding: chunked\r\n\r\n\
          2\r\nok\r\n0\r\nProxy-Status: b;;\r\n\r\n",
     ),
+    (
+        "/lost",
+        KEEPS,
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n\
+         7\r\n[{\"a\":1\r\n0\r\nProxy-Status: cdn; error=http_response_incomplete\r\n\r\n",
+    ),
+    (
+        "/lost-stream",
+        KEEPS,
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5\r\nhello\r\n0\r\nProxy-Status: cdn; error=connection_terminated\r\n\r\n",
+    ),
+    (
+        "/passed-on",
+        KEEPS,
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5\r\nhello\r\n0\r\nProxy-Status: cdn; received-status=200\r\n\r\n",
+    ),
     ("/old-answer", CLOSES, "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"),
     ("/no-length", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
     ("/abrupt", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
