@@ -278,6 +278,25 @@ pub(crate) enum Broken {
 }
 
 impl Broken {
+    /// Whether what was waited for did not come in its time.
+    pub(crate) const fn is_wait(&self) -> bool {
+        match self {
+            Self::ResponseTimeout | Self::WriteTimeout | Self::ReadTimeout | Self::Unattended => {
+                true
+            }
+            Self::Send(_)
+            | Self::Receive { .. }
+            | Self::Certificate(_)
+            | Self::Caller(_)
+            | Self::PayloadLimit
+            | Self::NoGrpcStatus
+            | Self::Hop { .. }
+            | Self::Stopped
+            | Self::ParentAuth
+            | Self::NotStored(_) => false,
+        }
+    }
+
     /// Phase, retry and code; the outcome is `unknown`.
     pub(crate) fn verdict(&self, operation: &Operation, at_ms: u64) -> Verdict {
         let retry = after_unknown(operation, at_ms);

@@ -77,7 +77,7 @@ impl Connection {
 
     /// Whether the connection takes no exchange any more.
     pub(super) fn is_over(&self) -> bool {
-        self.facts.closed.load(Ordering::Acquire) || self.facts.going_away.load(Ordering::Acquire)
+        self.facts.is_over()
     }
 
     /// Whether an exchange is under way on it.
