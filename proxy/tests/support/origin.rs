@@ -212,6 +212,10 @@ async fn request(
         stream.flush().await.ok()?;
         return None;
     }
+    if lower.contains(" /unread ") {
+        // Takes nothing of its content, and never answers.
+        return std::future::pending().await;
+    }
     if lower.contains(" /duplex ") {
         duplex(stream, buffer, length).await?;
         return Some((head, Vec::new()));
