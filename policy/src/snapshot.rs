@@ -21,7 +21,8 @@ use crate::{
     Body, Credential, Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, Scheme,
     SshAction, SshGrant, host,
 };
-use denial::{approval_pending, normal_host, not_allowed, shown, trace_refused, undecided};
+pub(crate) use denial::approval_pending;
+use denial::{normal_host, not_allowed, shown, trace_refused, undecided};
 use journal::contract::{Budget, Code};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -188,6 +189,13 @@ impl Snapshot {
             Found::Undecided(_, doubt) => doubt.field == Doubt::body(UNREAD).field,
             Found::Route(_) | Found::None => false,
         })
+    }
+
+    /// Whether a condition of some route looks at the field of that name, or at one that a service may take
+    /// it for.
+    #[must_use]
+    pub fn decides_by_header(&self, name: &str) -> bool {
+        self.http.decides_by_header(name)
     }
 
     /// As [`Snapshot::http`], with what conditions on headers, query and content look at.

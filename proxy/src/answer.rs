@@ -202,7 +202,8 @@ impl Job<'_> {
             self.known.agent = self.identity().map(|identity| identity.agent().to_owned());
         }
         if self.known.target.is_none() {
-            self.known.target = self.tunnel.map(Tunnel::recorded);
+            let target = request::target(&self.head, self.tunnel).map(|target| target.recorded());
+            self.known.target = target.ok().or_else(|| self.tunnel.map(Tunnel::recorded));
         }
         let journal = &self.shared.journal;
         let admitted = match self.known.agent {

@@ -69,12 +69,21 @@ pub(crate) struct Job<'a> {
 #[derive(Default)]
 pub(crate) struct Known {
     pub(crate) agent: Option<String>,
+    /// The head as it came, where the route strips fields of it.
+    pub(crate) asked: Option<Request>,
     pub(crate) caller_id: Option<InvocationId>,
     /// The first attempt, if this is a retry of it.
     pub(crate) retries: Option<InvocationId>,
     /// As it stands in records.
     pub(crate) target: Option<String>,
     pub(crate) fingerprint: Option<Fingerprint>,
+}
+
+impl Known {
+    /// The head as policy judges it, of the one that goes on.
+    pub(crate) fn asked_as<'h>(&'h self, head: &'h Request) -> &'h Request {
+        self.asked.as_ref().unwrap_or(head)
+    }
 }
 
 /// What was found before the call went on record.
@@ -320,6 +329,9 @@ impl Job<'_> {
         {
             return Err(Refusal::VaultLocked);
         }
+        if request::is_upgrade(&self.head) {
+            grant.check_shown().map_err(Refusal::Denied)?;
+        }
         let idempotent = grant.is_idempotent(&self.head.method);
         let in_head = self.key_in_head(&grant, &target)?;
         self.incoming.set_idle(grant.limits.idle_timeout);
@@ -362,7 +374,8 @@ impl Job<'_> {
         let content = unnamed.content(content);
         let named_target = unnamed.target.as_ref().unwrap_or(&target);
         let replaced = [replaced, unnamed.header];
-        let fingerprint = fingerprint(&self.head, named_target, &replaced, &content);
+        let compared = self.compared(&snapshot);
+        let fingerprint = fingerprint(&compared, named_target, &replaced, &content);
         if let Some(key) = &mut operation.idempotency {
             key.fingerprint = fingerprint;
             if partial {

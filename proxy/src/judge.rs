@@ -6,6 +6,7 @@ use crate::respond::Refusal;
 use crate::target::Target;
 use bytes::Bytes;
 use policy::{Body, Details, HttpAction, HttpGrant, Snapshot};
+use std::borrow::Cow;
 
 /// What policy said.
 pub(crate) struct Judged {
@@ -22,7 +23,7 @@ impl Job<'_> {
         agent: &str,
         target: &Target,
     ) -> Result<Judged, Refusal> {
-        let looks = ask(&self.head, agent, target, Body::default(), |action, details| {
+        let looks = ask(self.asked(), agent, target, Body::default(), |action, details| {
             snapshot.looks_at_body(action, details)
         });
         let ahead = if looks { Some(self.read_ahead(u64::MAX, false).await?) } else { None };
@@ -32,20 +33,41 @@ impl Job<'_> {
             Some(_) => Body::Unreadable("it is longer than 1 MiB"),
             None => Body::default(),
         };
-        let grant = ask(&self.head, agent, target, body, |action, details| {
+        let grant = ask(self.asked(), agent, target, body, |action, details| {
             snapshot.http_with(action, details)
         });
         let grant = grant.map_err(Refusal::Denied)?;
-        let names = self.head.fields.iter().filter_map(|(name, _)| std::str::from_utf8(name).ok());
+        let fields = &self.asked().fields;
+        let names = fields.iter().filter_map(|(name, _)| std::str::from_utf8(name).ok());
         grant.check_headers(names).map_err(Refusal::Denied)?;
         let strips = |name: &[u8]| std::str::from_utf8(name).is_ok_and(|name| grant.strips(name));
-        self.head.fields.retain(|name| !strips(name));
+        if self.head.fields.iter().any(|(name, _)| strips(name)) {
+            self.known.asked.get_or_insert_with(|| self.head.clone());
+            self.head.fields.retain(|name| !strips(name));
+        }
         let limit_bytes = grant.limits.request_bytes;
         let declared = self.incoming.declared().unwrap_or_default();
         if declared.max(self.incoming.length()) > limit_bytes {
             return Err(Refusal::PayloadLimit { limit_bytes });
         }
         Ok(Judged { grant, ahead })
+    }
+
+    /// The head as policy judges it, now and whenever it is asked again: with the fields that go no further.
+    pub(crate) fn asked(&self) -> &Request {
+        self.known.asked_as(&self.head)
+    }
+
+    /// The head as it makes two requests the same: with the fields that decide on the route, whether or not
+    /// they go further. Under another route an equal request is another action.
+    pub(crate) fn compared(&self, snapshot: &Snapshot) -> Cow<'_, Request> {
+        let Some(asked) = &self.known.asked else { return Cow::Borrowed(&self.head) };
+        let mut compared = asked.clone();
+        let goes_on = |name: &[u8]| self.head.fields.iter().any(|(known, _)| known == name);
+        let decides =
+            |name: &[u8]| std::str::from_utf8(name).is_ok_and(|n| snapshot.decides_by_header(n));
+        compared.fields.retain(|name| goes_on(name) || decides(name));
+        Cow::Owned(compared)
     }
 }
 

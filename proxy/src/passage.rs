@@ -57,7 +57,10 @@ impl Job<'_> {
             (Ok(()), Some((caller, origin))) => {
                 // A quiet WebSocket is no fault: only the bound of a whole response applies.
                 let idle = prepared.grant.limits.response_timeout;
-                let asked = Asked::Opening { head: &self.head, target: &prepared.target };
+                let asked = Asked::Opening {
+                    head: self.known.asked_as(&self.head),
+                    target: &prepared.target,
+                };
                 let access = Access { policy: &self.shared.policy, identity, asked };
                 let stop = stopped(self.shared, &access);
                 let reading = (origin.reader, origin.early);

@@ -10,7 +10,7 @@ use crate::respond::Refusal;
 use crate::stored;
 use bytes::Bytes;
 use journal::action::{self, Error, Leave, Repeat};
-use journal::contract::{Body, DeliveryFailed, InvocationId, Source};
+use journal::contract::{Body, DeliveryFailed, InvocationId, Preflight, Source};
 use journal::{Admission, Call, Guard, Invocation, State, lease, result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,6 +148,14 @@ impl Job<'_> {
         // V-6: an approval is for one dispatch, and nobody is asked here.
         let lets = prepared.grant.retry.is_some() && prepared.grant.approval.is_none();
         if !lets || !leave.is_backed_by(&prepared.operation) {
+            return Err(Error::PolicyChanged.into());
+        }
+        // Another route or credential may act on something else: in another account, on other terms.
+        let bound = |preflight: &Preflight| {
+            let credential = preflight.credential.as_ref().map(|credential| credential.id.clone());
+            (preflight.route.clone(), credential)
+        };
+        if first.preflight().map(bound) != Some(bound(&self.bound(&prepared))) {
             return Err(Error::PolicyChanged.into());
         }
         // K-3: the same key, and an identical request.

@@ -50,7 +50,7 @@ impl Job<'_> {
             call.note("request_not_stored", why);
             return;
         }
-        let head = stored_head(&self.head, &prepared.target);
+        let head = stored_head(self.asked(), &prepared.target);
         let content: Vec<&[u8]> = prepared.ahead.iter().map(|piece| &piece[..]).collect();
         if let Err(error) = call.store_request(&head, &content, rule.max_attempts) {
             tracing::warn!(%error, id = %call.id(), "a request was not stored");

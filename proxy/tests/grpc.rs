@@ -196,6 +196,43 @@ async fn c_6_a_connection_that_goes_away() {
     assert!(test.origin.seen.lock().expect("lock").connections >= 2);
 }
 
+/// K-3, V-5: a field that selects the route and goes no further selects it for every attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn k_3_a_stripped_field_selects_the_route_of_each_attempt() {
+    let directory = tempfile::tempdir().expect("directory");
+    let origin = Http2Origin::start(directory.path(), &[b"h2"]).await;
+    let port = origin.address.port();
+    let retry = "private_addresses = \"allow\"\nretry = { max_attempts = 3, automatic = true }\n";
+    let route = |name: &str, headers: &str, terms: &str| {
+        format!(
+            "[[route]]\nname = \"{name}\"\nagents = [\"coder\"]\n{retry}{terms}\n\
+             match = {{ host = \"127.0.0.1\", port = {port}, path = \"/again/**\"{headers} }}\n"
+        )
+    };
+    let (blue, red) = (", headers = { X-Tenant = \"blue\" }", ", headers = { X-Tenant = \"red\" }");
+    let strips = "strip_headers = [\"x-tenant\"]";
+    let extra = origin.routes()
+        + &route("wide", "", "")
+        + &route("blue", blue, &format!("credential = \"pay\"\n{strips}"))
+        + &route("red", red, strips);
+    let world = World::with(|_, _| extra, proxy::Options::default()).await;
+    let client = Http2Client::open(&world, port).await;
+    let request = client.request("POST", "/again/refuse-twice").header("x-tenant", "blue");
+    let answer = client.asked(request, b"x", true).await;
+    assert_eq!((answer.status, origin.effects("/again/refuse-twice")), (200, 3));
+    let last = world.invocation(answer.id()).await;
+    assert_eq!(last.preflight().and_then(|bound| bound.route.as_deref()), Some("blue"));
+    let seen = origin.seen.lock().expect("lock").heads.pop().expect("a head");
+    assert_eq!(seen.headers["authorization"], format!("Bearer {SECRET}"));
+    assert!(!seen.headers.contains_key("x-tenant"));
+    // K-11: what goes out alike under another route is another action.
+    for (tenant, status, effects) in [("blue", 502, 1), ("blue", 424, 1), ("red", 502, 2)] {
+        let request = client.request("POST", "/again/reset").header("x-tenant", tenant);
+        assert_eq!(client.asked(request, b"x", true).await.status, status, "{tenant}");
+        assert_eq!(origin.effects("/again/reset"), effects, "{tenant}");
+    }
+}
+
 /// C-6, T-1: a stream that was refused is asked for again where the route opts in, up to its number of
 /// attempts, and elsewhere not: each attempt is on record as rejected, and has one stream at the origin.
 #[tokio::test(flavor = "multi_thread")]

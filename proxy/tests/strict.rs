@@ -112,6 +112,13 @@ async fn v_1_malformed_targets_are_refused() {
     check(&world, text.as_bytes(), 400, "INVALID_TARGET", "request.target").await;
     let text = format!("CONNECT u:p@localhost:1 HTTP/1.1\r\nHost: x\r\n{credentials}\r\n");
     check(&world, text.as_bytes(), 400, "INVALID_TARGET", "request.target").await;
+    // I-2: whatever else is wrong with it, a password in a target is on no record.
+    let text = "CONNECT bob:hunter2@localhost:1 HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut client = Client::connect(world.address).await;
+    client.send(text).await;
+    let response = client.response("CONNECT").await;
+    assert_eq!(response.status, 407);
+    assert_eq!(world.invocation(response.id()).await.accepted().target, "");
 }
 
 /// V-1: `Host` names one authority in every request but those of HTTP/1.0, whatever the target says and also

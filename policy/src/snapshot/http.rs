@@ -14,6 +14,7 @@ use super::target::Target;
 use super::{Found, MOST_TIES, Tie, near, not_allowed, shown};
 use crate::condition::{self, Doubt, Unmet};
 use crate::document::HttpRoute;
+use crate::field::is_same_field;
 use crate::host::{self, Pattern};
 use crate::{Denial, Details, HttpAction, Scheme, path};
 use std::cmp::Reverse;
@@ -30,6 +31,8 @@ pub(super) struct Index {
     spellings: Spellings,
     /// Whether any route has conditions on the content.
     looks_at_body: bool,
+    /// The fields that conditions of routes look at, in lower case.
+    headers: BTreeSet<String>,
 }
 
 /// The routes of one host or suffix.
@@ -101,6 +104,7 @@ impl Index {
                 index.spellings.add(path);
             }
             index.looks_at_body |= route.conditions.looks_at_body();
+            index.headers.extend(route.conditions.headers.keys().cloned());
             for host in &route.hosts {
                 let site = match host {
                     Pattern::Exact(name) => index.exact.entry(name.clone()).or_default(),
@@ -159,6 +163,11 @@ impl Index {
                 }
             })
         })
+    }
+
+    /// Whether a condition of some route looks at the field.
+    pub(super) fn decides_by_header(&self, name: &str) -> bool {
+        self.headers.iter().any(|known| is_same_field(name.as_bytes(), known.as_bytes()))
     }
 
     /// Whether any route has conditions on the content.

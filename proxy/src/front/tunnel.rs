@@ -11,7 +11,7 @@ use crate::incoming::{CONTENT_PAUSE, Incoming};
 use crate::request::{self, Identity, Tunnel};
 use crate::respond::Refusal;
 use crate::stream::{self, Inbound, Wire};
-use crate::target::{Authority, Error as TargetError, Host, Scheme};
+use crate::target::{Authority, Host, Scheme};
 use policy::{HttpGrant, Snapshot};
 use std::sync::Arc;
 use tokio::time::timeout;
@@ -137,7 +137,13 @@ type Granted = (Authority, Identity, Option<(Arc<Snapshot>, Box<HttpGrant>)>);
 /// Whether the tunnel that the request asks for may be opened.
 fn tunnel(job: &mut Job<'_>) -> Result<Granted, Refusal> {
     let shared = Arc::clone(job.shared);
-    job.known.target = Some(format!("https://{}", job.head.target));
+    let authority = Authority::parse(&job.head.target, None);
+    job.known.target = match &authority {
+        Ok(authority) => Some(format!("https://{authority}")),
+        // It may hold a password.
+        Err(_) if job.head.target.contains('@') => None,
+        Err(_) => Some(format!("https://{}", job.head.target)),
+    };
     request::refuse_loop(&job.head, &shared.pseudonym)?;
     let identity = Identity::of(&job.head, &shared.policy);
     let identity = identity.ok_or_else(|| job.unauthenticated())?;
@@ -148,13 +154,7 @@ fn tunnel(job: &mut Job<'_>) -> Result<Granted, Refusal> {
             field: "request.content",
         });
     }
-    let authority = Authority::parse(&job.head.target, None).map_err(|error| {
-        if error == TargetError::Userinfo {
-            job.known.target = None;
-        }
-        Refusal::Target(error)
-    })?;
-    job.known.target = Some(format!("https://{authority}"));
+    let authority = authority.map_err(Refusal::Target)?;
     // The target wins over Host; that is there once, and well-formed.
     request::host(&job.head, authority.port)?;
     control::refuse(&authority)?;
