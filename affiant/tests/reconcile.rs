@@ -134,6 +134,59 @@ fn k_7_only_the_routes_conditions_decide() {
     assert_eq!(server.control(&format!("invocations/{id}"))["error"]["retry"], "after_correction");
 }
 
+/// Text in gzip (RFC 1952), stored as it is (RFC 1951 section 3.2.4), with a checksum that is wrong.
+fn damaged(text: &str) -> Vec<u8> {
+    let length = u16::try_from(text.len()).unwrap();
+    let mut out = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff, 1];
+    out.extend(length.to_le_bytes());
+    out.extend((!length).to_le_bytes());
+    out.extend(text.as_bytes());
+    out.extend([0; 4]);
+    out.extend(u32::from(length).to_le_bytes());
+    out
+}
+
+/// K-7, I-4: an answer that can't be looked into shows nothing. Neither does what the broker says about it in its
+/// place, whatever members the conditions ask for, nor what is longer than it reads.
+#[test]
+fn k_7_an_answer_that_is_not_seen_shows_nothing() {
+    let long = Arc::new(Mutex::new(false));
+    let service = Service::start({
+        let long = Arc::clone(&long);
+        move |asked| match (asked.method.as_str(), *long.lock().unwrap()) {
+            ("POST", _) => Done::and_closes(),
+            (_, false) => {
+                let text = format!(r#"{{"charge":"ch_1","seen":"{SECRET}"}}"#);
+                Done::nothing_but(200, "Content-Encoding: gzip\r\n", damaged(&text))
+            }
+            (_, true) => {
+                let text = format!(r#"{{"charge":"ch_1","more":"{}"}}"#, "x".repeat(2 << 20));
+                Done::nothing_but(200, "", text)
+            }
+        }
+    });
+    for (committed, rejected) in [
+        (r#"{ status = 200, pointer = "/charge" }"#, r#"{ status = 200, pointer = "/error" }"#),
+        (r#"{ pointer = "/status" }"#, "{ status = 404 }"),
+        (r#"{ pointer = "/charge" }"#, "{ status = 200 }"),
+    ] {
+        let rule = format!(
+            "reconcile = {{ path = \"/ops/{{invocation_id}}\", committed = {committed}, rejected = {rejected} }}"
+        );
+        let home = home(&service.policy(&rule));
+        let server = home.serve();
+        let id = server.curl(&["-d", "x", &service.url("/do")]).invocation();
+        for is_long in [false, true] {
+            *long.lock().unwrap() = is_long;
+            let (status, asked) = post(&server, &format!("invocations/{id}/reconcile"));
+            assert_eq!((status, &asked["shows"]), (200, &Value::Null), "{rule}: {asked}");
+            let still = server.control(&format!("invocations/{id}"));
+            assert_eq!(still["error"]["outcome"], "unknown", "{rule}");
+        }
+        *long.lock().unwrap() = false;
+    }
+}
+
 /// K-7: a call that lacks the name to ask by, or whose route says nothing, is refused with a reason and
 /// waits for a person.
 #[test]

@@ -94,14 +94,27 @@ impl Outbound {
     /// Whether nobody waits for the answer any more; `by_end`: nor does a caller that ended its own side.
     pub(crate) fn has_left(&mut self, by_end: bool) -> bool {
         match &mut self.sink {
+            Sink::Wire(_) | Sink::Stream(_) if self.aborted => true,
             Sink::Wire(wire) => wire.lock().has_left(by_end),
             Sink::Stream(stream) => stream.has_left(),
             Sink::Nobody | Sink::Kept(..) => true,
         }
     }
 
-    /// Writes and flushes everything.
-    pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    /// Writes and flushes everything. A connection that did not take all of something takes nothing more: what
+    /// follows would stand in a place that nobody knows, and an orderly end would make the cut whole.
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.aborted {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        let sent = self.write(bytes).await;
+        if sent.is_err() {
+            self.abort();
+        }
+        sent
+    }
+
+    async fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let patience = self.patience;
         let wire = match &mut self.sink {
             Sink::Wire(wire) => wire,

@@ -237,6 +237,11 @@ impl Job<'_> {
             // For the calls after this one: what was sent is not sent again.
             self.shared.versions.learn(&ready.key.authority, Word::Http11Required);
         }
+        if let relay::Ended::Broken { error, .. } = &ended
+            && error.is_wait()
+        {
+            receiver.waited_in_vain();
+        }
         self.note_refusal(&call, prepared, sent);
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
         self.ended(ended, call, prepared, &next_hop).await

@@ -72,13 +72,21 @@ pub(crate) fn streams(head: &Response) -> bool {
     is_grpc(head) && !head.fields.has("grpc-status")
 }
 
+fn status<'a>(head: &'a Response, trailers: &'a Fields) -> Option<&'a str> {
+    trailers.first("grpc-status").or_else(|| head.fields.first("grpc-status"))
+}
+
+/// Whether a gRPC response came to its own end: its status, which nothing but the service's side knows.
+pub(crate) fn has_status(head: &Response, trailers: &Fields) -> bool {
+    is_grpc(head) && status(head, trailers).is_some()
+}
+
 /// The status of HTTP that says the same as what settles the response.
 pub(crate) fn settling_status(head: &Response, trailers: &Fields) -> Result<u16, NoStatus> {
     if !is_grpc(head) {
         return Ok(head.status);
     }
-    let status = trailers.first("grpc-status").or_else(|| head.fields.first("grpc-status"));
-    match status.and_then(|status| status.parse::<u8>().ok()) {
+    match status(head, trailers).and_then(|status| status.parse::<u8>().ok()) {
         None => Err(NoStatus),
         Some(0) => Ok(200),
         // INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION,

@@ -3,7 +3,8 @@
 //!
 //! What is no TLS has no such name and passes; so does a ClientHello without one (RFC 6066 section 3). The
 //! first byte alone tells: an origin has to ignore the version after it (RFC 8446 section 5.1), so another
-//! one there would lead past the name.
+//! one there would lead past the name. Another record of TLS before the ClientHello would as well, where a
+//! server passes over it: none may be there, and none goes on.
 
 use crate::pump::Cause;
 use crate::target::Host;
@@ -11,6 +12,9 @@ use rustls::server::Acceptor;
 
 /// The first byte of a TLS connection: a handshake record (RFC 8446 section 5.1).
 const HANDSHAKE: u8 = 22;
+/// The first bytes of all other records of TLS: change_cipher_spec, alert, application_data (the same), and
+/// heartbeat (RFC 6520 section 3).
+const OTHER_RECORDS: [u8; 4] = [20, 21, 23, 24];
 /// A ClientHello is no longer.
 const MAX_BYTES: usize = 64 * 1024;
 
@@ -63,8 +67,13 @@ impl<'a> Hello<'a> {
     /// # Errors
     /// The cause for the records, when none of it may.
     pub(crate) fn see(&mut self, bytes: &[u8]) -> Result<bool, Cause> {
-        if self.seen == 0 && bytes.first().is_some_and(|first| *first != HANDSHAKE) {
-            return Ok(true);
+        if let (0, Some(first)) = (self.seen, bytes.first()) {
+            if OTHER_RECORDS.contains(first) {
+                return Err(self.failed(Fault::Unreadable));
+            }
+            if *first != HANDSHAKE {
+                return Ok(true);
+            }
         }
         self.seen += bytes.len();
         let mut rest = bytes;
@@ -168,6 +177,11 @@ mod tests {
         check("api.test", half, Ok(false));
         check("api.test", b"", Ok(false));
         check("api.test", b"SSH-2.0-x\r\n", Ok(true));
+        for other in [20, 21, 23, 24] {
+            let before = [&[other, 3, 1, 0, 2, 1, 90][..], &asked].concat();
+            check("api.test", &before, Err(Cause::Unreadable));
+            check("other.test", &before, Err(Cause::Unreadable));
+        }
         let odd_version = [&[22, 5], asked.get(2..).expect("more")].concat();
         check("api.test", &odd_version, Err(Cause::Unreadable));
         check(

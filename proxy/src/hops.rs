@@ -77,6 +77,11 @@ impl Said {
         (!self.text.is_empty()).then_some(self.text.as_str())
     }
 
+    /// Whether a hop says that it failed.
+    pub(crate) const fn has_failed(&self) -> bool {
+        !self.errors.is_empty()
+    }
+
     /// Whether the response is a hop's account of its own failure; none: it is the origin's. `gateway`: the
     /// next hop is an upstream proxy that answers in the origin's name. Of such a one 502 and 504 are its own
     /// words by their definition (RFC 9110 sections 15.6.3 and 15.6.5), unless it says whose they are.

@@ -94,11 +94,41 @@ impl Before<'_> {
     pub(crate) fn check_strays(&self) -> Result<(), credential::Error> {
         let stray = is_stray(self.target.path_and_query.as_bytes())
             || self.head.fields.iter().any(|(_, value)| is_stray(value))
-            || self.ahead.iter().any(|piece| is_stray(piece));
+            // However it was cut on its way.
+            || is_stray(&self.ahead.concat());
         if stray { Err(credential::Error::Stray) } else { Ok(()) }
     }
 }
 
 fn replaces_placeholders(inject: &Inject) -> bool {
     matches!(inject, Inject::Recipe(recipe) if matches!(**recipe, Recipe::Placeholder(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// I-4: a placeholder that nothing stands for does not leave, wherever its content was cut on the way.
+    #[test]
+    fn i_4_a_placeholder_in_two_pieces_does_not_leave() {
+        let text = b"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n";
+        let head = crate::head::request(&Bytes::from_static(text)).expect("a head");
+        let target = Target::absolute(&head.target).expect("a target");
+        let strays = |ahead: &[Bytes]| {
+            let framing = Framing::Chunked;
+            let before = Before { head: &head, target: &target, framing, ahead, whole: false };
+            before.check_strays().is_err()
+        };
+        for (content, is_stray) in [
+            (&b"{\"key\":\"affiant_ph_blue\"}"[..], true),
+            (br#"{"key":"affiant\u005fph_blue"}"#, true),
+            (b"{\"key\":\"affiant_blue\"}", false),
+        ] {
+            for at in 0..content.len() {
+                let (first, rest) = content.split_at(at);
+                let pieces = [Bytes::from_static(first), Bytes::from_static(rest)];
+                assert_eq!(strays(&pieces), is_stray, "cut at {at}");
+            }
+        }
+    }
 }

@@ -3,7 +3,8 @@
 //! The question is an invocation of its own, linked to the call; it goes to the call's own origin, with
 //! the credential of the call's route. What the whole answer shows by the route's conditions is
 //! appended to the call as evidence of a second observer, and the call's own record stays as it is
-//! (contract J-3). An answer that shows nothing is noted, and changes nothing.
+//! (contract J-3). An answer that shows nothing is noted, and changes nothing; one that can't be seen in whole
+//! shows nothing.
 
 use crate::deliver::Outbound;
 use crate::engine::{Job, Known, Prepared, dispatch_record};
@@ -69,7 +70,7 @@ pub(crate) async fn once(shared: &Arc<Shared>, id: InvocationId) -> Result<Recon
     let (query, content) = ask(shared, first, grant, &rule.method, &path).await?;
     let complete = matches!(query.state(), State::Committed(_));
     let shows = query.status().filter(|_| complete).and_then(|status| {
-        let done = rule.shows(status, &content.unwrap_or_default())?;
+        let done = rule.shows(status, &content?)?;
         Some(if done { Outcome::Committed } else { Outcome::Rejected })
     });
     action.settle_by_query(&shared.journal, &query, shows).await?;
@@ -84,7 +85,8 @@ async fn status_path(shared: &Shared, job: InvocationId) -> Result<String, Error
     Ok(target.path_and_query)
 }
 
-/// Sends the question. Gives it back settled, whatever came of it, with the content of its answer.
+/// Sends the question. Gives it back settled, whatever came of it, with the content of the origin's answer,
+/// where there is one that could be read in whole.
 async fn ask(
     shared: &Arc<Shared>,
     first: &Invocation,
@@ -123,9 +125,9 @@ async fn ask(
         ahead: Vec::new(),
         budget: None,
     };
-    let id = job.question(first.id(), &prepared).await?;
+    let (id, answered) = job.question(first.id(), &prepared).await?;
     let query = shared.journal.invocation(id)?.ok_or(Error::NotFound)?;
-    let content = out.into_kept().and_then(|kept| {
+    let content = out.into_kept().filter(|_| answered).and_then(|kept| {
         let end = kept.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
         Some(kept.get(end..)?.to_vec())
     });
@@ -175,12 +177,13 @@ fn asking(grant: HttpGrant, first: &Invocation) -> HttpGrant {
 }
 
 impl Job<'_> {
-    /// Takes the question through the same course as any other call.
+    /// Takes the question through the same course as any other call; and whether what was sent back is the
+    /// origin's answer, and not one of the broker's own in its place.
     async fn question(
         &mut self,
         about: InvocationId,
         prepared: &Prepared,
-    ) -> Result<InvocationId, Error> {
+    ) -> Result<(InvocationId, bool), Error> {
         let id = self.shared.journal.new_id();
         let accepted = self.accepted(false, Some(about));
         let mut call = match self.shared.journal.admit(id, accepted, Guard::default())? {
@@ -193,18 +196,21 @@ impl Job<'_> {
             | Admission::Settled(_) => return Err(Error::Malformed),
         };
         if let Err(error) = call.preflight(self.bound(prepared)) {
-            return Ok(self.record_refusal(Some(call), &Refusal::Journal(error)).await.0);
+            return Ok((self.record_refusal(Some(call), &Refusal::Journal(error)).await.0, false));
         }
         let ready = match self.connect(&mut call, prepared).await {
             Ok(ready) => ready,
-            Err(refusal) => return Ok(self.record_refusal(Some(call), &refusal).await.0),
+            Err(refusal) => return Ok((self.record_refusal(Some(call), &refusal).await.0, false)),
         };
         match call.dispatch(dispatch_record(&ready.idle, prepared.fingerprint, 1)).await {
-            Ok(proof) => drop(self.exchange(call, prepared, ready, Vec::new(), proof).await),
+            Ok(proof) => {
+                let finished = self.exchange(call, prepared, ready, Vec::new(), proof).await;
+                // Nothing but a result that was handed over whole is left pending.
+                Ok((id, finished.pending.is_some()))
+            }
             Err(error) => {
-                return Ok(self.record_refusal(Some(call), &Refusal::Journal(error)).await.0);
+                Ok((self.record_refusal(Some(call), &Refusal::Journal(error)).await.0, false))
             }
         }
-        Ok(id)
     }
 }

@@ -74,8 +74,8 @@ pub(crate) enum Ended {
     },
     /// On record as refused, and nothing of the response was sent: it may be tried again first.
     Refused,
-    /// On record, and nothing of it can be delivered: it holds the credential where it can't be
-    /// replaced (contract I-4). The coding that is in the way, where it has a name.
+    /// On record, be it as a result or as a hop's answer, and nothing of it can be delivered: it holds the
+    /// credential where it can't be replaced (contract I-4). The coding that is in the way, where it has a name.
     Withheld(Option<&'static str>),
     /// The connection was upgraded; the exchange has no end of its own any more.
     Switched(Response),
@@ -196,7 +196,7 @@ impl<'a> Relay<'a> {
 
     /// Records an upgrade. What follows belongs to nobody here.
     fn switched(&mut self, head: Response) -> Ended {
-        if self.sending || !matches!(self.down, Down::Untouched) {
+        if self.sending {
             return self.broken(Broken::Receive { error: exchange::Error::Switched, begun: true });
         }
         let head = self.parts.redactor.head(head);
@@ -277,16 +277,16 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Passes an interim response on; it settles nothing (contract S-5). A 100 answers what this
-    /// proxy asked or answered itself, and stays.
+    /// Passes an interim response on; it settles nothing (contract S-5), and neither does a caller that does not
+    /// take it: nothing of the response was due yet. A 100 answers what this proxy asked or answered itself,
+    /// and stays.
     async fn interim(&mut self, head: Response) {
         let head = self.parts.redactor.head(head);
         if head.status != 100
             && self.parts.version == Version::Http11
-            && matches!(self.down, Down::Untouched)
-            && self.parts.out.send(&deliver::interim(&head)).await.is_err()
+            && let Err(error) = self.parts.out.send(&deliver::interim(&head)).await
         {
-            self.down = Down::Gone;
+            tracing::debug!(%error, "a caller did not take an interim response");
         }
     }
 

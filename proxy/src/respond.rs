@@ -251,6 +251,12 @@ pub(crate) enum Broken {
     /// A gRPC response without its status (contract S-9).
     #[error("The gRPC response ended without a status.")]
     NoGrpcStatus,
+    /// A hop says behind the content that there is more of it, which was lost (contract C-8).
+    #[error("A proxy on the way says that the response is incomplete.")]
+    Hop {
+        /// Its own account.
+        said: String,
+    },
     /// Nobody waits for the response any more, and it passed the bounds for that.
     #[error("The caller went away, and the response did not end within bounds.")]
     Unattended,
@@ -278,6 +284,25 @@ fn received(error: &exchange::Error) -> String {
 }
 
 impl Broken {
+    /// Whether what was waited for did not come in its time.
+    pub(crate) const fn is_wait(&self) -> bool {
+        match self {
+            Self::ResponseTimeout | Self::WriteTimeout | Self::ReadTimeout | Self::Unattended => {
+                true
+            }
+            Self::Send(_)
+            | Self::Receive { .. }
+            | Self::Certificate(_)
+            | Self::Caller(_)
+            | Self::PayloadLimit
+            | Self::NoGrpcStatus
+            | Self::Hop { .. }
+            | Self::Stopped
+            | Self::ParentAuth
+            | Self::NotStored(_) => false,
+        }
+    }
+
     /// Phase, retry and code; the outcome is `unknown`.
     pub(crate) fn verdict(&self, operation: &Operation, at_ms: u64) -> Verdict {
         let retry = after_unknown(operation, at_ms);
@@ -310,7 +335,7 @@ impl Broken {
             },
             Self::Caller(_) | Self::Unattended => Code::CallerCancelled,
             Self::PayloadLimit => Code::PayloadLimit,
-            Self::NoGrpcStatus => Code::RemoteResultIncomplete,
+            Self::NoGrpcStatus | Self::Hop { .. } => Code::RemoteResultIncomplete,
             Self::Stopped => Code::BrokerRestarted,
             Self::ParentAuth => {
                 return Verdict::rejected(Retry::AfterCorrection, Code::RemoteNotProcessed);
@@ -339,6 +364,7 @@ impl Broken {
             },
             Self::Receive { error, .. } => account.of_response(error),
             Self::Caller(_) => Account::of_caller(),
+            Self::Hop { said } => Account { earlier: Some(said.clone()), ..account },
             Self::ResponseTimeout
             | Self::ReadTimeout
             | Self::PayloadLimit
@@ -363,6 +389,7 @@ impl Broken {
             Self::PayloadLimit => "PAYLOAD_LIMIT".to_owned(),
             Self::Unattended => "UNATTENDED".to_owned(),
             Self::NoGrpcStatus => "NO_GRPC_STATUS".to_owned(),
+            Self::Hop { .. } => "HOP_FAILED".to_owned(),
             Self::Stopped => Cause::BrokerStopped.as_str().to_owned(),
             Self::NotStored(_) => "JOURNAL".to_owned(),
         }

@@ -7,6 +7,8 @@ mod support;
 
 use proxy::Options;
 use support::{Client, World};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 
 const CONTINUE: &str = "HTTP/1.1 100 Continue\n";
 const EXPECT: &str = "Expect: 100-continue\r\n";
@@ -170,6 +172,32 @@ async fn d_4_a_caller_that_closes_inside_a_chunks_head() {
         assert_eq!([verdict.code().as_str(), verdict.outcome().as_str()], [code, outcome]);
     }
     assert_eq!(world.origin.all_effects(), 0, "a content without its end was taken for whole");
+}
+
+/// S-5, D-4, R-4: an interim response that its caller does not take says nothing of the result: that is kept with
+/// its head, and answers a repeat.
+#[tokio::test]
+async fn s_5_a_caller_that_left_before_an_interim_response() {
+    let world = World::new().await;
+    let id = world.journal.new_id();
+    let fields = format!("Affiant-Invocation: {id}\r\n");
+    let request = world.plain_request("POST", "/half/interim", &fields, "x");
+    let mut tcp = TcpStream::connect(world.address).await.expect("connect");
+    tcp.write_all(request.as_bytes()).await.expect("write");
+    world.origin.reached("/half/interim", 1).await;
+    tcp.set_zero_linger().expect("linger");
+    drop(tcp);
+    world.origin.open_gate();
+    world.events(id, "DELIVERY_FAILED").await;
+    let stored = world.journal.result(id).expect("stored");
+    let head = String::from_utf8_lossy(stored.head().expect("a head")).into_owned();
+    assert!(head.contains("X-Kept"), "{head}");
+    let mut client = Client::connect(world.address).await;
+    client.send(&request).await;
+    let again = client.response("POST").await;
+    assert_eq!((again.status, again.text().as_str()), (201, "ok"), "{again:?}");
+    assert_eq!(again.field("x-kept"), "1");
+    assert_eq!(world.origin.effects("/half/interim"), 1);
 }
 
 /// C-8, S-7: content that grows over the route's limit after dispatch: no word of the answer may say that

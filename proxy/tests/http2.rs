@@ -8,6 +8,8 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, Request};
 use journal::contract::{Body, Completion, InvocationId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use support::{Client, SECRET, World};
 
@@ -397,6 +399,53 @@ async fn large_content_on_streams() {
     assert!(answer.content == content);
     let outcome = answer.trailers.get("affiant-outcome").map(|v| v.to_str().expect("text"));
     assert!(outcome.is_some_and(|outcome| outcome.starts_with("committed;")), "{outcome:?}");
+}
+
+/// Sends content for as long as it is taken, and counts it.
+async fn pour(mut sending: h2::SendStream<Bytes>, poured: Arc<AtomicUsize>) {
+    const PIECE: Bytes = Bytes::from_static(&[b'x'; 16 * 1024]);
+    loop {
+        sending.reserve_capacity(PIECE.len());
+        let room = std::future::poll_fn(|cx| sending.poll_capacity(cx)).await;
+        let Some(Ok(room)) = room else { return };
+        let piece = PIECE.slice(..room.min(PIECE.len()));
+        poured.fetch_add(piece.len(), Ordering::Relaxed);
+        sending.send_data(piece, false).expect("sent");
+    }
+}
+
+/// V-1: calls whose content nobody takes hold up no other call of their connection, however many they are.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_1_content_that_is_not_taken_holds_up_nobody_else() {
+    const STALLED: usize = 20;
+    let world = World::new().await;
+    let sender = connect(&world).await;
+    let poured = Arc::new(AtomicUsize::new(0));
+    let mut waiting = Vec::new();
+    for _ in 0..STALLED {
+        let mut sender = sender.clone().ready().await.expect("ready");
+        let request = request(&world, "PUT", "/unread").header("content-length", 64 << 20);
+        let request = request.body(()).expect("request");
+        let (response, sending) = sender.send_request(request, false).expect("sent");
+        waiting.push(response);
+        tokio::spawn(pour(sending, Arc::clone(&poured)));
+    }
+    // Until all of them stand still.
+    let mut last = (0, tokio::time::Instant::now());
+    while last.0 == 0 || last.1.elapsed() < Duration::from_secs(1) {
+        let now = poured.load(Ordering::Relaxed);
+        if now != last.0 {
+            last = (now, tokio::time::Instant::now());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let content = vec![b'y'; 100_000];
+    let put = request(&world, "PUT", "/status/200");
+    let answered = exchange(&sender, put, &content);
+    let answered = tokio::time::timeout(Duration::from_secs(20), answered).await;
+    let answer = answered.expect("the others hold it up");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "body"));
+    assert_eq!(world.secure.last_content(), content);
 }
 
 /// D-4: a caller that resets its stream leaves the call running; its result can be fetched.

@@ -4,7 +4,7 @@
 
 mod support;
 
-use journal::contract::{Completion, Outcome};
+use journal::contract::{Body, Completion, Outcome};
 use support::{Client, World};
 
 async fn check(world: &World, method: &str, path: &str, status: u16, facts: [&str; 4]) {
@@ -314,6 +314,38 @@ async fn s_2_a_cut_stream_is_visibly_cut() {
     let verdict = world.invocation(response.id()).await.verdict();
     assert_eq!(verdict.outcome(), Outcome::Unknown);
     assert_eq!(verdict.code().as_str(), "REMOTE_RESULT_INCOMPLETE");
+}
+
+/// C-8, S-2: a hop that says behind the content that it lost the rest is heard: the content is not whole, held or
+/// streamed, and nothing is kept as a result. What a hop says of no error changes nothing.
+#[tokio::test]
+async fn c_8_a_hop_that_lost_the_rest() {
+    let world = World::new().await;
+    let held = world.plain("POST", "/lost", "", "x").await;
+    assert_eq!(held.status, 502, "{held:?}");
+    let facts = ["REMOTE_RESULT_INCOMPLETE", "remote_execution", "unknown", "reconcile"];
+    assert_eq!(held.facts(), facts);
+    let said = held.field("proxy-status");
+    let start = "cdn; error=http_response_incomplete, affiant;error=http_response_incomplete;";
+    assert!(said.starts_with(start), "{said}");
+    let streamed = world.plain("POST", "/lost-stream", "", "x").await;
+    assert_eq!((streamed.status, streamed.complete), (200, false), "{streamed:?}");
+    assert_eq!(streamed.trailers, "");
+    for response in [&held, &streamed] {
+        let invocation = world.invocation(response.id()).await;
+        let verdict = invocation.verdict();
+        let facts = (verdict.outcome(), verdict.code().as_str());
+        assert_eq!(facts, (Outcome::Unknown, "REMOTE_RESULT_INCOMPLETE"));
+        assert!(world.journal.result(response.id()).is_err());
+        let events = world.journal.events(response.id()).expect("events");
+        assert!(events.iter().any(|(_, event)| matches!(
+            &event.body,
+            Body::Noted(noted) if noted.name == "hop_failed" && noted.detail.starts_with("cdn;")
+        )));
+    }
+    let whole = world.plain("POST", "/passed-on", "", "x").await;
+    assert!(whole.outcome().starts_with("committed;"), "{}", whole.outcome());
+    assert_eq!((whole.text().as_str(), whole.complete), ("hello", true));
 }
 
 /// D-4, R-2: the caller goes away, the origin's result is recorded and can be had by its id.

@@ -216,3 +216,33 @@ async fn i_4_a_decompression_bomb_is_withheld() {
         assert_eq!(stored(&world, &response), None);
     }
 }
+
+/// I-4, S-2, C-8: an answer of a hop that failed, and whose content can't be shown, is not delivered as a head
+/// without its content: the next answer on the connection is the next call's.
+#[tokio::test]
+async fn i_4_an_answer_of_a_hop_is_withheld_whole() {
+    let world = World::new().await;
+    for framing in ["framing=length", "framing=chunked&piece=7"] {
+        let mut client = world.tunnel().await;
+        let path = format!(
+            "/with-credential/encoded?coding=gzip&{framing}&hop&damaged&before=50&after=50"
+        );
+        client.send(&world.secure_request("POST", &path, "", "x")).await;
+        let response = client.response("POST").await;
+        let [code, phase, outcome, retry] = response.facts();
+        assert_eq!((phase.as_str(), outcome.as_str()), ("remote_execution", "unknown"));
+        assert_eq!((code.as_str(), retry.as_str()), ("REMOTE_OUTCOME_UNKNOWN", "reconcile"));
+        let said = response.field("proxy-status");
+        assert!(said.starts_with("affiant;error=http_response_content_coding"), "{said}");
+        assert!(said.contains("received-status=502"), "{said}");
+        assert_eq!(notes(&world, &response), ["encoded_anew", "result_withheld", "hop_failed"]);
+        let verdict = world.invocation(response.id()).await.verdict();
+        assert_eq!(verdict.outcome(), Outcome::Unknown);
+        client.send(&world.secure_request("POST", "/status/404", "", "x")).await;
+        let next = client.response("POST").await;
+        assert_eq!((next.status, next.text().as_str()), (404, "body"), "{framing}");
+        assert_ne!(next.id(), response.id());
+    }
+    world.journal.close().await;
+    assert_eq!(world.files_with(SECRET), Vec::<std::path::PathBuf>::new());
+}

@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::World;
 use support::http2::{Answer, Http2Client, Http2Origin, identity};
@@ -78,6 +78,71 @@ async fn origin(directory: &Path, ends: Ends) -> (u16, PathBuf) {
         }
     });
     (port, ca_file)
+}
+
+/// An origin whose first connection answers one stream, and then nothing, as after a host that went away without
+/// a word; all others answer every one. How many came on each.
+async fn falling_silent(directory: &Path) -> (u16, PathBuf, Arc<Mutex<Vec<usize>>>) {
+    let (config, ca_file) = identity(directory, &[b"h2"]);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let port = listener.local_addr().expect("address").port();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let counted = Arc::clone(&asked);
+    tokio::spawn(async move {
+        loop {
+            let (tcp, _) = listener.accept().await.expect("accept");
+            let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(&config));
+            let counted = Arc::clone(&counted);
+            let number = {
+                let mut counted = counted.lock().expect("lock");
+                counted.push(0);
+                counted.len()
+            };
+            tokio::spawn(async move {
+                let mut tls = acceptor.accept(tcp).await.expect("TLS");
+                tls.read_exact(&mut [0; 24]).await.expect("preface");
+                tls.write_all(&frame(4, 0, 0, b"")).await.expect("settings");
+                tls.flush().await.expect("flush");
+                let mut header = [0; 9];
+                while tls.read_exact(&mut header).await.is_ok() {
+                    let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+                    tls.read_exact(&mut vec![0; length as usize]).await.expect("payload");
+                    let [.., a, b, c, d] = header;
+                    if header[3] != 1 {
+                        continue;
+                    }
+                    counted.lock().expect("lock")[number - 1] += 1;
+                    let stream = u32::from_be_bytes([a, b, c, d]);
+                    if number > 1 || stream == 1 {
+                        tls.write_all(&frame(1, 5, stream, &[0x88])).await.expect("answer");
+                        tls.flush().await.expect("flush");
+                    }
+                }
+            });
+        }
+    });
+    (port, ca_file, asked)
+}
+
+/// C-3, C-5: a connection on which a call waited in vain, and nothing at all came, is given to no other call: one is
+/// lost with a host that went away without a word, and not all that follow.
+#[tokio::test(flavor = "multi_thread")]
+async fn c_3_a_connection_that_fell_silent_is_not_used() {
+    let directory = tempfile::tempdir().expect("directory");
+    let (port, ca_file, asked) = falling_silent(directory.path()).await;
+    let extra = format!(
+        "[[trust]]\nhost = \"127.0.0.1\"\nca_file = \"{}\"\n[[route]]\nname = \"h2\"\n\
+         match = {{ host = \"127.0.0.1\", port = {port} }}\nprivate_addresses = \"allow\"\n\
+         limits = {{ response_timeout = \"3s\" }}\n",
+        ca_file.display()
+    );
+    let world = World::with(|_, _| extra, proxy::Options::default()).await;
+    let client = Http2Client::open(&world, port).await;
+    for (path, status) in [("/a", 200), ("/b", 504), ("/c", 200), ("/d", 200)] {
+        let answer = client.call("GET", path, b"").await;
+        assert_eq!(answer.status, status, "{path}");
+    }
+    assert_eq!(*asked.lock().expect("lock"), [2, 2]);
 }
 
 /// Calls at once over one connection; how often each verdict came.

@@ -38,16 +38,44 @@ fn count(names: &[String], wanted: &str) -> usize {
     names.iter().filter(|name| *name == wanted).count()
 }
 
-/// Sends a request and takes nothing of its answer for three times the patience: the pause is the case.
-async fn stops(world: &World, request: &str, patience: Duration) -> usize {
+/// Sends a request and takes nothing of its answer for three times the patience: the pause is the case. How
+/// much there is of it then, and how it ends.
+async fn stopped(world: &World, request: &str, patience: Duration) -> (usize, std::io::Result<()>) {
     let mut tcp = connect(world).await;
     tcp.write_all(request.as_bytes()).await.expect("write");
     tcp.readable().await.expect("an answer");
     tokio::time::sleep(patience * 3).await;
     let mut rest = Vec::new();
-    // What is left ends by a reset or in order; how much of it there is says whether it was cut.
     let read = tokio::time::timeout(Duration::from_secs(20), tcp.read_to_end(&mut rest)).await;
-    read.expect("the connection ends").unwrap_or(rest.len())
+    let ended = read.expect("the connection ends").map(drop);
+    (rest.len(), ended)
+}
+
+/// Where the length tells whether it was cut, in whatever way the connection ended.
+async fn stops(world: &World, request: &str, patience: Duration) -> usize {
+    stopped(world, request, patience).await.0
+}
+
+/// S-2, R-2: a response that ends with the connection is whole by an orderly end, so a caller that paused for too
+/// long sees none.
+#[tokio::test(flavor = "multi_thread")]
+async fn s_2_a_caller_of_http_1_0_that_pauses_sees_the_cut() {
+    let patience = Duration::from_secs(1);
+    let world = world(patience).await;
+    let id = world.journal.new_id();
+    let request = format!(
+        "GET {} HTTP/1.0\r\nAffiant-Invocation: {id}\r\n{}\r\n",
+        world.plain_url(&format!("/until-close?{LENGTH}")),
+        world.credentials()
+    );
+    let (taken, ended) = stopped(&world, &request, patience).await;
+    assert!(taken < LENGTH, "{taken} bytes");
+    let error = ended.expect_err("an orderly end makes the cut whole");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    world.events(id, "DELIVERY_FAILED").await;
+    let verdict = world.invocation(id).await.verdict();
+    let facts = [verdict.code().as_str(), verdict.outcome().as_str(), verdict.retry().as_str()];
+    assert_eq!(facts, ["DELIVERY_FAILED", "committed", "fetch_result"]);
 }
 
 /// a caller that stops taking its answer has gone, the first time and at every repeat: the record

@@ -29,7 +29,7 @@ impl Asked {
 /// connection is closed without an answer.
 pub struct Done {
     pub effect: bool,
-    pub answer: Option<String>,
+    pub answer: Option<Vec<u8>>,
 }
 
 impl Done {
@@ -38,20 +38,21 @@ impl Done {
         Self { effect: true, answer: None }
     }
 
-    pub fn and_answers(status: u16, fields: &str, body: &str) -> Self {
-        Self { effect: true, answer: Some(response(status, fields, body)) }
+    pub fn and_answers(status: u16, fields: &str, body: impl AsRef<[u8]>) -> Self {
+        Self { effect: true, answer: Some(response(status, fields, body.as_ref())) }
     }
 
-    pub fn nothing_but(status: u16, fields: &str, body: &str) -> Self {
-        Self { effect: false, answer: Some(response(status, fields, body)) }
+    pub fn nothing_but(status: u16, fields: &str, body: impl AsRef<[u8]>) -> Self {
+        Self { effect: false, answer: Some(response(status, fields, body.as_ref())) }
     }
 }
 
-fn response(status: u16, fields: &str, body: &str) -> String {
+fn response(status: u16, fields: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
-    format!(
-        "HTTP/1.1 {status} S\r\nContent-Length: {length}\r\nConnection: close\r\n{fields}\r\n{body}"
-    )
+    let head = format!(
+        "HTTP/1.1 {status} S\r\nContent-Length: {length}\r\nConnection: close\r\n{fields}\r\n"
+    );
+    [head.as_bytes(), body].concat()
 }
 
 #[derive(Default)]
@@ -170,7 +171,7 @@ fn serve<H: FnMut(&Asked) -> Done>(
     };
     let mut stream = stream;
     if let Some(answer) = done.answer {
-        stream.write_all(answer.as_bytes())?;
+        stream.write_all(&answer)?;
     }
     stream.shutdown(std::net::Shutdown::Both)
 }

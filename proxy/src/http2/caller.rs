@@ -42,9 +42,10 @@ const RESET_STREAMS: usize = 32;
 const CALLS: usize = 2 * STREAMS as usize;
 /// How long a connection that is told to end may stay open without a call.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Bytes a stream, and a connection, may have on the way.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 8 << 20;
+/// Bytes a stream, and a connection, may have on the way. Each call's have room beside those of all others:
+/// content that nobody takes yet holds up no other call. What a connection can make us keep is the product.
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 2 * STREAMS * STREAM_WINDOW;
 /// How long the confirmation of a delivery is waited for.
 const CONFIRMATION: Duration = Duration::from_secs(30);
 

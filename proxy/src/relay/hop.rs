@@ -50,10 +50,22 @@ impl Relay<'_> {
         };
         match settled {
             Ok(settled) => {
+                if let Some(withheld) = self.withheld(head) {
+                    return withheld;
+                }
                 let delivered = self.finish(settled, head, held, end).await;
                 Ended::Answered { keep: delivered && self.parts.keep_alive && !self.sending }
             }
             Err(error) => self.broken(Broken::NotStored(error)),
         }
+    }
+
+    /// A hop that had begun to pass a response on can say only behind the content that it lost the rest
+    /// (RFC 9209 section 2). What frames the content is complete then, and the content is not (contract
+    /// S-2, C-8).
+    pub(super) fn cut_by_hop(&mut self, said: &Said) -> Ended {
+        let text = said.text().unwrap_or_default();
+        self.parts.call.note("hop_failed", text);
+        self.broken(Broken::Hop { said: text.to_owned() })
     }
 }

@@ -38,6 +38,10 @@ impl<'a> Relay<'a> {
         if let Some(doubt) = said.doubt(head.status, self.parts.through_parent) {
             return self.hop_failed(head, (&said, doubt), &held, (completion, trailers)).await;
         }
+        let cut = hops::read(trailers);
+        if cut.has_failed() && !grpc::has_status(head, trailers) {
+            return self.cut_by_hop(&cut);
+        }
         let status = match grpc::settling_status(head, trailers) {
             Ok(status) => status,
             Err(grpc::NoStatus) => return self.broken(Broken::NoGrpcStatus),
@@ -67,10 +71,8 @@ impl<'a> Relay<'a> {
                 return self.broken(Broken::NotStored(error));
             }
         };
-        if self.search.is_withheld() && matches!(self.down, Down::Untouched) {
-            let coding = head.fields.first("content-encoding");
-            let coding = coding.and_then(|name| crate::render::coding(name.as_bytes()));
-            return Ended::Withheld(coding);
+        if let Some(withheld) = self.withheld(head) {
+            return withheld;
         }
         let refused = backoff && verdict.outcome() == Outcome::Rejected;
         if refused && self.parts.hold_refusal && matches!(self.down, Down::Untouched) {
@@ -78,6 +80,17 @@ impl<'a> Relay<'a> {
         }
         let delivered = self.finish(settled, head, &held, (completion, trailers)).await;
         Ended::Settled { delivered, keep: self.parts.keep_alive && !self.sending }
+    }
+
+    /// What is on record and can't be delivered, not even in part: its head speaks of content that is not
+    /// there (contract I-4, S-2).
+    pub(super) fn withheld(&self, head: &Response) -> Option<Ended> {
+        if !self.search.is_withheld() || !matches!(self.down, Down::Untouched) {
+            return None;
+        }
+        let coding = head.fields.first("content-encoding");
+        let coding = coding.and_then(|name| crate::render::coding(name.as_bytes()));
+        Some(Ended::Withheld(coding))
     }
 
     /// Brings the response to its end at the caller. Takes the proof that its record is durable.

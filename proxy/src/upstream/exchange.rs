@@ -251,6 +251,14 @@ impl Receiver {
         }
     }
 
+    /// The exchange is given up, after its time to wait. A connection that carries one at a time ends with it.
+    pub(crate) fn waited_in_vain(&self) {
+        match &self.side {
+            Side::Wire(_) => {}
+            Side::Stream(receiver) => receiver.waited_in_vain(),
+        }
+    }
+
     /// Whether the origin said that it wants HTTP/1.1.
     pub(crate) fn is_http11_required(&self) -> bool {
         match &self.side {

@@ -5,7 +5,7 @@ use crate::http2::frames::LongBlocks;
 use dashmap::DashSet;
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
@@ -22,8 +22,11 @@ pub(super) struct Facts {
     /// Streams whose receiver listens, and whether any part of an answer came on them.
     answered: Mutex<HashMap<u32, bool>>,
     pub(super) long_blocks: LongBlocks,
-    /// Whether anything came on the connection.
-    pub(super) heard: AtomicBool,
+    /// How often something came on the connection.
+    heard: AtomicU64,
+    /// A call was given up while nothing at all came, and nothing has come since: whoever was on the other
+    /// side may be gone without a word.
+    silent: AtomicBool,
     /// The alert that refused the client's certificate before anything came.
     pub(super) refused: OnceLock<Alert>,
     /// Whether the origin's settings came.
@@ -50,6 +53,24 @@ impl Facts {
         }
     }
 
+    /// Something came on the connection.
+    pub(super) fn hear(&self) {
+        self.heard.fetch_add(1, Ordering::AcqRel);
+        self.silent.store(false, Ordering::Release);
+    }
+
+    /// Whether anything came on the connection.
+    pub(super) fn has_heard(&self) -> bool {
+        self.heard.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether the connection takes no exchange any more, or may not before something comes on it.
+    pub(super) fn is_over(&self) -> bool {
+        [&self.closed, &self.going_away, &self.silent]
+            .iter()
+            .any(|fact| fact.load(Ordering::Acquire))
+    }
+
     /// A part of an answer came on the stream.
     pub(super) fn answer_begun(&self, id: u32) {
         if let Some(answered) = self.answered().get_mut(&id) {
@@ -66,7 +87,8 @@ impl Facts {
         let (opened, id) = open()?;
         answered.insert(id, false);
         drop(answered);
-        Ok((opened, Listened { id, facts: Arc::clone(self) }))
+        let heard = self.heard.load(Ordering::Acquire);
+        Ok((opened, Listened { id, heard, facts: Arc::clone(self) }))
     }
 
     /// Takes a place of so many, if one is free.
@@ -103,6 +125,8 @@ impl Drop for Taken {
 /// A stream that is listened on: whatever comes of an answer is noted before the library sees it.
 pub(super) struct Listened {
     id: u32,
+    /// How often something had come on the connection before.
+    heard: u64,
     facts: Arc<Facts>,
 }
 
@@ -115,6 +139,14 @@ impl Listened {
     /// Whether a field block on it is too long.
     pub(super) fn has_long_block(&self) -> bool {
         self.facts.long_blocks.has(self.id)
+    }
+
+    /// The exchange was given up after a wait. Where nothing came on the whole connection meanwhile, no other
+    /// exchange begins on it before something does.
+    pub(super) fn waited_in_vain(&self) {
+        if self.facts.heard.load(Ordering::Acquire) == self.heard {
+            self.facts.silent.store(true, Ordering::Release);
+        }
     }
 
     /// Whether any part of an answer came.

@@ -24,9 +24,12 @@ use watched::Watched;
 pub(crate) use streams::{Receiver, Sender};
 pub(super) use streams::{fault, into_rest};
 
-/// Bytes a stream, and a connection, may have on the way to us.
+/// Streams on a connection at the same time, however many more the origin takes.
+const STREAMS: u32 = 64;
+/// Bytes a stream, and a connection, may have on the way to us. Each stream's have room beside those of all
+/// others: a caller that does not take its answer holds up nobody else's.
 const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 8 << 20;
+const CONNECTION_WINDOW: u32 = STREAMS * STREAM_WINDOW;
 
 /// A connection that carries many exchanges. It has no method that writes; a stream does.
 #[derive(Clone)]
@@ -77,7 +80,7 @@ impl Connection {
 
     /// Whether the connection takes no exchange any more.
     pub(super) fn is_over(&self) -> bool {
-        self.facts.closed.load(Ordering::Acquire) || self.facts.going_away.load(Ordering::Acquire)
+        self.facts.is_over()
     }
 
     /// Whether an exchange is under way on it.
@@ -89,7 +92,7 @@ impl Connection {
     pub(super) fn place(&self) -> Option<Place> {
         // Before its settings came, nobody knows how many streams the origin takes.
         let limit = match self.facts.settled.load(Ordering::Acquire) {
-            true => self.send.current_max_send_streams(),
+            true => self.send.current_max_send_streams().min(STREAMS as usize),
             false => 1,
         };
         let taken = self.facts.take_place(limit).filter(|_| !self.is_over())?;

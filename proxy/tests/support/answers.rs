@@ -49,6 +49,12 @@ const FIXED: &[(&str, bool, &str)] = &[
     ),
     ("/half/chunked", KEEPS, "3\r\nend\r\n0\r\n\r\n"),
     ("/half/job", KEEPS, "1\r\n}\r\n0\r\n\r\n"),
+    (
+        "/half/interim",
+        KEEPS,
+        "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: y\r\n\r\n\
+         HTTP/1.1 201 Created\r\nX-Kept: 1\r\nContent-Length: 2\r\n\r\nok",
+    ),
     ("/half/close", CLOSES, "end"),
     ("/half/length", KEEPS, "end"),
     (
@@ -61,6 +67,24 @@ const FIXED: &[(&str, bool, &str)] = &[
         KEEPS,
         "HTTP/1.1 200 OK\r\nProxy-Status: a;;garbage=\r\nTransfer-Encoding: chunked\r\n\r\n\
          2\r\nok\r\n0\r\nProxy-Status: b;;\r\n\r\n",
+    ),
+    (
+        "/lost",
+        KEEPS,
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n\
+         7\r\n[{\"a\":1\r\n0\r\nProxy-Status: cdn; error=http_response_incomplete\r\n\r\n",
+    ),
+    (
+        "/lost-stream",
+        KEEPS,
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5\r\nhello\r\n0\r\nProxy-Status: cdn; error=connection_terminated\r\n\r\n",
+    ),
+    (
+        "/passed-on",
+        KEEPS,
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5\r\nhello\r\n0\r\nProxy-Status: cdn; received-status=200\r\n\r\n",
     ),
     ("/old-answer", CLOSES, "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"),
     ("/no-length", CLOSES, "HTTP/1.1 200 OK\r\n\r\nall there is"),
@@ -120,6 +144,8 @@ pub fn steps(seen: &Seen) -> Vec<Step> {
                 "HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig";
             vec![Step::Send(text.into()), Step::CutTls]
         }
+        // Takes nothing of its content, and never answers.
+        "/unread" => vec![Step::Stall],
         "/duplex" => {
             let length = seen.field("content-length").and_then(|text| text.parse().ok());
             let length: u64 = length.expect("a length");
@@ -228,6 +254,7 @@ fn first_half(path: &str) -> Option<String> {
         "events" => {
             Some(format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{CHUNKED}"))
         }
+        "interim" => None,
         "close" => Some(format!("{start}\r\nthe")),
         _ => Some(format!("{start}Content-Length: 6\r\n\r\nthe")),
     }

@@ -75,12 +75,21 @@ pub fn response(query: &str, head: &str) -> Vec<u8> {
     let token = line.and_then(|line| line.split(' ').nth(2)).expect("a credential");
     let echo = if has("no-echo") { "" } else { token };
     let named = if has("named") { NAMED } else { "" };
-    let content = if has("bomb") {
+    let mut content = if has("bomb") {
         encode(coding, &vec![0; BOMB_MIB << 20])
     } else {
         encode(coding, &text(number("before"), echo, number("after")))
     };
-    let start = format!("HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n{named}");
+    if has("damaged") {
+        let checksum = content.len().checked_sub(8).expect("a trailer of gzip");
+        content[checksum] ^= 1;
+    }
+    // A hop answers in the origin's place, with a page that it made of the request.
+    let status = match has("hop") {
+        true => "502 Bad Gateway\r\nProxy-Status: hop; error=connection_terminated",
+        false => "200 OK",
+    };
+    let start = format!("HTTP/1.1 {status}\r\nContent-Encoding: {coding}\r\n{named}");
     match value("framing") {
         Some("chunked") => {
             let mut out = format!("{start}Transfer-Encoding: chunked\r\n\r\n").into_bytes();

@@ -267,6 +267,13 @@ impl Receiver {
         if error.is_remote() { Error::Reset(error.reason()) } else { Error::Stream }
     }
 
+    /// The exchange is given up, after its time to wait.
+    pub(in crate::upstream) fn waited_in_vain(&self) {
+        if let Some(listened) = &self.listened {
+            listened.waited_in_vain();
+        }
+    }
+
     /// Whether the origin said that it wants HTTP/1.1.
     pub(in crate::upstream) fn is_http11_required(&self) -> bool {
         self.facts.http11_required.load(Ordering::Acquire)

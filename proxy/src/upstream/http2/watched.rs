@@ -40,14 +40,14 @@ impl AsyncRead for Watched {
         let before = buf.filled().len();
         if let Err(error) = ready!(Pin::new(&mut this.wire).poll_read(cx, buf)) {
             if let Some(alert) = this.wire.refused_certificate(&error)
-                && !this.facts.heard.load(Ordering::Acquire)
+                && !this.facts.has_heard()
             {
                 this.facts.refused.get_or_init(|| alert);
             }
             return Poll::Ready(Err(error));
         }
         if buf.filled().len() > before {
-            this.facts.heard.store(true, Ordering::Release);
+            this.facts.hear();
         }
         let (facts, mut acks) = (&this.facts, 0);
         this.frames.see(buf.filled().get(before..).unwrap_or_default(), |seen| match seen {
