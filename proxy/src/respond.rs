@@ -292,7 +292,6 @@ impl Broken {
             }
             Self::Send(_)
             | Self::Receive { .. }
-            | Self::Certificate(_)
             | Self::Caller(_)
             | Self::PayloadLimit
             | Self::NoGrpcStatus
