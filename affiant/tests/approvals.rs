@@ -14,6 +14,8 @@ mod support;
 use conformance::http::Script;
 use journal::contract::InvocationId;
 use serde_json::Value;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Output};
 use std::time::Duration;
 use support::*;
@@ -225,6 +227,56 @@ fn v_6_the_same_request_joins_the_call_that_waits() {
     // What was approved was sent: the next one is another call.
     expect(&call(), 403, "APPROVAL_PENDING", "validation", "after_correction");
     assert_eq!(bench.effects(), 1);
+}
+
+/// V-6, D-4: what is approved once its caller has gone is sent when it is asked for again, and not before.
+#[test]
+fn v_6_a_caller_that_has_gone_has_nothing_sent() {
+    let bench = Bench::new("", ASK);
+    let ask = |more: &str| {
+        let mut caller = TcpStream::connect(bench.server.http).unwrap();
+        caller.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let (url, token) = (bench.url(), &bench.home.token);
+        let text = format!(
+            "POST {url} HTTP/1.1\r\nHost: x\r\nProxy-Authorization: Bearer {token}\r\n{more}\
+             Connection: close\r\nContent-Length: 9\r\n\r\namount=10"
+        );
+        caller.write_all(text.as_bytes()).unwrap();
+        caller
+    };
+    let read = |mut caller: TcpStream| {
+        let mut answer = String::new();
+        caller.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let caller = ask("");
+    eventually("a question", || !bench.waiting().is_empty());
+    // The end of its own side, after which nobody is known to wait.
+    caller.shutdown(Shutdown::Write).unwrap();
+    let answer = read(caller);
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("APPROVAL_PENDING"), "{answer}");
+    let id = bench.waiting()[0]["invocation_id"].as_str().unwrap().to_owned();
+    assert!(bench.decide("approve", &id).status.success());
+    assert_eq!(bench.effects(), 0);
+    let answer = read(ask(&format!("Affiant-Invocation: {id}\r\n")));
+    assert!(answer.starts_with("HTTP/1.1 201 ") && answer.contains(&id), "{answer}");
+    assert_eq!(bench.effects(), 1);
+}
+
+/// V-6: nobody can be shown what passes a WebSocket, so that none is opened by an approval.
+#[test]
+fn v_6_a_websocket_can_not_be_approved() {
+    let bench = Bench::new("", ASK);
+    let upgrade = ["-H", "Connection: Upgrade", "-H", "Upgrade: websocket"];
+    let key =
+        ["-H", "Sec-WebSocket-Version: 13", "-H", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="];
+    let url = bench.url();
+    let arguments = [&["--http1.1"][..], &upgrade, &key, &[&url]].concat();
+    let answer = bench.server.curl(&arguments);
+    expect(&answer, 403, "APPROVAL_PENDING", "validation", "after_correction");
+    assert_eq!(answer.json()["error"]["field"], "approval");
+    assert!(bench.waiting().is_empty());
+    assert_eq!(bench.effects(), 0);
 }
 
 /// V-6, D-7: of many callers that wait for one approval, one is sent, and all have its answer.

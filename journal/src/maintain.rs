@@ -294,6 +294,7 @@ fn rewrite(
     now_ms: u64,
     done: &mut Maintained,
 ) -> Result<(), Error> {
+    let mut unread = None;
     let mut may_go = |record: &RecordView<'_>| {
         let id = InvocationId::from_bytes(record.invocation);
         match core.view(id) {
@@ -301,7 +302,11 @@ fn rewrite(
                 // Without a result they are left-overs of a call that ended otherwise.
                 invocation.result_expires_ms().is_none_or(|expiry| expiry <= now_ms)
             }
-            Ok(_) | Err(_) => false,
+            Ok(_) => false,
+            Err(error) => {
+                unread = Some(error);
+                false
+            }
         }
     };
     let dropped = remove_attachments(&*core.disk, header, next, &mut may_go)?;
@@ -311,5 +316,6 @@ fn rewrite(
         done.dropped_chunks += dropped;
         tracing::info!(segment = header.segment, chunks = dropped, "expired results were dropped");
     }
-    Ok(())
+    // What was kept for that stays listed as expired, and is looked at again.
+    unread.map_or(Ok(()), |error| Err(error.into()))
 }

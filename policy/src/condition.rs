@@ -278,32 +278,39 @@ impl Literal {
         }
     }
 
-    /// Whether a reader that converts types would take the value for one that matches.
+    /// Whether a reader that converts types may take the value for one that matches.
     fn nearly_matches(&self, value: &Value) -> bool {
         match (self, value) {
-            (Self::Text(pattern), Value::Number(_) | Value::Bool(_)) => {
-                glob::matches(pattern.as_bytes(), value.to_string().as_bytes(), |_| true)
+            (Self::Text(pattern), other @ (Value::Number(_) | Value::Bool(_) | Value::Null)) => {
+                let is =
+                    |text: &String| glob::matches(pattern.as_bytes(), text.as_bytes(), |_| true);
+                spellings(other).iter().any(is)
             }
-            (Self::Truth(truth), Value::String(text)) => {
-                let words = if *truth { ["true", "1"] } else { ["false", "0"] };
+            // Any text that is not empty is true to some, and these words are false to others.
+            (Self::Truth(true), Value::String(text)) => !text.is_empty(),
+            (Self::Truth(false), Value::String(text)) => {
+                let words = ["", "false", "f", "no", "n", "off", "0"];
                 words.iter().any(|word| text.trim().eq_ignore_ascii_case(word))
             }
             (Self::Truth(truth), Value::Number(number)) => {
                 number.as_f64().is_some_and(|number| (number != 0.0) == *truth)
             }
+            // How far readers of numbers read (`0x64`, `1_00`, `100 pieces`) differs too much to be judged.
             (Self::Number(number), Value::String(text)) => {
-                text.trim().parse::<f64>().is_ok_and(|read| read == *number as f64)
+                let begins = |byte: &u8| byte.is_ascii_digit() || b"+-.".contains(byte);
+                text.trim().as_bytes().first().map_or(*number == 0, begins)
             }
             (Self::Number(number), Value::Bool(truth)) => *number == i64::from(*truth),
-            (
-                Self::Text(_),
-                Value::String(_) | Value::Null | Value::Array(_) | Value::Object(_),
-            )
-            | (Self::Truth(_), Value::Bool(_) | Value::Null | Value::Array(_) | Value::Object(_))
-            | (
-                Self::Number(_),
-                Value::Number(_) | Value::Null | Value::Array(_) | Value::Object(_),
-            ) => false,
+            (Self::Truth(truth), Value::Null) => !truth,
+            (Self::Number(number), Value::Null) => *number == 0,
+            // A list of one is that one to some.
+            (_, Value::Array(members)) => match members.as_slice() {
+                [member] => self.matches(member) || self.nearly_matches(member),
+                _ => false,
+            },
+            (Self::Text(_), Value::String(_) | Value::Object(_))
+            | (Self::Truth(_), Value::Bool(_) | Value::Object(_))
+            | (Self::Number(_), Value::Number(_) | Value::Object(_)) => false,
         }
     }
 
@@ -339,6 +346,20 @@ impl fmt::Display for Literal {
 
 /// Up to here a floating-point number is one whole number only.
 const EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// How readers write a value as text that is none.
+fn spellings(value: &Value) -> Vec<String> {
+    match value {
+        Value::Null => ["", "null", "None"].map(str::to_owned).into(),
+        Value::Bool(true) => ["true", "True", "1"].map(str::to_owned).into(),
+        Value::Bool(false) => ["false", "False", "0", ""].map(str::to_owned).into(),
+        Value::Number(number) => {
+            let float = number.as_f64().unwrap_or(f64::NAN);
+            vec![number.to_string(), format!("{float}"), format!("{float:?}")]
+        }
+        Value::String(_) | Value::Array(_) | Value::Object(_) => Vec::new(),
+    }
+}
 
 /// How the values of the fields that may be taken for the named one meet its patterns; each says
 /// whether it has exactly that name.

@@ -38,7 +38,8 @@ fn v_1_fields_of_content_are_compared() {
     check(Body::Whole(br#"{"model":"tiny","stream":false,"n":[1.0]}"#), None);
     let unmet = |pointer| Some(Unmet::Body(pointer));
     check(Body::Whole(br#"{"model":"large","stream":false,"n":[1]}"#), unmet("/model"));
-    check(Body::Whole(br#"{"model":["tiny"],"stream":false,"n":[1]}"#), unmet("/model"));
+    check(Body::Whole(br#"{"model":["x"],"stream":false,"n":[1]}"#), unmet("/model"));
+    check(Body::Whole(br#"{"model":["tiny","x"],"stream":false,"n":[1]}"#), unmet("/model"));
     check(Body::Whole(br#"{"model":"tiny","stream":false,"n":[1.5]}"#), unmet("/n/0"));
     check(Body::Whole(br#"{"model":"tiny","stream":false}"#), unmet("/n/0"));
     check(Body::Absent, unmet("/model"));
@@ -48,6 +49,13 @@ fn v_1_fields_of_content_are_compared() {
         br#"{"model":"tiny","stream":0,"n":[1]}"#,
         br#"{"model":"tiny","stream":false,"n":[" 1"]}"#,
         br#"{"model":"tiny","stream":false,"n":[true]}"#,
+        br#"{"model":"tiny","stream":false,"n":["0x1"]}"#,
+        br#"{"model":"tiny","stream":false,"n":["1_0"]}"#,
+        br#"{"model":"tiny","stream":"off","n":[1]}"#,
+        br#"{"model":"tiny","stream":null,"n":[1]}"#,
+        br#"{"model":["tiny"],"stream":false,"n":[1]}"#,
+        br#"{"model":[["small-1"]],"stream":false,"n":[1]}"#,
+        br#"{"model":"tiny","stream":false,"n":[[1]]}"#,
     ] {
         check(Body::Whole(text), unjudged(Doubt::TYPE));
     }
@@ -69,6 +77,38 @@ fn v_1_fields_of_content_are_compared() {
     assert_eq!(large.relate(&on_body(&[("/model", &[text("l*")])])), Relation::Crossing);
     assert_eq!(large.relate(&on_body(&[("/model", &[Literal::Truth(true)])])), Relation::Ordered);
     assert_eq!(large.relate(&on_body(&[("/other", &[text("large")])])), Relation::Crossing);
+}
+
+/// V-1: a value of another type is not judged where some reader makes one of it that matches.
+#[test]
+fn v_1_values_are_not_converted() {
+    let text = |pattern: &str| Literal::Text(pattern.to_owned());
+    for (literal, near, far) in [
+        (text("100"), &["100", "100.0", "1e2", "[100]"][..], &["101", "true", "null", "{}"][..]),
+        (text("True"), &["true"], &["false", "1"]),
+        (text(""), &["null", "false"], &["0", "true"]),
+        (text("*"), &["1", "true", "null"], &["{}", "[1,2]"]),
+        (
+            Literal::Truth(true),
+            &["1", "-1", "\"yes\"", "\"TRUE\"", "\"x\""],
+            &["0", "\"\"", "null"],
+        ),
+        (Literal::Truth(false), &["0", "\"\"", "\"no\"", "null"], &["1", "\"yes\""]),
+        (
+            Literal::Number(100),
+            &["\"100\"", "\" 0x64\"", "\"1_00\"", "\"1e2\""],
+            &["\"x\"", "true", "null"],
+        ),
+        (Literal::Number(0), &["\"\"", "false", "null"], &["true", "\"no\""]),
+    ] {
+        for (values, expected) in [(near, true), (far, false)] {
+            for value in values {
+                let value = serde_json::from_str(value).unwrap();
+                assert_eq!(literal.nearly_matches(&value), expected, "{literal} {value}");
+                assert!(!literal.matches(&value), "{literal} {value}");
+            }
+        }
+    }
 }
 
 #[test]

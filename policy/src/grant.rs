@@ -3,6 +3,7 @@
 use crate::batch::BatchRule;
 use crate::command::{CommandQuery, CommandRetry, ReleaseRule};
 use crate::repeat::{JobRule, ReconcileRule, RetryRule};
+use crate::snapshot::approval_pending;
 use crate::{Grant, Hashicorp, IdempotencyRule, Inject, Login, Mint, Onward, Parent, glob};
 use journal::contract::{Code, KeepResult, Retry, Verdict};
 use std::borrow::Cow;
@@ -308,6 +309,17 @@ impl HttpGrant {
     #[must_use]
     pub fn drops_trailer(&self, name: &str) -> bool {
         self.strips(name) || names(&self.forbidden_headers, name).is_some()
+    }
+
+    /// Refuses to open what nobody can be shown, where a person has to approve (contract V-6).
+    ///
+    /// # Errors
+    /// [`Denial`] with `APPROVAL_PENDING` and the field `approval`.
+    pub fn check_shown(&self) -> Result<(), Denial> {
+        match (&self.approval, &self.route) {
+            (Some(_), route) => Err(approval_pending(route.as_deref().unwrap_or_default())),
+            (None, _) => Ok(()),
+        }
     }
 
     /// Refuses a header that the agent may not send on the route (contract V-1).

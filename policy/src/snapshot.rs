@@ -21,7 +21,8 @@ use crate::{
     Body, Credential, Denial, Details, Diagnostic, Explanation, HttpAction, HttpGrant, Scheme,
     SshAction, SshGrant, host,
 };
-use denial::{approval_pending, normal_host, not_allowed, shown, trace_refused, undecided};
+pub(crate) use denial::approval_pending;
+use denial::{normal_host, not_allowed, shown, trace_refused, undecided};
 use journal::contract::{Budget, Code};
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -324,6 +324,9 @@ impl Job<'_> {
         {
             return Err(Refusal::VaultLocked);
         }
+        if request::is_upgrade(&self.head) {
+            grant.check_shown().map_err(Refusal::Denied)?;
+        }
         let idempotent = grant.is_idempotent(&self.head.method);
         let in_head = self.key_in_head(&grant, &target)?;
         self.incoming.set_idle(grant.limits.idle_timeout);

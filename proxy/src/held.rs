@@ -7,6 +7,7 @@
 //! ```
 
 use crate::answer::Finished;
+use crate::deliver::Outbound;
 use crate::engine::{Job, Prepared};
 use crate::fingerprint::{is_covered_in_part, is_meaningful};
 use crate::respond::{Account, Refusal};
@@ -16,11 +17,13 @@ use journal::{Call, Invocation, Question, Resumed};
 use policy::{Approval, Screened};
 use serde_json::json;
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use zeroize::Zeroizing;
 
 /// The field by which a caller says how long it waits, in seconds.
 const WAIT_FIELD: &str = "affiant-wait";
+/// How often it is asked for whether the caller still waits.
+const LOOK: Duration = Duration::from_secs(1);
 /// The longest wait that a caller can ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 /// Bytes of content, of a target, and of a field's name and value that are shown; and how many fields.
@@ -137,11 +140,13 @@ impl Job<'_> {
                 }
             };
             let decided = self.shared.journal.decided(id);
-            let in_time = tokio::select! {
+            let waits = tokio::select! {
                 decided = timeout_at(deadline, decided) => decided.is_ok(),
                 _ = stopping.wait_for(|stopping| *stopping) => false,
+                // What is approved later is not sent to nobody; who asks again gets it sent.
+                () = left(self.out) => false,
             };
-            if !in_time {
+            if !waits {
                 let account = Account::of(held.verdict());
                 return Err(self.problem(&held.envelope(), account, false, !first).await);
             }
@@ -237,4 +242,11 @@ impl Job<'_> {
 fn cut(bytes: &[u8], at_most: usize) -> String {
     let shown = String::from_utf8_lossy(bytes.get(..at_most).unwrap_or(bytes)).into_owned();
     if bytes.len() > at_most { format!("{shown}...") } else { shown }
+}
+
+/// Waits until the caller is gone. One that only ended its own side is answered, and can ask again.
+async fn left(out: &mut Outbound) {
+    while !out.has_left(true) {
+        sleep(LOOK).await;
+    }
 }

@@ -314,6 +314,7 @@ mod tests {
         check(
             "GET http://h/a%2Fb?c HTTP/1.1\r\nHost: h\r\nX-b: 1\r\nConnection: close, X-Hop\r\n\
              x-hop: 1\r\nProxy-Authorization: Basic x\r\nAffiant-Invocation: y\r\nx-B: 2\r\n\
+             affiant_wait: 1\r\n\
              Proxy-Connection: a\r\nUpgrade: h2c\r\nHTTP2-Settings: z\r\n\r\n",
             None,
             "GET /a%2Fb?c HTTP/1.1\r\nHost: h\r\nX-b: 1\r\nx-B: 2\r\n\

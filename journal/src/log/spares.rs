@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Spares that exist at all times.
 const TARGET: usize = 2;
@@ -21,6 +21,9 @@ const PIECE: usize = 256 << 10;
 const PACE: Duration = Duration::from_millis(2);
 /// How long it waits after a failure.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// So old a measure of the free space is still good.
+const FRESH_MS: u64 = 1000;
 
 /// A zeroed, synced file.
 pub(crate) struct Spare {
@@ -44,8 +47,12 @@ pub(crate) struct Spares {
     inline: bool,
     state: Mutex<State>,
     changed: Condvar,
-    /// Bytes that more spares could take, above the floor; refreshed after each spare.
+    /// Bytes that more spares could take, above the floor; measured after each spare, and when it is asked
+    /// for and was not for a while: others fill the disk, too.
     allocatable: AtomicU64,
+    began: Instant,
+    /// When that was measured last, in milliseconds since it began.
+    measured_ms: AtomicU64,
 }
 
 impl Spares {
@@ -66,6 +73,8 @@ impl Spares {
             }),
             changed: Condvar::new(),
             allocatable: AtomicU64::new(0),
+            began: Instant::now(),
+            measured_ms: AtomicU64::new(0),
         };
         spares.measure();
         spares
@@ -84,7 +93,22 @@ impl Spares {
         if state.failed.is_some() {
             return ready;
         }
+        drop(state);
+        self.remeasure(self.began.elapsed());
         ready + self.allocatable.load(Ordering::Relaxed)
+    }
+
+    /// Measures anew what was measured too long ago.
+    fn remeasure(&self, elapsed: Duration) {
+        let now_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        let last_ms = self.measured_ms.load(Ordering::Relaxed);
+        let is_old = now_ms.saturating_sub(last_ms) >= FRESH_MS;
+        let exchange = |to| {
+            self.measured_ms.compare_exchange(last_ms, to, Ordering::Relaxed, Ordering::Relaxed)
+        };
+        if is_old && exchange(now_ms).is_ok() {
+            self.measure();
+        }
     }
 
     /// Takes the oldest spare; waits for one that is being made.
@@ -262,5 +286,25 @@ impl Spares {
     /// Whether somebody may be waiting for a spare.
     fn is_wanted(&self) -> bool {
         self.state.lock().ready.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::sim::Sim;
+
+    /// space that others took meanwhile is promised to nobody.
+    #[test]
+    fn r_6_the_free_space_is_measured_again() {
+        let sim = Sim::new();
+        let spares = Spares::new(Arc::new(sim.clone()), 1 << 20, true);
+        let before = spares.capacity(0);
+        assert!(before > 1 << 30);
+        sim.set_free(0);
+        spares.remeasure(Duration::from_millis(FRESH_MS - 1));
+        assert_eq!(spares.allocatable.load(Ordering::Relaxed), before);
+        spares.remeasure(Duration::from_millis(FRESH_MS));
+        assert_eq!(spares.capacity(0), 0);
     }
 }

@@ -16,13 +16,13 @@ pub(super) fn normal_host(text: &str) -> Result<String, Denial> {
 }
 
 /// What is not looked into can't be shown to a person: such a route is closed, never open.
-pub(super) fn approval_pending(route: &str) -> Denial {
+pub(crate) fn approval_pending(route: &str) -> Denial {
     Denial {
         code: Code::ApprovalPending,
         field: "approval".to_owned(),
         message: format!(
             "Route {route:?} requires the approval of a person, and nobody can be shown what passes \
-             a tunnel that is not intercepted."
+             a WebSocket, or a tunnel that is not intercepted."
         ),
         rule: route.to_owned(),
     }
