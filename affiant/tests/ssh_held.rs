@@ -114,6 +114,22 @@ fn v_6_a_long_command_is_shown_to_its_end() {
     assert!(text(&none.stderr).contains("there is no more to write"));
 }
 
+/// V-6: a command is shown whatever it has in it that looks like a secret.
+#[test]
+fn v_6_a_command_hides_behind_no_secret() {
+    let bench = Bench::with("[approvals]\nwait = \"1s\"\n", "approval = \"required\"\n");
+    let command = "echo '{\"token\":\"'; echo $(id); echo '\"}' -----BEGIN PRIVATE KEY-----; id";
+    let asked = finish(bench.ssh(&[], command), b"");
+    assert_eq!(envelope(&asked.stderr)["error"]["code"], "APPROVAL_PENDING");
+    let held = bench.home.json(&["approval", "list"])["approvals"][0].clone();
+    assert_eq!(
+        (&held["request"]["command"], &held["request"]["hidden"]),
+        (&command.into(), &0.into())
+    );
+    let listed = bench.home.ok(&["approval", "list"]);
+    assert!(listed.contains(command), "{listed}");
+}
+
 /// V-6, V-1: an approval is of the agent that asked. One that is added again under its name, or has another
 /// token since, asks anew.
 #[test]

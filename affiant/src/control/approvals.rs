@@ -129,12 +129,16 @@ pub(super) async fn request(
 /// A request as text: its line, its fields, and its content.
 fn whole(screen: &Screen, head: &[u8], content: &[u8]) -> String {
     let mut text = String::new();
+    let mut types = Vec::new();
     for (n, line) in head.split(|byte| *byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let colon = line.iter().position(|byte| *byte == b':').filter(|_| n > 0);
         match colon.and_then(|colon| line.split_at_checked(colon)) {
             Some((name, value)) => {
                 let value = value.get(1..).unwrap_or_default().trim_ascii();
+                if name.eq_ignore_ascii_case(b"content-type") {
+                    types.push(value);
+                }
                 let shown = screen.header(name, value).text;
                 text.push_str(&format!("{}: {shown}\n", String::from_utf8_lossy(name)));
             }
@@ -143,8 +147,9 @@ fn whole(screen: &Screen, head: &[u8], content: &[u8]) -> String {
         }
     }
     text.push('\n');
+    let content_type = if let [only] = types[..] { Some(only) } else { None };
     match std::str::from_utf8(content) {
-        Ok(content) => text.push_str(&screen.content(content).text),
+        Ok(content) => text.push_str(&screen.content(content_type, content).text),
         Err(_) => text.push_str(&format!("({} bytes that are no text)", content.len())),
     }
     text
