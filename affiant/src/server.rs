@@ -228,7 +228,11 @@ fn gateways(
         state.journal.clone(),
         Arc::clone(&state.policy),
         Arc::new(identity),
-        ssh_gateway::Options { drain: listen.drain, ..Default::default() },
+        ssh_gateway::Options {
+            names: listen.ssh_name.clone(),
+            drain: listen.drain,
+            ..Default::default()
+        },
         Some(Arc::new(ForAgents(routes.clone()))),
     );
     Ok((proxy, gateway))

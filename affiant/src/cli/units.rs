@@ -1,6 +1,6 @@
 //! Ages, sizes and addresses as people write them.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 /// The size of a segment: less than the newest one can't be kept.
@@ -26,6 +26,46 @@ pub(crate) enum Listener {
 /// An address, or `off`.
 pub(super) fn listener(text: &str) -> Result<Listener, String> {
     if text == "off" { Ok(Listener::Off) } else { address(text).map(Listener::At) }
+}
+
+/// Where a gateway is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl From<SocketAddr> for Place {
+    fn from(address: SocketAddr) -> Self {
+        // What listens on all addresses is reached on this machine by its own.
+        let ip = match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip @ (IpAddr::V4(_) | IpAddr::V6(_)) => ip,
+        };
+        Self { host: ip.to_string(), port: address.port() }
+    }
+}
+
+/// A name or an address, as a host certificate has it.
+pub(super) fn host_name(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
+    if text.is_empty() || text.len() > 255 || !text.chars().all(plain) {
+        return Err("write a host name or an address, without a port".to_owned());
+    }
+    Ok(text.to_ascii_lowercase())
+}
+
+/// A name or an address, and a port.
+pub(super) fn place(text: &str) -> Result<Place, String> {
+    let wrong = || "write HOST:PORT, for example gateway.example:7722 or [fd00::1]:7722".to_owned();
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    if bare.is_none() && host.contains(':') {
+        return Err(wrong());
+    }
+    let host = host_name(bare.unwrap_or(host)).map_err(|_| wrong())?;
+    Ok(Place { host, port: port.parse().map_err(|_| wrong())? })
 }
 
 /// A number and a unit: `12w`, `90d`, `36h`, `15m`, `30s`.
@@ -90,6 +130,19 @@ mod tests {
         assert_eq!(super::age("36525d"), Ok(std::time::Duration::from_secs(3_155_760_000)));
         for long in ["36526d", "99999999999999999s", "18446744073709551615w"] {
             assert_eq!(super::age(long), Err("longer than a hundred years".to_owned()));
+        }
+        let at = |host: &str| Ok(super::Place { host: host.to_owned(), port: 7 });
+        assert_eq!(super::place("Gateway.example:7"), at("gateway.example"));
+        assert_eq!(super::place("[fd00::1]:7"), at("fd00::1"));
+        for wrong in ["gateway", "fd00::1:7", "gateway:x", ":7", "a b:7", "a,b:7", "*:7"] {
+            let told = super::place(wrong).unwrap_err();
+            assert!(told.starts_with("write HOST:PORT"), "{told}");
+        }
+        for (listening, usable) in
+            [("0.0.0.0:7", "127.0.0.1"), ("[::]:7", "::1"), ("10.1.2.3:7", "10.1.2.3")]
+        {
+            let listening: std::net::SocketAddr = listening.parse().unwrap();
+            assert_eq!(Ok(super::Place::from(listening)), at(usable));
         }
         for wrong in ["", "d", "9y", "-1d"] {
             assert!(super::age(wrong).is_err(), "{wrong}");
