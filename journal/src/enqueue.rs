@@ -42,6 +42,9 @@ pub(crate) enum Wait {
     Now,
 }
 
+/// What an invocation with its members may have as one record: the rest is for the events that follow.
+const RESTATED: usize = MAX_PART - (24 << 10);
+
 /// An append that is queued.
 pub(crate) struct Queued {
     pub(crate) sequence: Sequence,
@@ -63,6 +66,7 @@ impl Core {
         let mut state = entry.state.lock();
         let mut queue = self.queue.lock();
         queue.check(epoch)?;
+        check_restated(&state.live, &prepared)?;
         apply_all(&mut state.live, queue.next(), &prepared)?;
         let last = prepared.len().saturating_sub(1);
         let queued = Instant::now();
@@ -153,10 +157,7 @@ impl Core {
     /// Queues a record of the whole state of an invocation, for when its earlier ones leave.
     pub(crate) fn carry_forward(&self, entry: &Arc<Entry>) -> Result<Queued, Error> {
         let state = entry.state.lock();
-        let payload = serde_json::to_vec(&*state.live)
-            .ok()
-            .filter(|payload| payload.len() <= MAX_PART)
-            .ok_or(Error::TooLarge { length_bytes: 0, limit_bytes: MAX_PART })?;
+        let payload = restated(&state.live, MAX_PART)?;
         let draft = Draft {
             kind: Kind::CarriedForward,
             invocation: entry.id.to_bytes(),
@@ -201,6 +202,25 @@ fn apply_all(
     }
     if let Some(next) = trial {
         *live = next;
+    }
+    Ok(())
+}
+
+/// The whole state of an invocation as one record, of so many bytes at most.
+fn restated(live: &Invocation, limit_bytes: usize) -> Result<Vec<u8>, Error> {
+    let too_large = |length_bytes| Error::TooLarge { length_bytes, limit_bytes };
+    let payload = serde_json::to_vec(live).map_err(|_| too_large(0))?;
+    if payload.len() > limit_bytes { Err(too_large(payload.len())) } else { Ok(payload) }
+}
+
+/// Refuses what would add so much to an invocation that it could not be re-stated any more: of the members of
+/// a batch there may be too many.
+fn check_restated(live: &Invocation, parts: &[(Draft, Option<Event>)]) -> Result<(), Error> {
+    for (draft, event) in parts {
+        let body = event.as_ref().map(|event| &event.body);
+        if matches!(body, Some(Body::BatchMembers(_) | Body::MembersJudged(_))) {
+            restated(live, RESTATED.saturating_sub(draft.payload.len()))?;
+        }
     }
     Ok(())
 }

@@ -72,7 +72,14 @@ fn io(step: &'static str) -> impl FnOnce(io::Error) -> Error {
 pub(crate) fn pass(core: &Arc<Core>, now_ms: u64) -> Result<Maintained, Error> {
     let _files = core.files.lock();
     let mut done = Maintained::default();
-    while remove_oldest(core, now_ms, &mut done)? {}
+    let removed = loop {
+        match remove_oldest(core, now_ms, &mut done) {
+            Ok(true) => {}
+            Ok(false) => break Ok(()),
+            // What expires, expires all the same.
+            Err(error) => break Err(error),
+        }
+    };
     expire_surplus(core, now_ms, &mut done)?;
     drop_expired(core, now_ms, &mut done)?;
     let index = core.index.read();
@@ -80,7 +87,7 @@ pub(crate) fn pass(core: &Arc<Core>, now_ms: u64) -> Result<Maintained, Error> {
     let before_ms = now_ms.saturating_sub(core.guard_horizon_ms.load(Ordering::Relaxed));
     index.prune_guards(before_ms, core.clock.now_ms())?;
     index.prune_counted(crate::ledger::oldest_ms(now_ms))?;
-    Ok(done)
+    removed.map(|()| done)
 }
 
 /// Whether the first segment may leave by age or size.

@@ -104,7 +104,9 @@ fn drop_unused(core: &Core, entry: &Arc<Entry>, limit: Sequence) {
         }
         let mut state = entry.state.lock();
         state.records.retain(|(sequence, _, _)| *sequence > limit);
-        state.users == 0 && state.events.is_empty() && state.records.is_empty()
+        // What a failure left open is ended by the recovery, which looks for it here.
+        let is_over = state.live.is_settled() || state.live.is_held();
+        state.users == 0 && is_over && state.events.is_empty() && state.records.is_empty()
     });
     if gone.is_some() {
         recent.remove(entry);

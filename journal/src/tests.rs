@@ -270,6 +270,39 @@ async fn d_1_a_call_that_comes_as_the_log_comes_back_goes_on() {
     bounded(journal.close()).await;
 }
 
+/// J-7: a call that is given up while the log is gone is ended when it comes back, though the index has had all
+/// of it long before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn j_7_a_call_given_up_without_a_log_is_ended_when_it_comes_back() {
+    let (sim, home) = (Sim::new(), tempfile::tempdir().unwrap());
+    let (journal, _) = open_sim(&sim, home.path(), true).unwrap();
+    let call = bounded(dispatched(&journal, "coder", "slow")).await;
+    let id = call.id();
+    sim.fault_at(sim.calls() + 1, Fault::Fail);
+    let mut failing = admit(&journal, "coder", "failing");
+    failing.preflight(preflight()).unwrap();
+    failing.authorize(Some(credential())).unwrap();
+    bounded(failing.dispatch(dispatch())).await.unwrap_err();
+    drop(call);
+    // So long that what nobody needs any more has left memory.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    bounded(async {
+        loop {
+            // The log comes back because somebody asks for it.
+            drop(journal.admit(journal.new_id(), accepted("coder", "next"), Guard::default()));
+            if journal.invocation(id).unwrap().unwrap().is_settled() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let outcome = journal.invocation(id).unwrap().unwrap().verdict().outcome();
+    assert_eq!(outcome, crate::contract::Outcome::Unknown);
+    drop(failing);
+    bounded(journal.close()).await;
+}
+
 async fn fail_at_every_call() {
     let whole = Sim::new();
     let home = tempfile::tempdir().unwrap();
