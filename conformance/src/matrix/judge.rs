@@ -5,7 +5,7 @@
 use super::Dialect;
 use super::plan::Row;
 use super::play::Observed;
-use crate::case::{Expected, MARK, Shape, Truth, expect};
+use crate::case::{Expected, MARK, Pairing, Shape, Truth, expect};
 use crate::fields::{self, ERROR_TYPES};
 use crate::http::{Answer, End, Received};
 use journal::contract::{Outcome, Retry};
@@ -263,28 +263,55 @@ impl Judge<'_> {
         if settled || relayed {
             return;
         }
+        let retry = record["error"]["retry"].as_str().unwrap_or_default();
+        if self.row.shape.pairing == Pairing::Grpc {
+            return self.status_of_grpc(got, record, permits(retry));
+        }
         if got.status < 500 {
             self.lie(format!("S-7: an answer of the broker's own with status {}", got.status));
         }
         if !Shape::bodied(&self.row.shape) {
             return;
         }
-        // E-3: words of libraries and of the system stay out of what callers get.
-        let text = String::from_utf8_lossy(&got.content);
-        for word in ["os error", "rustls", "h2::", "hyper", "tokio", "Errno", "Os {"] {
-            if text.contains(word) {
-                self.lie(format!("E-3: {word:?} in the envelope: {text}"));
-            }
-        }
+        self.words(&String::from_utf8_lossy(&got.content));
         let envelope: Option<Value> = serde_json::from_slice(&got.content).ok();
         match envelope {
             Some(envelope) if envelope["error"]["outcome"] == record["error"]["outcome"] => {}
             Some(envelope) => self.lie(format!("E-1: envelope and record differ: {envelope}")),
             None => self.shrug("E-1: no envelope"),
         }
-        let retry = record["error"]["retry"].as_str().unwrap_or_default();
         if !permits(retry) && got.field("x-should-retry") != Some("false") {
             self.lie("K-11: no x-should-retry: false beside an outcome that must not be repeated");
+        }
+    }
+
+    /// E-3: words of libraries and of the system stay out of what callers get.
+    fn words(&mut self, text: &str) {
+        for word in ["os error", "rustls", "h2::", "hyper", "tokio", "Errno", "Os {"] {
+            if text.contains(word) {
+                self.lie(format!("E-3: {word:?} in an answer of the broker's own: {text}"));
+            }
+        }
+    }
+
+    /// E-1, K-11: an answer of the broker's own to a call of gRPC is a status alone, and UNAVAILABLE, which
+    /// clients repeat, only where that is allowed.
+    fn status_of_grpc(&mut self, got: &Received, record: &Value, permitted: bool) {
+        self.words(got.field("grpc-message").unwrap_or_default());
+        let alone = got.content.is_empty() && got.trailers.is_empty() && got.end == End::Whole;
+        let status = got.field("grpc-status").and_then(|status| status.parse::<u8>().ok());
+        let (200, true, Some(status)) = (got.status, alone, status) else {
+            return self.shrug(format!("E-1: no status of gRPC alone in the head: {got:?}"));
+        };
+        let unknown = record["error"]["outcome"] == "unknown";
+        match (permitted, status) {
+            (true, 8 | 14) => {}
+            (false, 2) if unknown => {}
+            (false, 3 | 7 | 9 | 12 | 15 | 16) if !unknown => {}
+            _ => self.lie(format!("K-11: status {status} of gRPC where repeats are {permitted}")),
+        }
+        if !permitted && got.field("grpc-retry-pushback-ms") != Some("-1") {
+            self.lie("K-11: no pushback beside an outcome that must not be repeated");
         }
     }
 
@@ -314,7 +341,7 @@ fn permits(retry: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Contract, Method, Pairing, cases};
+    use crate::case::{Contract, Method, cases};
     use std::sync::Arc;
 
     fn row(case: &str) -> Row {
