@@ -361,6 +361,42 @@ fn sigterm_drains() {
     home.ok(&["journal", "verify"]);
 }
 
+/// The same for a library of HTTP/2 that reads nothing behind a GOAWAY (hyper-h2, under httpx): it has the
+/// answer before that comes.
+#[test]
+fn sigterm_drains_callers_of_http2() {
+    let home = Home::new();
+    let steps = vec![
+        conformance::http::Step::ReadBody,
+        conformance::http::Step::Hold,
+        conformance::http::Step::Send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone".into()),
+    ];
+    let origin = TlsOrigin::start(vec![Script::new("*", steps)]);
+    home.secret("pay-token", SECRET);
+    home.policy(&origin.policy(""));
+    let server = home.serve();
+    let mut client = python();
+    client.args(["-c", HTTP2_CLIENT, &server.proxy(), &origin.url("/slow")]);
+    client.arg(home.path().join("bundle.pem"));
+    let caller = std::thread::spawn(move || finish(client, b""));
+    assert!(origin.origin.wait_for(1, PATIENCE));
+    signal(&server.child, rustix::process::Signal::TERM);
+    eventually("the listener's end", || std::net::TcpStream::connect(server.http).is_err());
+    origin.origin.release();
+    let said = caller.join().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), "HTTP/2 200 done", "{said:?}");
+    assert_eq!(server.exit_code(), Some(0));
+}
+
+const HTTP2_CLIENT: &str = "
+import httpx, ssl, sys
+proxy, url, bundle = sys.argv[1:]
+trust = ssl.create_default_context(cafile=bundle)
+with httpx.Client(http2=True, proxy=proxy, verify=trust, timeout=30, trust_env=False) as client:
+    answer = client.post(url, content=b'a=1')
+    print(answer.http_version, answer.status_code, answer.text)
+";
+
 /// D-1, D-4: what the drain has no time for is cut, and both the caller and the record say so.
 #[test]
 fn sigterm_records_what_it_cuts() {

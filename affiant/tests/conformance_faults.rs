@@ -17,14 +17,6 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use support::*;
 
-fn policy(origin: &Origin) -> String {
-    format!(
-        "[[route]]\nname = \"o\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
-         match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/**\" }}\n",
-        origin.address().port()
-    )
-}
-
 fn id(n: u32) -> String {
     format!("act_01ARZ3NDEKTSV4RRFFQ69G6F{n:02}")
 }
@@ -75,7 +67,7 @@ fn d_4_r_2_a_killed_caller_loses_nothing() {
         None,
     )
     .unwrap();
-    home.policy(&policy(&origin));
+    home.policy(&clear_route("o", origin.address(), ""));
     let server = home.serve();
     let held = caller(&home, &server, &origin, "/held", &id(1));
     let mut streamed = caller(&home, &server, &origin, "/streamed", &id(2));
@@ -163,7 +155,7 @@ fn j_4_clock_jumps_disturb_neither_order_nor_service() {
     }
     let home = Home::new();
     let origin = Origin::start(vec![Script::answer("*", 200, &[], "ok")], None).unwrap();
-    home.policy(&policy(&origin));
+    home.policy(&clear_route("o", origin.address(), ""));
     let offset = home.path().join("offset");
     let file = format!("FAKETIME_TIMESTAMP_FILE={}", offset.display());
     let preload = format!("LD_PRELOAD={library}");

@@ -39,69 +39,77 @@ fn send(text: &str) -> Step {
     Step::Send(text.to_owned().into())
 }
 
-#[expect(clippy::too_many_lines, reason = "a table")]
-fn cases() -> Vec<Case> {
-    let unknown = |what, steps, code| Case {
+/// Steps after the effect was applied.
+fn after(last: impl IntoIterator<Item = Step>) -> Vec<Step> {
+    [Step::ReadBody, Step::Apply].into_iter().chain(last).collect()
+}
+
+/// What breaks after the effect and before the end of its answer.
+fn broken() -> Vec<Case> {
+    let (incomplete, malformed) = ("REMOTE_RESULT_INCOMPLETE", "REMOTE_PROTOCOL_ERROR");
+    let lost = "REMOTE_OUTCOME_UNKNOWN";
+    let case = |what, code, last: Vec<Step>| Case {
         what,
-        steps,
+        steps: after(last),
         status: 502,
         outcome: "unknown",
         code,
         retry: "reconcile",
         effects: 1,
     };
-    let (read, apply) = (Step::ReadBody, Step::Apply);
-    let after = |last: Vec<Step>| [vec![read.clone(), apply.clone()], last].concat();
-    let incomplete = "REMOTE_RESULT_INCOMPLETE";
-    let lost = "REMOTE_OUTCOME_UNKNOWN";
     vec![
-        unknown("X-3: applies and closes", after(vec![Step::Close]), lost),
-        unknown("X-1: resets after the request", after(vec![Step::Reset]), lost),
-        unknown("TLS cut without close_notify", after(vec![Step::CutTls]), lost),
-        unknown(
+        case("X-3: applies and closes", lost, vec![Step::Close]),
+        case("X-1: resets after the request", lost, vec![Step::Reset]),
+        case("TLS cut without close_notify", lost, vec![Step::CutTls]),
+        case(
             "X-1: inside the head",
-            after(vec![send("HTTP/1.1 200 OK\r\nCont"), Step::Close]),
             incomplete,
+            vec![send("HTTP/1.1 200 OK\r\nCont"), Step::Close],
         ),
-        unknown(
+        case(
             "X-1: inside a framed body",
-            after(vec![send(&format!("{HEAD}\r\nhalf")), Step::Close]),
             incomplete,
+            vec![send(&format!("{HEAD}\r\nhalf")), Step::Close],
         ),
-        unknown(
+        case(
             "S-2: chunked without its last chunk",
-            after(vec![
+            incomplete,
+            vec![
                 send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{\"a\"\r\n"),
                 Step::Close,
-            ]),
-            incomplete,
+            ],
         ),
-        unknown(
+        case(
             "close-delimited, cut",
-            after(vec![send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf"), Step::CutTls]),
             incomplete,
+            vec![send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf"), Step::CutTls],
         ),
-        unknown(
+        case(
             "two lengths in the response",
-            after(vec![send(
-                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-            )]),
-            "REMOTE_PROTOCOL_ERROR",
+            malformed,
+            vec![send("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab")],
         ),
-        unknown(
-            "no HTTP at all",
-            after(vec![send("SSH-2.0-x\r\n\r\n"), Step::Close]),
-            "REMOTE_PROTOCOL_ERROR",
+        case("no HTTP at all", malformed, vec![send("SSH-2.0-x\r\n\r\n"), Step::Close]),
+    ]
+}
+
+/// Whole answers, which settle.
+fn answered() -> Vec<Case> {
+    let committed = |what, status, last| Case {
+        what,
+        steps: after(last),
+        status,
+        outcome: "committed",
+        code: if status == 500 { "REMOTE_FAILED" } else { "OK" },
+        retry: "never",
+        effects: 1,
+    };
+    vec![
+        committed(
+            "X-3: commits and then answers 500",
+            500,
+            vec![send("HTTP/1.1 500 E\r\nContent-Length: 2\r\n\r\nno")],
         ),
-        Case {
-            what: "X-3: commits and then answers 500",
-            steps: after(vec![send("HTTP/1.1 500 E\r\nContent-Length: 2\r\n\r\nno")]),
-            status: 500,
-            outcome: "committed",
-            code: "REMOTE_FAILED",
-            retry: "never",
-            effects: 1,
-        },
         Case {
             what: "S-3: refuses early, before the content was read",
             steps: vec![
@@ -114,41 +122,26 @@ fn cases() -> Vec<Case> {
             retry: "after_correction",
             effects: 0,
         },
-        Case {
-            what: "S-5: 1xx settle nothing",
-            steps: after(vec![
+        committed(
+            "S-5: 1xx settle nothing",
+            200,
+            vec![
                 send("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"),
                 send(&format!("{HEAD}\r\n0123456789")),
-            ]),
-            status: 200,
-            outcome: "committed",
-            code: "OK",
-            retry: "never",
-            effects: 1,
-        },
-        Case {
-            what: "D-2: close-delimited, whole",
-            steps: after(vec![
-                send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nall of it"),
-                Step::Close,
-            ]),
-            status: 200,
-            outcome: "committed",
-            code: "OK",
-            retry: "never",
-            effects: 1,
-        },
-        Case {
-            what: "C-7: a redirect is answered, never followed",
-            steps: after(vec![send(
+            ],
+        ),
+        committed(
+            "D-2: close-delimited, whole",
+            200,
+            vec![send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nall of it"), Step::Close],
+        ),
+        committed(
+            "C-7: a redirect is answered, never followed",
+            307,
+            vec![send(
                 "HTTP/1.1 307 R\r\nLocation: https://localhost:1/x\r\nContent-Length: 0\r\n\r\n",
-            )]),
-            status: 307,
-            outcome: "committed",
-            code: "OK",
-            retry: "never",
-            effects: 1,
-        },
+            )],
+        ),
     ]
 }
 
@@ -156,7 +149,7 @@ fn cases() -> Vec<Case> {
 #[test]
 fn x_1_x_3_faults_after_dispatch() {
     let home = Home::new();
-    let cases = cases();
+    let cases: Vec<Case> = broken().into_iter().chain(answered()).collect();
     let scripts = cases
         .iter()
         .enumerate()
@@ -341,11 +334,7 @@ fn s_2_e_4_streams_end_with_trailers_or_visibly_cut() {
         None,
     )
     .unwrap();
-    home.policy(&format!(
-        "[[route]]\nname = \"o\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
-         match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/**\" }}\n",
-        origin.address().port()
-    ));
+    home.policy(&clear_route("o", origin.address(), ""));
     let server = home.serve();
     for (path, outcome, whole) in [("/whole", "committed", true), ("/cut", "unknown", false)] {
         let mut caller = std::net::TcpStream::connect(server.http).unwrap();
@@ -390,11 +379,7 @@ fn r_6_a_full_disk_refuses_before_dispatch_and_resumes() {
     let disk = tempfile::tempdir().unwrap();
     let big = "x".repeat(900_000);
     let origin = Origin::start(vec![Script::answer("*", 200, &[], &big)], None).unwrap();
-    home.policy(&format!(
-        "[[route]]\nname = \"o\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
-         match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/**\" }}\n",
-        origin.address().port()
-    ));
+    home.policy(&clear_route("o", origin.address(), ""));
     let at = disk.path().display();
     let script = format!(
         "mount -t tmpfs -o size=160m,mode=700 tmpfs {at} && cp -a \"$3\"/. {at}/ && \

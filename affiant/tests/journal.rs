@@ -24,14 +24,6 @@ fn origin() -> Origin {
     Origin::start(vec![Script::new("*", steps)], None).unwrap()
 }
 
-fn policy(origin: &Origin) -> String {
-    format!(
-        "[[route]]\nname = \"o\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
-         match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/**\" }}\n",
-        origin.address().port()
-    )
-}
-
 /// J-7, D-1, R-6: `fdatasync`, `pwrite64` and `fallocate` fail under the writer of the running server. What was answered as committed is on record, what was refused before
 /// dispatch had no effect, nothing happened twice, service resumes in the same process, and the log
 /// verifies.
@@ -108,7 +100,7 @@ struct Strace {
 fn failing(fault: &str, by: By) {
     let home = Home::new();
     let origin = origin();
-    home.policy(&policy(&origin));
+    home.policy(&clear_route("o", origin.address(), ""));
     let server = match by {
         By::Writer => Server::start_by(&home, &["env", "TOKIO_WORKER_THREADS=1"]),
         By::Caller => home.serve(),
@@ -167,7 +159,7 @@ fn failing(fault: &str, by: By) {
 fn j_6_the_log_is_proven_exported_sealed_and_repaired_from_the_command_line() {
     let home = Home::new();
     let origin = origin();
-    home.policy(&policy(&origin));
+    home.policy(&clear_route("o", origin.address(), ""));
     let identity = home.path().join("identity");
     let identity = identity.to_str().unwrap();
     home.ok(&["journal", "seal", "init", "--identity", identity]);
@@ -224,7 +216,7 @@ fn j_6_the_log_is_proven_exported_sealed_and_repaired_from_the_command_line() {
 fn an_ordinary_stop_is_quiet() {
     let home = Home::new();
     let origin = origin();
-    home.policy(&policy(&origin));
+    home.policy(&clear_route("o", origin.address(), ""));
     for _ in 0..2 {
         let log = tempfile::NamedTempFile::new().unwrap();
         let script = format!("exec \"$@\" 2>{}", log.path().display());

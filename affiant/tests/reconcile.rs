@@ -366,13 +366,8 @@ fn k_7_questions_of_the_brokers_own_are_bounded() {
     });
     let rule = "reconcile = { path = \"/s\", committed = { status = 200 }, automatic = true, every = \"1s\" }";
     let addresses: Vec<_> = services.iter().map(Service::address).chain([address]).collect();
-    let routes = addresses.iter().enumerate().map(|(n, address)| {
-        format!(
-            "[[route]]\nname = \"r{n}\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
-             match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {} }}\n{rule}\n",
-            address.port()
-        )
-    });
+    let routes = addresses.iter().enumerate();
+    let routes = routes.map(|(n, address)| clear_route(&format!("r{n}"), *address, rule));
     let home = Home::new();
     home.policy(&routes.collect::<String>());
     let server = home.serve();

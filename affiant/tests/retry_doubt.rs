@@ -25,16 +25,6 @@ fn show(server: &Server, id: &str) -> Value {
     server.control(&format!("invocations/{id}"))
 }
 
-/// A retry, once its time has come.
-fn retry(server: &Server, id: &str) -> (u16, Value) {
-    let mut last = (0, Value::Null);
-    eventually("the time to wait is over", || {
-        last = post(server, &format!("invocations/{id}/retry"));
-        last.1["code"] != "RETRY_TOO_EARLY"
-    });
-    last
-}
-
 /// K-11, X-6: the broker goes on by itself with a call that was refused at set-up; its client gave up
 /// waiting and repeats. The repeat is held back as one of a call in flight, and once the service is
 /// there, it is asked once.
@@ -96,7 +86,7 @@ fn t_1_automatic_retries_are_not_resumed_after_a_restart() {
     assert_eq!(standing["decision"], "RETRY_NEW_ATTEMPT");
     assert_eq!(standing["attempts"], attempts, "nothing was tried meanwhile");
     assert_eq!(service.asked().len(), 1);
-    let (status, retried) = retry(&server, first);
+    let (status, retried) = retry_when_allowed(&server, first);
     assert_eq!((status, &retried["attempt"]["evidence"]["status"]), (200, &json!(200)));
 }
 
@@ -122,7 +112,7 @@ fn k_11_a_retry_and_an_equal_call_are_not_dispatched_beside_each_other() {
     std::thread::scope(|scope| {
         let repeat = scope.spawn(|| server.curl(&call));
         reached.recv().unwrap();
-        let (status, refused) = retry(&server, &id);
+        let (status, refused) = retry_when_allowed(&server, &id);
         assert_eq!((status, &refused["code"]), (409, &json!("RETRY_UNDER_WAY")), "{refused}");
         release.send(()).unwrap();
         assert_eq!(repeat.join().unwrap().status, 200);
@@ -133,7 +123,7 @@ fn k_11_a_retry_and_an_equal_call_are_not_dispatched_beside_each_other() {
     });
     // What is asked for now is asked for by name.
     std::thread::scope(|scope| {
-        let retried = scope.spawn(|| retry(&server, &id));
+        let retried = scope.spawn(|| retry_when_allowed(&server, &id));
         reached.recv().unwrap();
         let repeat = server.curl(&call);
         assert_eq!((repeat.status, repeat.outcome()), (424, "not_attempted"));
@@ -157,7 +147,7 @@ fn j_3_the_failure_of_a_retry_settles_no_earlier_attempt() {
     let lost = server.curl(&["-X", "PUT", "-d", "x", &service.url("/item")]);
     assert_eq!(lost.outcome(), "unknown");
     let id = lost.invocation();
-    let (status, failed) = retry(&server, &id);
+    let (status, failed) = retry_when_allowed(&server, &id);
     assert_eq!((status, &failed["attempt"]["evidence"]["status"]), (200, &json!(500)));
     assert_eq!(show(&server, &id)["error"]["outcome"], "unknown");
     assert_eq!(decision(&server, &id)["decision"], "RETRY_NEW_ATTEMPT");
@@ -167,7 +157,7 @@ fn j_3_the_failure_of_a_retry_settles_no_earlier_attempt() {
         (409, &json!("NOT_RECONCILABLE")),
         "the route has no rule"
     );
-    let (status, retried) = retry(&server, &id);
+    let (status, retried) = retry_when_allowed(&server, &id);
     assert_eq!((status, &retried["attempt"]["evidence"]["status"]), (200, &json!(200)));
     let settled = show(&server, &id);
     assert_eq!(settled["error"]["outcome"], "committed");
@@ -195,7 +185,7 @@ reconcile = { path = "/state?{invocation_id}", rejected = { status = 404 } }"#;
     let server = home.serve();
     let id = server.curl(&["-d", "x", &service.url("/pay")]).invocation();
     let attempt = std::thread::scope(|scope| {
-        let retried = scope.spawn(|| retry(&server, &id));
+        let retried = scope.spawn(|| retry_when_allowed(&server, &id));
         reached.recv().unwrap();
         let (status, refused) = post(&server, &format!("invocations/{id}/reconcile"));
         assert_eq!((status, &refused["code"]), (409, &json!("RETRY_UNDER_WAY")), "{refused}");
@@ -225,14 +215,6 @@ fn silent() -> (SocketAddr, mpsc::Receiver<()>) {
     (address, reached)
 }
 
-fn route(name: &str, address: SocketAddr, rules: &str) -> String {
-    format!(
-        "[[route]]\nname = \"{name}\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
-         match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/**\" }}\n{rules}\n",
-        address.port()
-    )
-}
-
 /// K-7, M-7: an origin that is silent holds up no question to another one, and neither does a question
 /// that is out hold up the end of the server.
 #[test]
@@ -246,13 +228,16 @@ fn k_7_a_silent_origin_holds_up_nobody_else() {
                  reconcile = { path = \"/s\", committed = { status = 200 }, automatic = true, every = \"1s\" }";
     let asks = rules.lines().nth(1).unwrap();
     let home = Home::new();
-    home.policy(&(route("silent", address, rules) + &route("speaks", service.address(), asks)));
+    home.policy(
+        &(clear_route("silent", address, rules) + &clear_route("speaks", service.address(), asks)),
+    );
     let server = home.serve();
     let hung = server.curl(&["-d", "x", &format!("http://{address}/pay")]);
     assert_eq!((hung.status, hung.outcome()), (504, "unknown"));
     reached.recv().unwrap();
     // From here on a question to it takes its time.
-    let slow = route("silent", address, asks) + &route("speaks", service.address(), asks);
+    let slow =
+        clear_route("silent", address, asks) + &clear_route("speaks", service.address(), asks);
     home.policy(&slow);
     reached.recv().unwrap();
     let lost = server.curl(&["-d", "x", &service.url("/pay")]).invocation();
@@ -275,12 +260,12 @@ fn d_4_a_retry_that_is_out_at_the_end_is_cut_and_says_so() {
     let home = Home::new();
     let rules =
         "idempotent = true\nretry = { max_attempts = 4 }\nlimits = { response_timeout = \"1s\" }";
-    home.policy(&route("silent", address, rules));
+    home.policy(&clear_route("silent", address, rules));
     let server = Server::start_with(&home, &["--drain", "1s"]);
     let id = server.curl(&["-d", "x", &format!("http://{address}/pay")]).invocation();
     reached.recv().unwrap();
     let patient = rules.replace("\"1s\"", "\"10m\"");
-    home.policy(&route("silent", address, &patient));
+    home.policy(&clear_route("silent", address, &patient));
     eventually("the time to wait is over", || {
         decision(&server, &id)["not_before_ms"].as_u64().unwrap() <= now_ms()
     });

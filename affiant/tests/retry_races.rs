@@ -16,7 +16,6 @@ mod support;
 
 use conformance::http::{Script, Step};
 use rustix::process::Signal;
-use serde_json::Value;
 use service::{Done, Service};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -107,16 +106,6 @@ fn behind_relay(script: Script, rules: &str) -> (Home, TlsOrigin, Relay, String)
     home.policy(&policy);
     let url = format!("https://localhost:{}/pay", relay.address.port());
     (home, origin, relay, url)
-}
-
-/// Waits until the instruction's time has come, and retries.
-fn retry_when_allowed(server: &Server, id: &str) -> (u16, Value) {
-    let mut last = (0, Value::Null);
-    eventually("the time to wait is over", || {
-        last = post(server, &format!("invocations/{id}/retry"));
-        last.1["code"] != "RETRY_TOO_EARLY"
-    });
-    last
 }
 
 fn leases(server: &Server, id: &str) -> usize {

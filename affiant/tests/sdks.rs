@@ -42,6 +42,17 @@ except anthropic.APIConnectionError as error:
     print('connection')
 ";
 
+/// What a script of an SDK says, behind the broker.
+fn run(script: &str, home: &Home, server: &Server, origin: &TlsOrigin) -> String {
+    let mut command = python();
+    command
+        .args(["-c", script])
+        .env("BASE", origin.url(""))
+        .env("https_proxy", server.proxy())
+        .env("SSL_CERT_FILE", home.path().join("bundle.pem"));
+    succeed(command)
+}
+
 fn check(script: &str, path: &str, steps: Vec<Step>) -> String {
     let home = Home::new();
     let origin = TlsOrigin::start(vec![Script::new("*", steps)]);
@@ -49,13 +60,7 @@ fn check(script: &str, path: &str, steps: Vec<Step>) -> String {
     // The SDKs send a key of their own; the route sets its own, so theirs is replaced.
     home.policy(&origin.policy("agent_header = \"replace\""));
     let server = home.serve();
-    let mut command = python();
-    command
-        .args(["-c", script])
-        .env("BASE", origin.url(""))
-        .env("https_proxy", server.proxy())
-        .env("SSL_CERT_FILE", home.path().join("bundle.pem"));
-    let said = succeed(command);
+    let said = run(script, &home, &server, &origin);
     assert_eq!(origin.origin.effects(path), 1, "effects at the origin; the SDK said {said}");
     let seen = origin.origin.seen();
     assert_eq!(seen[0].field("authorization"), Some(format!("Bearer {SECRET}")));
@@ -196,13 +201,7 @@ try:
 except Exception as error:
     print(type(error).__name__)
 ";
-    let mut command = python();
-    command
-        .args(["-c", script])
-        .env("BASE", origin.url(""))
-        .env("https_proxy", server.proxy())
-        .env("SSL_CERT_FILE", home.path().join("bundle.pem"));
-    let said = succeed(command);
+    let said = run(script, &home, &server, &origin);
     assert_ne!(said, "complete\n");
     assert_eq!(origin.origin.effects("/v1/chat/completions"), 1, "{said}");
     let listed = server.control("invocations?outcome=unknown");

@@ -3,11 +3,13 @@
 //! A call is what the proxy records of one: five events before the dispatch is durable, a result of
 //! 2 KB, five events until it is delivered. Raw is a 4 KiB write and `fdatasync` on a file of zeros.
 
+#[path = "../../journal/tests/common/sample.rs"]
+mod sample;
+
 use anyhow::{Context as _, ensure};
 use journal::contract::{
-    Accepted, Code, Completion, Confirmation, CredentialUse, Digest, Dispatch, Gateway, KeepResult,
-    PeerIdentity, Preflight, RequestSent, ResponseComplete, ResponseStarted, Retry, SetupAttempt,
-    SetupStage, Verdict,
+    Code, Completion, Confirmation, Digest, RequestSent, ResponseComplete, ResponseStarted, Retry,
+    SetupAttempt, SetupStage, Verdict,
 };
 use journal::{Admission, Guard, Journal, Options, ResultKey, Stats, Stream};
 use std::os::unix::fs::FileExt as _;
@@ -220,14 +222,15 @@ async fn load(journal: &Journal, in_flight: usize, until: Instant) -> anyhow::Re
 /// One call, with a result of so many pieces of 64 KiB, or of 2 KB. Gives how long it waited.
 async fn call(journal: &Journal, text: &str, pieces: usize) -> anyhow::Result<Duration> {
     let fingerprint = Digest::of(text.as_bytes());
-    let admission = journal.admit(journal.new_id(), accepted(fingerprint), Guard::default())?;
+    let admission =
+        journal.admit(journal.new_id(), sample::accepted(fingerprint), Guard::default())?;
     let Admission::New(mut call) = admission else { anyhow::bail!("an id is known") };
-    call.preflight(preflight())?;
-    call.authorize(Some(credential()))?;
+    call.preflight(sample::preflight())?;
+    call.authorize(Some(sample::credential()))?;
     let (stage, code) = (SetupStage::TlsHandshake, "ok".to_owned());
     let address = Some("192.0.2.7:443".to_owned());
     call.setup_attempted(SetupAttempt { n: 1, stage, code, address })?;
-    let dispatch = dispatch(fingerprint);
+    let dispatch = sample::dispatch(9, fingerprint);
     let begun = Instant::now();
     drop(call.dispatch(dispatch).await?);
     let mut waited = begun.elapsed();
@@ -260,53 +263,6 @@ async fn call(journal: &Journal, text: &str, pieces: usize) -> anyhow::Result<Du
 
 fn key() -> ResultKey {
     ResultKey::new([7; 32])
-}
-
-fn accepted(fingerprint: Digest) -> Accepted {
-    Accepted {
-        gateway: Gateway::Http,
-        agent: Some("coder".to_owned()),
-        action: "POST".to_owned(),
-        target: "https://api.example:443/v1/things".to_owned(),
-        command: None,
-        fingerprint: Some(fingerprint),
-        caller_id: false,
-        counted: false,
-        link: None,
-    }
-}
-
-fn credential() -> CredentialUse {
-    CredentialUse { id: "things".to_owned(), version: 1, mode: "bearer".to_owned() }
-}
-
-fn preflight() -> Preflight {
-    Preflight {
-        policy_version: 3,
-        would_deny: None,
-        route: Some("things".to_owned()),
-        credential: Some(credential()),
-        idempotent: false,
-        idempotency: None,
-        keep: KeepResult::Full,
-        keep_seconds: 604_800,
-        keep_total_bytes: None,
-    }
-}
-
-fn dispatch(fingerprint: Digest) -> Dispatch {
-    Dispatch {
-        attempt: 1,
-        connection: 9,
-        reused: false,
-        address: "192.0.2.7:443".to_owned(),
-        peer: PeerIdentity::Tls {
-            name: "api.example".to_owned(),
-            leaf: Digest::of(b"leaf"),
-            resumed: false,
-        },
-        fingerprint,
-    }
 }
 
 /// How fast a log is read again: the scan of recovery, a rebuild of the index, a clean opening.

@@ -5,14 +5,14 @@
 //! proves nothing about events that were never appended.
 
 use crate::contract::{Digest, Sequence};
+use crate::whole_file;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::Path;
 use std::str::FromStr;
 use zeroize::Zeroizing;
@@ -188,7 +188,8 @@ impl Signer {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let made = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new())
                     .map_err(|_| Error::Key)?;
-                write(&path, 0o600, made.as_ref()).map_err(io("write the checkpoint key"))?;
+                whole_file::write(&path, 0o600, made.as_ref())
+                    .map_err(io("write the checkpoint key"))?;
                 Zeroizing::new(made.as_ref().to_vec())
             }
             Err(source) => return Err(Error::Io { step: "read the checkpoint key", source }),
@@ -201,7 +202,8 @@ impl Signer {
         let path = directory.join(PUBLIC_FILE);
         if !path.exists() {
             let line = format!("{verifying}\n");
-            write(&path, 0o644, line.as_bytes()).map_err(io("write the verifying key"))?;
+            whole_file::write(&path, 0o644, line.as_bytes())
+                .map_err(io("write the verifying key"))?;
         }
         Ok(Self { pair, verifying })
     }
@@ -231,24 +233,6 @@ pub fn checkpoint(directory: &Path) -> Result<String, Error> {
     let signer = Signer::open(directory)?;
     let (sequence, chain) = crate::export::end(directory)?;
     Ok(signer.sign(sequence.0, chain.0))
-}
-
-/// Writes a small file as a whole or not at all, and syncs it.
-fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(directory) => fs::File::open(directory)?.sync_all(),
-        None => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ mod replay;
 mod retry;
 mod startup;
 mod strangers;
+mod whole_file;
 mod writer;
 
 #[cfg(test)]

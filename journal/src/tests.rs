@@ -2,7 +2,7 @@
 
 mod capacity;
 #[path = "../tests/common/mod.rs"]
-mod common;
+pub(crate) mod common;
 
 use crate::contract::{
     Code, Digest, Ended, InvocationId, Outcome, Retry, SetupAttempt, SetupStage, Verdict,

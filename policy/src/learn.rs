@@ -103,6 +103,10 @@ fn place(call: &Seen) -> Option<(Site, String)> {
     };
     let usable = |text: &str| text.bytes().all(|c| c.is_ascii_graphic() && c != b'"' && c != b'\\');
     let host = host::normalize(&host).ok()?;
+    // What is a host to some servers is decided by more than the path.
+    if path::behind_authority(&path).is_some() {
+        return None;
+    }
     let path = path::normalize(&path).ok().filter(|path| usable(path) && !path.contains('*'))?;
     let method = crate::document::value::is_token(&call.method)
         && !call.method.bytes().any(|c| c.is_ascii_lowercase());

@@ -109,9 +109,10 @@ fn what_no_rule_can_name_is_told() {
         ("a", "get", "https://api.test/"),
         ("", "GET", "https://api.test/x"),
         ("a", "GET", ""),
+        ("a", "GET", "https://api.test//v1/x"),
     ];
     let draft = draft(&seen(&odd));
-    assert_eq!((draft.routes, draft.left_out.len()), (0, 4), "{draft:#?}");
+    assert_eq!((draft.routes, draft.left_out.len()), (0, 5), "{draft:#?}");
     compile(&draft);
 }
 

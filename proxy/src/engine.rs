@@ -244,17 +244,28 @@ impl Job<'_> {
         }
         self.note_refusal(&call, prepared, sent);
         relay::give_back(&self.shared.pool, ready.key, sender, receiver);
+        self.ended(ended, call, prepared, &next_hop).await
+    }
+
+    /// Answers for what came of an exchange.
+    async fn ended(
+        &mut self,
+        ended: relay::Ended,
+        call: Call,
+        prepared: &Prepared,
+        next_hop: &str,
+    ) -> Finished {
         match ended {
             relay::Ended::Switched(_) => Finished { keep: false, pending: None },
             relay::Ended::Refused => self.refused(call).await,
-            relay::Ended::Withheld(coding) => self.withheld(call, coding, &next_hop).await,
+            relay::Ended::Withheld(coding) => self.withheld(call, coding, next_hop).await,
             relay::Ended::Settled { delivered, keep } => self.concluded(call, delivered, keep),
             relay::Ended::Answered { keep } => {
                 Finished { keep: keep && self.incoming.is_ended(), pending: None }
             }
             relay::Ended::Broken { error, begun, length_bytes } => {
                 let verdict = error.verdict(&prepared.operation, self.shared.journal.latest_ms());
-                self.broken(call, &error, verdict, (length_bytes, begun), &next_hop).await
+                self.broken(call, &error, verdict, (length_bytes, begun), next_hop).await
             }
         }
     }

@@ -113,7 +113,9 @@ const STAPLES: &[&str] = &[
 
 /// Whether the name is in our own name space.
 pub(crate) fn is_ours(name: &[u8]) -> bool {
-    name.len() > 8 && name.get(..8).is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"affiant-"))
+    // To some services `_` in a name is `-` (RFC 3875 section 4.1.18).
+    let (word, rest) = name.split_at_checked(7).unwrap_or_default();
+    word.eq_ignore_ascii_case(b"affiant") && matches!(rest, [b'-' | b'_', _, ..])
 }
 
 fn is_staple(name: &[u8]) -> bool {

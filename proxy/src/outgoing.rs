@@ -73,73 +73,79 @@ pub(crate) fn head(
     let host = host(request, target);
     let sent: Vec<_> = fields.iter().collect();
     let (kept, added) = edits.map_or_else(|| (sent.clone(), Vec::new()), |e| e.fields(&sent));
-    let all = kept.iter().chain(&added);
-    let size: usize = all.map(|(name, value)| name.len() + value.len() + 4).sum();
     let (origin, path_and_query) = written(target, edits, form, &host);
     let shown = match form {
         Form::Origin | Form::Absolute { authorization: None } => &[][..],
         Form::Absolute { authorization: Some(shown) } => shown.expose(),
     };
+    let key = also.key.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    let all = kept.iter().chain(&added).chain(&key);
+    let size: usize = all.map(|(name, value)| name.len() + value.len() + 4).sum();
     let line = request.method.len() + origin.len() + path_and_query.len() + shown.len();
     let spare = if framing == Framing::Empty { 0 } else { SPARE };
-    // Large enough for everything: a buffer that grows leaves its old bytes behind.
-    let key = also.key.map_or(0, |(name, value)| name.len() + value.len() + 4);
-    let room = line + size + key + host.len() + also.pseudonym.len() + 256 + spare;
-    let mut out = Zeroizing::new(Vec::with_capacity(room));
-    let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
-    put(&[request.method.as_bytes(), b" ", origin.as_bytes(), path_and_query, b" HTTP/1.1\r\n"]);
-    let (chunked, upgrade) = (framing == Framing::Chunked, is_upgrade(request));
-    let counts = request::hops_left(request).is_some();
-    let asks = edits.is_some();
-    let mut judge = Judge {
-        fields,
-        edits,
-        chunked,
-        upgrade,
-        counts,
-        has_host: false,
-        asks,
-        asks_messages: asks,
-    };
+    let mut out = Writing::new(line + size + host.len() + also.pseudonym.len() + 256 + spare);
+    let method = request.method.as_bytes();
+    out.put(&[method, b" ", origin.as_bytes(), path_and_query, b" HTTP/1.1\r\n"]);
+    let mut judge = Judge::new(request, framing, edits);
     for (name, value) in kept {
-        if also.key.is_some_and(|(own, _)| name.eq_ignore_ascii_case(own.as_bytes())) {
+        if key.is_some_and(|(own, _)| name.eq_ignore_ascii_case(own)) {
             // The caller's is empty, or stays on this hop.
             continue;
         }
         match judge.passing(name) {
-            Passing::AsSent => put(&[name, b": ", value, b"\r\n"]),
-            Passing::Host => put(&[name, b": ", host.as_bytes(), b"\r\n"]),
-            Passing::Identity => put(&[name, b": identity\r\n"]),
-            Passing::OneLess => put(&[name, b": ", one_less(value).as_bytes(), b"\r\n"]),
+            Passing::AsSent => out.field(name, value),
+            Passing::Host => out.field(name, host.as_bytes()),
+            Passing::Identity => out.field(name, b"identity"),
+            Passing::OneLess => out.field(name, one_less(value).as_bytes()),
             Passing::Not => {}
         }
     }
     if !judge.has_host {
-        put(&[b"Host: ", host.as_bytes(), b"\r\n"]);
+        out.field(b"Host", host.as_bytes());
     }
-    for (name, value) in added {
-        put(&[name, b": ", value, b"\r\n"]);
-    }
-    if let Some((name, value)) = also.key {
-        put(&[name.as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
-    }
-    if upgrade {
-        put(&[b"Connection: Upgrade\r\nUpgrade: websocket\r\n"]);
-    } else if fields.has_member("te", "trailers") {
-        put(&[b"Connection: TE\r\nTE: trailers\r\n"]);
-    }
-    if judge.asks {
-        put(&[b"Accept-Encoding: identity\r\n"]);
-    }
-    if !shown.is_empty() {
-        put(&[b"Proxy-Authorization: ", shown, b"\r\n"]);
-    }
-    if chunked {
-        put(&[b"Transfer-Encoding: chunked\r\n"]);
-    }
+    added.into_iter().chain(key).for_each(|(name, value)| out.field(name, value));
+    out.of_this_hop(&judge, shown);
     let received = also.received.name().as_bytes();
-    put(&[b"Via: ", received, b" ", also.pseudonym.as_bytes(), b"\r\n\r\n"]);
-    out
+    out.put(&[b"Via: ", received, b" ", also.pseudonym.as_bytes(), b"\r\n\r\n"]);
+    out.0
+}
+
+/// A head in the making.
+///
+/// Invariant: its buffer was made large enough for everything: one that grows leaves its old bytes
+/// behind.
+struct Writing(Zeroizing<Vec<u8>>);
+
+impl Writing {
+    fn new(room: usize) -> Self {
+        Self(Zeroizing::new(Vec::with_capacity(room)))
+    }
+
+    fn put(&mut self, parts: &[&[u8]]) {
+        parts.iter().for_each(|part| self.0.extend_from_slice(part));
+    }
+
+    fn field(&mut self, name: &[u8], value: &[u8]) {
+        self.put(&[name, b": ", value, b"\r\n"]);
+    }
+
+    /// What is said to the next hop alone, and what is asked for so that its answer can be searched.
+    fn of_this_hop(&mut self, judge: &Judge<'_>, authorization: &[u8]) {
+        if judge.upgrade {
+            self.put(&[b"Connection: Upgrade\r\nUpgrade: websocket\r\n"]);
+        } else if judge.fields.has_member("te", "trailers") {
+            self.put(&[b"Connection: TE\r\nTE: trailers\r\n"]);
+        }
+        if judge.asks {
+            self.field(b"Accept-Encoding", b"identity");
+        }
+        if !authorization.is_empty() {
+            self.field(b"Proxy-Authorization", authorization);
+        }
+        if judge.chunked {
+            self.field(b"Transfer-Encoding", b"chunked");
+        }
+    }
 }
 
 /// The target as the next hop reads it: what stands before the path, and path and query.
@@ -196,7 +202,20 @@ struct Judge<'a> {
     asks_messages: bool,
 }
 
-impl Judge<'_> {
+impl<'a> Judge<'a> {
+    fn new(request: &'a Request, framing: Framing, edits: Option<&'a Edits>) -> Self {
+        Self {
+            fields: &request.fields,
+            edits,
+            chunked: framing == Framing::Chunked,
+            upgrade: is_upgrade(request),
+            counts: request::hops_left(request).is_some(),
+            has_host: false,
+            asks: edits.is_some(),
+            asks_messages: edits.is_some(),
+        }
+    }
+
     fn passing(&mut self, name: &[u8]) -> Passing {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("host") {
@@ -314,6 +333,7 @@ mod tests {
         check(
             "GET http://h/a%2Fb?c HTTP/1.1\r\nHost: h\r\nX-b: 1\r\nConnection: close, X-Hop\r\n\
              x-hop: 1\r\nProxy-Authorization: Basic x\r\nAffiant-Invocation: y\r\nx-B: 2\r\n\
+             affiant_wait: 1\r\n\
              Proxy-Connection: a\r\nUpgrade: h2c\r\nHTTP2-Settings: z\r\n\r\n",
             None,
             "GET /a%2Fb?c HTTP/1.1\r\nHost: h\r\nX-b: 1\r\nx-B: 2\r\n\

@@ -9,7 +9,7 @@
 use crate::deliver::Outbound;
 use crate::engine::{Job, Known, Prepared, dispatch_record};
 use crate::fingerprint::{Content, fingerprint};
-use crate::head::{self, Fields, Framing};
+use crate::head::{self, Fields, Framing, Request};
 use crate::incoming::Incoming;
 use crate::proxy::Shared;
 use crate::respond::Refusal;
@@ -94,15 +94,7 @@ async fn ask(
     method: &str,
     path: &str,
 ) -> Result<(Invocation, Option<Vec<u8>>), Error> {
-    let origin = Target::absolute(&first.accepted().target).map_err(|_| Error::Malformed)?;
-    let (scheme, authority) = (origin.scheme, origin.authority.to_string());
-    let default = format!(":{}", scheme.default_port());
-    let host = authority.strip_suffix(&default).unwrap_or(&authority);
-    let text =
-        format!("{method} {scheme}://{host}{path} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\n\r\n");
-    let mut head = head::request(&Bytes::from(text)).map_err(|_| Error::Malformed)?;
-    // The answer comes without chunks, and is read as it is.
-    head.version = head::Version::Http10;
+    let head = question(first, method, path)?;
     let target = Target::absolute(&head.target).map_err(|_| Error::Malformed)?;
     let fingerprint = fingerprint(&head, &target, &[], &Content::Whole(&[], &Fields::default()));
     let mut out = Outbound::kept(ANSWER_BYTES);
@@ -123,32 +115,9 @@ async fn ask(
         },
         again: None,
     };
-    let bounded = &grant.limits;
-    let limits = Limits {
-        connect_timeout: bounded.connect_timeout.min(ANSWER_TIME),
-        response_timeout: bounded.response_timeout.min(ANSWER_TIME),
-        idle_timeout: bounded.idle_timeout.min(ANSWER_TIME),
-        ..bounded.clone()
-    };
     let prepared = Prepared {
         target,
-        grant: HttpGrant {
-            limits,
-            idempotent: Some(true),
-            idempotency: None,
-            repeat_window: None,
-            retry: None,
-            reconcile: None,
-            // The question is policy's own, not the agent's: nobody is asked, and it counts for nothing.
-            approval: None,
-            job: None,
-            batch: None,
-            // The agent may not be allowed to ask this by itself, so it does not get to read the
-            // answer either; of its own job it does.
-            keep: if first.accepted().is_job() { KeepResult::Full } else { KeepResult::Digest },
-            keep_bytes: ANSWER_BYTES as u64,
-            ..grant
-        },
+        grant: asking(grant, first),
         snapshot: shared.policy.snapshot(),
         fingerprint,
         partial: false,
@@ -163,6 +132,48 @@ async fn ask(
         Some(kept.get(end..)?.to_vec())
     });
     Ok((query, content))
+}
+
+/// The request that asks, at the origin of the call.
+fn question(first: &Invocation, method: &str, path: &str) -> Result<Request, Error> {
+    let origin = Target::absolute(&first.accepted().target).map_err(|_| Error::Malformed)?;
+    let (scheme, authority) = (origin.scheme, origin.authority.to_string());
+    let default = format!(":{}", scheme.default_port());
+    let host = authority.strip_suffix(&default).unwrap_or(&authority);
+    let text =
+        format!("{method} {scheme}://{host}{path} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\n\r\n");
+    let mut head = head::request(&Bytes::from(text)).map_err(|_| Error::Malformed)?;
+    // The answer comes without chunks, and is read as it is.
+    head.version = head::Version::Http10;
+    Ok(head)
+}
+
+/// What the question is allowed: the call's route, with an answer that is short and comes soon.
+fn asking(grant: HttpGrant, first: &Invocation) -> HttpGrant {
+    let bounded = &grant.limits;
+    let limits = Limits {
+        connect_timeout: bounded.connect_timeout.min(ANSWER_TIME),
+        response_timeout: bounded.response_timeout.min(ANSWER_TIME),
+        idle_timeout: bounded.idle_timeout.min(ANSWER_TIME),
+        ..bounded.clone()
+    };
+    HttpGrant {
+        limits,
+        idempotent: Some(true),
+        idempotency: None,
+        repeat_window: None,
+        retry: None,
+        reconcile: None,
+        // The question is policy's own, not the agent's: nobody is asked, and it counts for nothing.
+        approval: None,
+        job: None,
+        batch: None,
+        // The agent may not be allowed to ask this by itself, so it does not get to read the
+        // answer either; of its own job it does.
+        keep: if first.accepted().is_job() { KeepResult::Full } else { KeepResult::Digest },
+        keep_bytes: ANSWER_BYTES as u64,
+        ..grant
+    }
 }
 
 impl Job<'_> {

@@ -39,7 +39,8 @@ async fn d_1_a_call_runs_its_course() {
             "RESULT_DELIVERED",
         ]
     );
-    assert_eq!(world.origin.effects("/ok?q=1"), 1);
+    assert_eq!(world.origin.effects("/ok"), 1);
+    assert!(world.origin.last_head().starts_with("GET /ok?q=1 HTTP/1.1\r\n"));
 }
 
 /// Fidelity: names, order, duplicates and `Date` of the origin stay; what belongs to the hop or

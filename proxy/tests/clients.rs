@@ -93,18 +93,7 @@ async fn curl_uploads_with_expect_and_chunks() {
 /// Python's strictest verification accepts the leaf, for a name and for an address.
 #[tokio::test(flavor = "multi_thread")]
 async fn python_verifies_the_leaf_strictly() {
-    let world = World::with(
-        |_, secure| {
-            format!(
-                "[[route]]\nname = \"address\"\nagents = [\"coder\"]\n\
-                 match = {{ scheme = \"https\", host = \"127.0.0.1\", port = {} }}\n\
-                 private_addresses = \"allow\"\n",
-                secure.address.port()
-            )
-        },
-        proxy::Options::default(),
-    )
-    .await;
+    let world = World::by_address().await;
     let script = r#"
 import base64, http.client, ssl, sys
 proxy_host, proxy_port, token, port, ca = sys.argv[1:]

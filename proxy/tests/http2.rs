@@ -151,8 +151,7 @@ async fn d_7_ends_of_content_on_streams_leave_nothing_behind() {
             let answer = answer(response).await;
             assert_eq!((answer.status, answer.content.as_slice()), (200, &b"body"[..]));
             assert_eq!(world.secure.last_content(), b"abc");
-            let seen = world.secure.seen.lock().expect("lock").trailers.pop();
-            assert_eq!(seen.as_deref(), Some(expected));
+            assert_eq!(world.secure.last_trailers(), expected);
             // By then the origin's connection is free again.
             world.events(answer.id(), "RESULT_DELIVERED").await;
         }
@@ -196,7 +195,7 @@ async fn d_2_calls_on_streams() {
     for call in calls.collect::<Vec<_>>() {
         call.await.expect("call");
     }
-    let head = world.secure.seen.lock().expect("lock").heads[0].clone();
+    let head = world.secure.peer.seen()[0].text();
     let port = world.secure.address.port();
     assert!(head.starts_with("GET /ok HTTP/1.1\r\n"), "{head}");
     assert!(head.contains(&format!("\r\nhost: localhost:{port}\r\n")), "{head}");
@@ -309,7 +308,7 @@ async fn s_2_a_reset_does_not_overtake_the_head() {
         let (sender, request) = (sender.clone(), request(&world, "GET", path));
         tokio::spawn(async move { exchange(&sender, request, b"").await })
     });
-    world.secure.reached("/cut-begin?x", 1).await;
+    world.secure.reached("/cut-begin", 1).await;
     // The reset is due, and the way is shut for longer than anything here waits for.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     gate.send(true).expect("watched");

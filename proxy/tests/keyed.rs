@@ -60,8 +60,8 @@ async fn k_1_under_a_verified_contract_the_service_decides() {
         world.origin.open_gate();
         assert_eq!(client.response("POST").await.text(), "ok");
     }
-    let seen = world.origin.seen.lock().expect("lock");
-    assert_eq!(seen.contents, [b"charge", b"charge"]);
-    let keyed = seen.heads.iter().filter(|head| head.contains("Idempotency-Key: k-1\r\n"));
-    assert_eq!((keyed.count(), seen.heads.len()), (2, 2));
+    let seen = world.origin.peer.seen();
+    assert!(seen.iter().all(|seen| seen.body == b"charge"));
+    let keyed = seen.iter().filter(|seen| seen.text().contains("Idempotency-Key: k-1\r\n"));
+    assert_eq!((keyed.count(), seen.len()), (2, 2));
 }

@@ -101,14 +101,7 @@ async fn s_3_statuses_settle() {
 #[tokio::test]
 async fn c_1_setup_failures_are_not_attempted() {
     let (_held, closed) = support::refusing();
-    let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listener");
-    let other_port = other.local_addr().expect("address").port();
-    tokio::spawn(async move {
-        while let Ok((mut tcp, _)) = other.accept().await {
-            use tokio::io::AsyncWriteExt as _;
-            tcp.write_all(b"220 not TLS at all\r\n").await.expect("write");
-        }
-    });
+    let (other_port, _babbler) = support::babble().await;
     let world = World::with(
         |origin, secure| {
             let route = |name: &str, scheme: &str, host: &str, port: u16, extra: &str| {
@@ -252,7 +245,7 @@ async fn c_3_a_connection_that_ended_idle_is_not_used() {
             assert_eq!(first.status, 200);
             world.events(first.id(), "RESULT_DELIVERED").await;
             let until = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
-            while origin.seen.lock().expect("lock").ended == 0 {
+            while origin.peer.ended() == 0 {
                 assert!(tokio::time::Instant::now() < until, "the origin did not end it");
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }

@@ -177,7 +177,7 @@ async fn v_1_a_dot_at_the_end_stays_in_host() {
     let answer = client.response("GET").await;
     assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "{answer:?}");
     assert!(world.secure.last_head().contains(&format!("\r\nHost: localhost.:{port}\r\n")));
-    assert_eq!(world.secure.seen.lock().expect("lock").names, ["localhost"]);
+    assert_eq!(world.secure.peer.server_names(), ["localhost"]);
 }
 
 /// V-1: one identity, whichever way it is shown: in CONNECT or with a request in absolute form, as Basic
@@ -280,10 +280,9 @@ async fn i_2_connections_are_not_shared_between_hosts() {
         assert_eq!(client.response("GET").await.status, 200);
         second.send(&format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n")).await;
         assert_eq!(second.response("GET").await.status, 200);
-        let seen = other.http11.lock().expect("lock");
-        assert_eq!((world.secure.effects(path), seen.effects.get(path)), (n, Some(&n)));
-        assert_eq!((world.secure.connections(), seen.connections), (1, 1));
-        let head = seen.heads.last().expect("a head").clone();
+        assert_eq!((world.secure.effects(path), other.http11.effects(path)), (n, n));
+        assert_eq!((world.secure.connections(), other.http11.connections()), (1, 1));
+        let head = other.http11.last_head();
         assert!(head.contains(&format!("Host: 127.0.0.1:{port}\r\n")), "{head}");
     }
 }
@@ -354,18 +353,7 @@ async fn s_2_an_end_without_close_notify_is_a_cut() {
 /// A client that asks the handshake for another name than the tunnel's gets no call through.
 #[tokio::test]
 async fn v_1_another_server_name_is_421() {
-    let world = World::with(
-        |_, secure| {
-            format!(
-                "[[route]]\nname = \"address\"\nagents = [\"coder\"]\n\
-                 match = {{ scheme = \"https\", host = \"127.0.0.1\", port = {} }}\n\
-                 private_addresses = \"allow\"\n",
-                secure.address.port()
-            )
-        },
-        proxy::Options::default(),
-    )
-    .await;
+    let world = World::by_address().await;
     let port = world.secure.address.port();
     let mut client = Client::connect(world.address).await;
     let credentials = world.credentials();

@@ -76,8 +76,7 @@ async fn trailers_behind_a_declared_length_go_on() {
             assert_eq!(answer.expect("in time").expect("answer").status(), 200, "{method} {host}");
         }
         assert_eq!(origin.seen.lock().expect("lock").trailers.pop().expect("some")["x-sum"], "1");
-        let seen = world.secure.seen.lock().expect("lock").trailers.pop();
-        assert_eq!(seen.as_deref(), Some("x-sum: 1\r\n\r\n"), "{method}");
+        assert_eq!(world.secure.last_trailers(), "x-sum: 1\r\n\r\n", "{method}");
         assert_eq!(world.secure.last_content(), b"abc");
     }
 }
@@ -191,7 +190,7 @@ async fn each_version_goes_on_where_the_origin_speaks_it() {
     let port = origin.address.port();
     let mut client = tunnel(&world, port).await;
     assert_eq!(call(&mut client, port, "GET", "/ok", "").await.text(), "ok");
-    assert!(origin.http11.lock().expect("lock").heads[0].contains("\r\nX-Name: v\r\n"));
+    assert!(origin.http11.last_head().contains("\r\nX-Name: v\r\n"));
     let streams = Http2Client::open(&world, port).await;
     assert_eq!(streams.call("POST", "/x", b"y").await.content, b"y");
     assert_eq!(origin.effects("/x"), 1);
@@ -208,11 +207,11 @@ async fn c_6_http11_is_required() {
     let said = answer.field("affiant-outcome");
     assert!(said.starts_with("unknown;phase=remote_execution;retry=reconcile;"), "{said}");
     assert_eq!(origin.effects("/http11"), 1);
-    assert_eq!(origin.http11.lock().expect("lock").connections, 0);
+    assert_eq!(origin.http11.connections(), 0);
     let answer = client.call("POST", "/echo", b"x").await;
     assert_eq!(answer.status, 200);
     assert_eq!(origin.effects("/echo"), 0);
-    assert_eq!(origin.http11.lock().expect("lock").effects["/echo"], 1);
+    assert_eq!(origin.http11.effects("/echo"), 1);
 }
 
 /// A target that frames can't carry is refused before dispatch.

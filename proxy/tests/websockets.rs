@@ -172,8 +172,9 @@ async fn d_2_callers_of_http2_open_websockets() {
                 assert!(!head.headers.contains_key(gone), "{gone}");
             }
         } else {
-            let seen = origin.http11.lock().expect("lock");
-            let head = seen.heads.iter().find(|head| head.starts_with("GET /websocket "));
+            let seen = origin.http11.peer.seen();
+            let mut heads = seen.iter().map(|seen| seen.text());
+            let head = heads.find(|head| head.starts_with("GET /websocket "));
             let head = head.expect("the opening").to_lowercase();
             assert!(head.contains("\r\nconnection: upgrade\r\nupgrade: websocket\r\n"), "{head}");
             assert_eq!(head.matches("sec-websocket-key: ").count(), 1, "{head}");

@@ -264,20 +264,7 @@ async fn a_socks_port_beside_a_script_works() {
 async fn agent_forwarding_is_refused() {
     let Some(shared) = Shared::start("", &[]).await else { return };
     let socket = shared.bench.home.directory.path().join("agent");
-    let mut agent = tokio::process::Command::new("ssh-agent");
-    let mut agent = agent
-        .args(["-D", "-a"])
-        .arg(&socket)
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let there = async {
-        while !socket.exists() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    within(there).await;
+    let mut agent = common::openssh::agent(&socket).await;
     let mut command = shared.bench.ssh(&["-A", "t", "echo [$SSH_AUTH_SOCK]"]);
     let output = within(command.env("SSH_AUTH_SOCK", &socket).output()).await.unwrap();
     assert_eq!((out(&output).as_str(), output.status.code()), ("[]\n", Some(0)));

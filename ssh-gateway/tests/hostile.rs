@@ -18,7 +18,6 @@ use futures::stream::{self, StreamExt as _};
 use journal::contract::{Body, Code, Envelope, Outcome, Phase};
 use ssh_gateway::Options;
 use std::net::SocketAddr;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::AsyncReadExt as _;
@@ -321,20 +320,7 @@ async fn an_agent_with_ten_keys_gets_in() {
     let Some(bench) = Bench::start("").await else { return };
     let root = tempfile::tempdir().unwrap();
     let socket = root.path().join("agent");
-    let mut agent = tokio::process::Command::new("ssh-agent");
-    let mut agent = agent
-        .args(["-D", "-a"])
-        .arg(&socket)
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let there = async {
-        while !socket.exists() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    within(there).await;
+    let mut agent = common::openssh::agent(&socket).await;
     let mut add = tokio::process::Command::new("ssh-add");
     add.env("SSH_AUTH_SOCK", &socket).arg("-q");
     for n in 0..10 {

@@ -445,6 +445,15 @@ private_addresses = "allow"
     )
 }
 
+/// A route of the agent to an origin over clear text, with nothing injected, and more keys.
+pub fn clear_route(name: &str, address: SocketAddr, more: &str) -> String {
+    format!(
+        "[[route]]\nname = \"{name}\"\nagents = [\"coder\"]\nprivate_addresses = \"allow\"\n\
+         match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {}, path = \"/**\" }}\n{more}\n",
+        address.port()
+    )
+}
+
 /// git in a directory, with no settings of the machine; expects success.
 pub fn git(directory: &Path, arguments: &[&str]) {
     let mut command = Command::new("git");
@@ -470,4 +479,14 @@ pub fn decision(server: &Server, id: &str) -> Value {
 pub fn post(server: &Server, path: &str) -> (u16, Value) {
     let response = server.curl(&["-X", "POST", &format!("http://affiant.internal/v1/{path}")]);
     (response.status, response.json())
+}
+
+/// A retry, once its time has come.
+pub fn retry_when_allowed(server: &Server, id: &str) -> (u16, Value) {
+    let mut last = (0, Value::Null);
+    eventually("the time to wait is over", || {
+        last = post(server, &format!("invocations/{id}/retry"));
+        last.1["code"] != "RETRY_TOO_EARLY"
+    });
+    last
 }

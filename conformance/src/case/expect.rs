@@ -51,35 +51,13 @@ pub fn expect(truth: &Truth, method: Method, contract: Contract) -> Vec<Expected
             complete: false,
             answer: None,
         }],
-        Truth::Open { codes, head } => vec![Expected {
-            outcome: Outcome::Unknown,
-            phase: Phase::RemoteExecution,
-            retry: vec![match repeatable(method, contract) {
-                Repeatable::Known => Retry::Backoff,
-                Repeatable::WithKey => Retry::SameIdempotencyKey,
-                Repeatable::No => Retry::Reconcile,
-            }],
-            codes: codes.to_vec(),
-            dispatched: true,
-            head: Some(*head),
-            complete: false,
-            answer: None,
-        }],
-        Truth::Passed { content } => vec![Expected {
-            outcome: Outcome::Unknown,
-            phase: Phase::RemoteExecution,
-            retry: vec![match repeatable(method, contract) {
-                Repeatable::Known => Retry::Backoff,
-                Repeatable::WithKey => Retry::SameIdempotencyKey,
-                Repeatable::No => Retry::Reconcile,
-            }],
+        Truth::Open { codes, head } => vec![open(codes, Some(*head), method, contract)],
+        Truth::Passed { content } => {
             // An origin that closes with bytes unread resets, and that end is no orderly one.
-            codes: vec![Code::NotJudged, Code::RemoteOutcomeUnknown],
-            dispatched: true,
-            head: None,
-            complete: false,
-            answer: Some((101, content.clone())),
-        }],
+            let codes = [Code::NotJudged, Code::RemoteOutcomeUnknown];
+            let answer = Some((101, content.clone()));
+            vec![Expected { answer, ..open(&codes, None, method, contract) }]
+        }
         Truth::Grpc { status, content } => {
             vec![answered(200, content, settled(by_grpc(*status), false, method, contract))]
         }
@@ -89,6 +67,23 @@ pub fn expect(truth: &Truth, method: Method, contract: Contract) -> Vec<Expected
         Truth::Settled { status, retry_after, content } => {
             vec![answered(*status, content, settled(*status, *retry_after, method, contract))]
         }
+    }
+}
+
+fn open(codes: &[Code], head: Option<bool>, method: Method, contract: Contract) -> Expected {
+    Expected {
+        outcome: Outcome::Unknown,
+        phase: Phase::RemoteExecution,
+        retry: vec![match repeatable(method, contract) {
+            Repeatable::Known => Retry::Backoff,
+            Repeatable::WithKey => Retry::SameIdempotencyKey,
+            Repeatable::No => Retry::Reconcile,
+        }],
+        codes: codes.to_vec(),
+        dispatched: true,
+        head,
+        complete: false,
+        answer: None,
     }
 }
 

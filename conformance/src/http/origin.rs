@@ -1,73 +1,29 @@
-//! The scripted origin: listens on loopback, reads HTTP/1.1 strictly, and keeps the ledger. Where
-//! TLS agreed on HTTP/2, [`crate::http2`] serves the connection with the same ledger.
+//! The scripted origin: listens on loopback, follows its scripts, and keeps the ledger. Where TLS agreed on HTTP/2, [`crate::http2`] serves the connection with the same ledger.
 
+use super::ledger::{Ledger, Seen, path_of};
+use super::request::{field, read_body, read_head};
 use super::{Accept, Opening, Script, Step};
 use crate::case::MARK;
 use crate::peer::{self, After, Counts, Life, counted};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-
-/// Longest head, in bytes, that an origin reads.
-const HEAD_LIMIT: usize = 256 * 1024;
-
-/// One request as it arrived.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    /// The head, byte for byte, with its empty line.
-    pub head: Vec<u8>,
-    /// The content, decoded from its framing. Empty unless the script reads it.
-    pub body: Vec<u8>,
-    /// Number of the connection it came on, from 1.
-    pub connection: u32,
-}
-
-impl Seen {
-    /// The request target.
-    #[must_use]
-    pub fn target(&self) -> &str {
-        let line = self.head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-        std::str::from_utf8(line).ok().and_then(|line| line.split(' ').nth(1)).unwrap_or_default()
-    }
-
-    /// The value of the first field of that name, whatever its case.
-    #[must_use]
-    pub fn field(&self, name: &str) -> Option<String> {
-        field(&self.head, name)
-    }
-}
-
-/// The path of a target in origin or absolute form.
-fn path_of(target: &str) -> &str {
-    let path = target.split('?').next().unwrap_or(target);
-    match path.split_once("://") {
-        Some((_, rest)) => rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/"),
-        None => path,
-    }
-}
-
-#[derive(Default)]
-struct Ledger {
-    seen: Vec<Seen>,
-    effects: Vec<String>,
-    connections: u32,
-    /// Bytes of heads that were never completed.
-    stray_bytes: u64,
-    early_data: bool,
-}
+use tokio::sync::Semaphore;
 
 pub(crate) struct Shared {
     opening: Opening,
     scripts: Vec<Script>,
     ledger: Mutex<Ledger>,
-    released: watch::Sender<bool>,
+    /// A permit for each hold that may go on; closed when all may.
+    holds: Semaphore,
     pub(crate) life: Life,
     tls: Option<tokio_rustls::TlsAcceptor>,
 }
@@ -100,6 +56,17 @@ impl Origin {
             runtime.block_on(serve(listener, serving));
         })?;
         Ok(Self { address, shared, thread: Some(thread) })
+    }
+
+    /// Serves a connection of which someone else has accepted the TLS, as one of its own.
+    ///
+    /// # Errors
+    /// What the connection ends by, when that is not in order.
+    pub async fn serve_tls(
+        &self,
+        stream: tokio_rustls::server::TlsStream<TcpStream>,
+    ) -> io::Result<()> {
+        requests(stream, self.shared.connected(), &self.shared).await
     }
 
     /// Starts an origin as a task of the current runtime, on a socket that listens already.
@@ -135,6 +102,30 @@ impl Origin {
         self.shared.ledger().seen.clone()
     }
 
+    /// The request that arrived last.
+    #[must_use]
+    pub fn last_seen(&self) -> Option<Seen> {
+        self.shared.ledger().seen.last().cloned()
+    }
+
+    /// How many connections were made.
+    #[must_use]
+    pub fn connections(&self) -> u32 {
+        self.shared.ledger().connections
+    }
+
+    /// How many connections were ended by their script.
+    #[must_use]
+    pub fn ended(&self) -> u32 {
+        self.shared.ledger().ended
+    }
+
+    /// The server names of TLS handshakes, in order; empty where there was none.
+    #[must_use]
+    pub fn server_names(&self) -> Vec<String> {
+        self.shared.ledger().server_names.clone()
+    }
+
     /// Bytes that arrived and never became a request.
     #[must_use]
     pub fn stray_bytes(&self) -> u64 {
@@ -151,6 +142,12 @@ impl Origin {
     #[must_use]
     pub fn effects(&self, path: &str) -> usize {
         self.shared.ledger().effects.iter().filter(|applied| *applied == path).count()
+    }
+
+    /// How many effects were applied, wherever.
+    #[must_use]
+    pub fn all_effects(&self) -> usize {
+        self.shared.ledger().effects.len()
     }
 
     /// How often each path was asked for, and how many effects were applied there; then forgets them.
@@ -175,7 +172,12 @@ impl Origin {
 
     /// Lets every [`Step::Hold`] go on, those to come included.
     pub fn release(&self) {
-        self.shared.released.send_replace(true);
+        self.shared.holds.close();
+    }
+
+    /// Lets one [`Step::Hold`] go on, this one or the next to come.
+    pub fn release_one(&self) {
+        self.shared.holds.add_permits(1);
     }
 }
 
@@ -196,7 +198,7 @@ impl Shared {
             opening,
             scripts,
             ledger: Mutex::default(),
-            released: watch::Sender::new(false),
+            holds: Semaphore::new(0),
             tls: tls.map(tokio_rustls::TlsAcceptor::from),
             life: Life::default(),
         }
@@ -204,6 +206,13 @@ impl Shared {
 
     fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a connection into the ledger; its number.
+    fn connected(&self) -> u32 {
+        let mut ledger = self.ledger();
+        ledger.connections += 1;
+        ledger.connections
     }
 
     /// Takes a request into the ledger; its place there.
@@ -217,6 +226,13 @@ impl Shared {
     pub(crate) fn content(&self, index: usize, piece: &[u8]) {
         if let Some(seen) = self.ledger().seen.get_mut(index) {
             seen.body.extend_from_slice(piece);
+        }
+    }
+
+    /// The trailers of a request.
+    fn trailers(&self, index: usize, trailers: Vec<u8>) {
+        if let Some(seen) = self.ledger().seen.get_mut(index) {
+            seen.trailers = trailers;
         }
     }
 
@@ -256,11 +272,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn connection(mut stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     let shared = shared.as_ref();
-    let number = {
-        let mut ledger = shared.ledger();
-        ledger.connections += 1;
-        ledger.connections
-    };
+    let number = shared.connected();
     stream.set_nodelay(true)?;
     match shared.opening {
         Opening::Serve | Opening::WithoutWebSockets => {}
@@ -271,6 +283,8 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) -> io::Result<()
     }
     let Some(acceptor) = &shared.tls else { return requests(stream, number, shared).await };
     let mut stream = acceptor.accept(stream).await?;
+    let name = stream.get_ref().1.server_name().unwrap_or_default().to_owned();
+    shared.ledger().server_names.push(name);
     if stream.get_mut().1.early_data().is_some() {
         shared.ledger().early_data = true;
     }
@@ -324,16 +338,20 @@ impl Transport for tokio_rustls::server::TlsStream<TcpStream> {
 async fn requests<S: Transport>(stream: S, number: u32, shared: &Shared) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     while let Some(head) = read_head(&mut stream, shared).await? {
-        let seen = Seen { head: head.clone(), body: Vec::new(), connection: number };
+        let seen = Seen { head: head.clone(), connection: number, ..Seen::default() };
+        let script = shared.script(seen.target());
         let index = shared.note(seen);
-        let target = shared.ledger().seen.get(index).map(|seen| seen.target().to_owned());
-        let target = target.unwrap_or_default();
-        let Some(script) = shared.script(&target) else {
+        let Some(script) = script else {
             stream.write_all(b"HTTP/1.1 404 No Script\r\nContent-Length: 0\r\n\r\n").await?;
             continue;
         };
-        for step in &script.steps {
-            if take(&mut stream, step, &head, index, shared).await? == After::Ended {
+        let mut steps = VecDeque::from(script.steps);
+        while let Some(step) = steps.pop_front() {
+            if let Step::Then(decide) = step {
+                let seen = shared.ledger().seen.get(index).cloned().unwrap_or_default();
+                decide(&seen).into_iter().rev().for_each(|step| steps.push_front(step));
+            } else if take(&mut stream, &step, &head, index, shared).await? == After::Ended {
+                shared.ledger().ended += 1;
                 return Ok(());
             }
         }
@@ -351,8 +369,9 @@ async fn take<S: Transport>(
 ) -> io::Result<After> {
     match step {
         Step::ReadBody => {
-            let body = read_body(stream, head).await?;
+            let (body, trailers) = read_body(stream, head).await?;
             shared.content(index, &body);
+            shared.trailers(index, trailers);
         }
         Step::ReadBytes(count) => {
             stream.read_exact(&mut vec![0; *count]).await?;
@@ -381,7 +400,11 @@ async fn take<S: Transport>(
                 tokio::task::yield_now().await;
             }
         }
+        Step::Echo(count) => echo(stream, *count).await?,
+        Step::Pause(time) => tokio::time::sleep(*time).await,
         Step::Hold => hold(shared).await,
+        // The caller has replaced it by what it decides.
+        Step::Then(_) => {}
         Step::Linger => {
             stream.shutdown().await?;
             tokio::io::copy(stream, &mut tokio::io::sink()).await?;
@@ -404,72 +427,26 @@ fn accept(head: &[u8]) -> String {
 }
 
 async fn hold(shared: &Shared) {
-    let mut released = shared.released.subscribe();
     tokio::select! {
-        _ = released.wait_for(|released| *released) => (),
+        permit = shared.holds.acquire() => if let Ok(permit) = permit { permit.forget() },
         _ = shared.life.over() => (),
     }
 }
 
-async fn read_head<S: Transport>(
-    stream: &mut BufReader<S>,
-    shared: &Shared,
-) -> io::Result<Option<Vec<u8>>> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read_u8().await {
-            Ok(byte) => head.push(byte),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && head.is_empty() => {
-                return Ok(None);
-            }
-            Err(error) => {
-                shared.stray(head.len());
-                return Err(error);
-            }
+/// Sends back what comes, while it comes.
+async fn echo<S: Transport>(stream: &mut BufReader<S>, count: u64) -> io::Result<()> {
+    let mut left = count;
+    while left > 0 {
+        let most = usize::try_from(left).unwrap_or(usize::MAX);
+        let piece = stream.fill_buf().await?;
+        let piece = piece.get(..most).unwrap_or(piece).to_vec();
+        if piece.is_empty() {
+            break;
         }
-        if head.len() > HEAD_LIMIT {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the head is too long"));
-        }
+        stream.consume(piece.len());
+        stream.write_all(&piece).await?;
+        stream.flush().await?;
+        left -= piece.len() as u64;
     }
-    Ok(Some(head))
-}
-
-fn field(head: &[u8], name: &str) -> Option<String> {
-    let text = String::from_utf8_lossy(head);
-    text.split("\r\n").skip(1).find_map(|line| {
-        let (field, value) = line.split_once(':')?;
-        field.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
-    })
-}
-
-async fn read_body<S: Transport>(stream: &mut BufReader<S>, head: &[u8]) -> io::Result<Vec<u8>> {
-    let mut body = Vec::new();
-    if field(head, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
-        loop {
-            let length = u64::from_str_radix(read_line(stream).await?.trim(), 16)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-            if length == 0 {
-                while !read_line(stream).await?.is_empty() {}
-                return Ok(body);
-            }
-            (&mut *stream).take(length).read_to_end(&mut body).await?;
-            read_line(stream).await?;
-        }
-    }
-    if let Some(length) = field(head, "content-length").and_then(|text| text.parse().ok()) {
-        let read = (&mut *stream).take(length).read_to_end(&mut body).await?;
-        if read as u64 != length {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-    Ok(body)
-}
-
-async fn read_line<S: Transport>(stream: &mut BufReader<S>) -> io::Result<String> {
-    let mut line = Vec::new();
-    while !line.ends_with(b"\r\n") {
-        line.push(stream.read_u8().await?);
-    }
-    line.truncate(line.len().saturating_sub(2));
-    String::from_utf8(line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    Ok(())
 }

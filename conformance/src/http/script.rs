@@ -1,11 +1,13 @@
 //! What an origin does with a request, step by step.
 
+use super::Seen;
 use crate::http2;
 use crate::peer::Way;
 use bytes::Bytes;
+use std::time::Duration;
 
 /// One step of an origin after it has read the head of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Step {
     /// Reads the content to its end.
     ReadBody,
@@ -24,8 +26,14 @@ pub enum Step {
     },
     /// Sends bytes one at a time, each in a write of its own.
     Drip(Bytes),
-    /// Waits until [`super::Origin::release`] lets it go on.
+    /// Sends back what comes, while it comes: so many bytes, or all until the other side ends.
+    Echo(u64),
+    /// Waits before the next step.
+    Pause(Duration),
+    /// Waits until [`super::Origin::release`] or [`super::Origin::release_one`] lets it go on.
     Hold,
+    /// Goes on with the steps that the request decides, as far as it was read.
+    Then(fn(&Seen) -> Vec<Step>),
     /// Closes the connection in order (over TLS with close_notify).
     Close,
     /// Ends the sending direction in order, then reads until the other side closes.
@@ -66,7 +74,7 @@ pub enum Opening {
 }
 
 /// What happens at one path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Script {
     /// The path it stands for; `/a/*` for every path below `/a`, `*` for every path that has no script
     /// of its own.

@@ -119,7 +119,7 @@ impl<S: Transport> Session<'_, S> {
             head.push_str(&format!("{}: {}\r\n", text(name), text(value)));
         }
         head.push_str("\r\n");
-        let seen = Seen { head: head.into_bytes(), body: Vec::new(), connection: self.connection };
+        let seen = Seen { head: head.into_bytes(), connection: self.connection, ..Seen::default() };
         let index = self.shared.note(seen);
         Ok(Some(Asked { id: first.stream, index, path, ended: first.ends_stream(), read: 0 }))
     }

@@ -183,7 +183,8 @@ async fn once(
             .zip(of_path.first())
             .is_some_and(|(warmed, first)| warmed.connection == first.connection);
         observed.dispatches = of_path.len();
-        let reads = peer.steps.contains(&Step::ReadBody) || peer.frames.contains(&Frame::ReadBody);
+        let reads = peer.steps.iter().any(|step| matches!(step, Step::ReadBody))
+            || peer.frames.contains(&Frame::ReadBody);
         observed.altered = of_path.first().and_then(|seen| altered(seen, &asked, reads));
         observed.effects = origin.effects(&path);
         observed.stray_bytes = origin.stray_bytes();

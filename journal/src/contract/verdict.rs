@@ -134,18 +134,6 @@ impl Verdict {
         Self { phase: Phase::ConnectionSetup, outcome: Outcome::NotAttempted, retry, code }
     }
 
-    /// Dispatched, with the given outcome.
-    ///
-    /// # Errors
-    /// [`IllegalVerdict`] for [`Outcome::NotAttempted`] (contract D-1).
-    pub const fn executed(
-        outcome: Outcome,
-        retry: Retry,
-        code: Code,
-    ) -> Result<Self, IllegalVerdict> {
-        Self::new(Phase::RemoteExecution, outcome, retry, code)
-    }
-
     /// A complete, authoritative result (contract S-1).
     #[must_use]
     pub const fn committed(retry: Retry, code: Code) -> Self {

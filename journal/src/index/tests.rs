@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::contract::{
-    Accepted, Body, Code, Completion, Confirmation, CredentialUse, Delivered, Digest, Dispatch,
-    Event, Fact, Gateway, KeepResult, PeerIdentity, Preflight, RequestSent, ResponseComplete,
-    ResponseStarted, ResultCommitted, ResultRef, Retry, SetupAttempt, SetupStage, Source, Verdict,
+    Accepted, Body, Code, Completion, Confirmation, Delivered, Digest, Event, Fact, Preflight,
+    RequestSent, ResponseComplete, ResponseStarted, ResultCommitted, ResultRef, Retry,
+    SetupAttempt, SetupStage, Source, Verdict,
 };
+use crate::tests::common::sample;
 use crate::{Journal, Options, ResultKey};
 use heed::types::Bytes;
 use heed::{CommitOrAbort, EnvOpenOptions};
@@ -13,7 +14,6 @@ use proptest::prelude::*;
 
 /// Records of a call, its chunk of a result among them.
 const RECORDS: u64 = 11;
-const KEEP_SECONDS: u64 = 604_800;
 /// When the first call begins.
 const START_MS: u64 = 1_764_476_760_000;
 
@@ -36,50 +36,17 @@ const fn is_bounded(n: u64) -> bool {
 }
 
 fn accepted(n: u64) -> Body {
-    Body::ActionAccepted(Fact::from(Accepted {
-        gateway: Gateway::Http,
-        agent: Some("coder".to_owned()),
-        action: "POST".to_owned(),
-        target: "https://api.example:443/v1/things".to_owned(),
-        command: None,
-        fingerprint: Some(Digest::of(&n.to_le_bytes())),
-        caller_id: false,
-        counted: is_bounded(n),
-        link: None,
-    }))
+    let accepted = sample::accepted(Digest::of(&n.to_le_bytes()));
+    Body::ActionAccepted(Fact::from(Accepted { counted: is_bounded(n), ..accepted }))
 }
 
 fn preflight(n: u64) -> Body {
-    Body::PreflightValidated(Fact::from(Preflight {
-        policy_version: 3,
-        would_deny: None,
-        route: Some("things".to_owned()),
-        credential: Some(credential()),
-        idempotent: false,
-        idempotency: None,
-        keep: KeepResult::Full,
-        keep_seconds: KEEP_SECONDS,
-        keep_total_bytes: is_bounded(n).then_some(3_000),
-    }))
-}
-
-fn credential() -> CredentialUse {
-    CredentialUse { id: "things".to_owned(), version: 1, mode: "bearer".to_owned() }
+    let keep_total_bytes = is_bounded(n).then_some(3_000);
+    Body::PreflightValidated(Fact::from(Preflight { keep_total_bytes, ..sample::preflight() }))
 }
 
 fn dispatch(n: u64) -> Body {
-    Body::DispatchStarted(Fact::from(Dispatch {
-        attempt: 1,
-        connection: n,
-        reused: false,
-        address: "192.0.2.7:443".to_owned(),
-        peer: PeerIdentity::Tls {
-            name: "api.example".to_owned(),
-            leaf: Digest::of(b"leaf"),
-            resumed: false,
-        },
-        fingerprint: Digest::of(&n.to_le_bytes()),
-    }))
+    Body::DispatchStarted(Fact::from(sample::dispatch(n, Digest::of(&n.to_le_bytes()))))
 }
 
 /// What the proxy records of a call, up to the hand-over.
@@ -91,7 +58,7 @@ fn course(n: u64) -> Vec<Body> {
     vec![
         accepted(n),
         preflight(n),
-        Body::CredentialAuthorized(Some(credential())),
+        Body::CredentialAuthorized(Some(sample::credential())),
         Body::SetupAttempted(SetupAttempt { n: 1, stage, code: "ok".to_owned(), address }),
         dispatch(n),
         Body::RequestSent(RequestSent { length_bytes: 300, digest: Digest::of(b"sent") }),
@@ -214,7 +181,7 @@ fn j_1_an_invocation_is_found_by_all_its_keys_and_leaves_whole() {
         found.iter().map(Invocation::id).collect::<Vec<_>>()
     };
     assert_eq!((by(0), by(1), by(2)), (vec![], vec![id(1)], vec![id(2)]));
-    let over = START_MS + KEEP_SECONDS * 1_000;
+    let over = START_MS + sample::preflight().keep_seconds * 1_000;
     assert_eq!(index.expired(over - 1).unwrap(), []);
     let mut expired = index.expired(over).unwrap();
     expired.sort_by_key(|(_, id)| std::cmp::Reverse(*id));

@@ -47,22 +47,10 @@ impl Invocation {
             }
             Body::ResultCommitted(committed) => self.check_committing(body, committed, source),
             Body::InvocationEnded(ended) => self.check_ending(body, ended.verdict.outcome()),
-            Body::ResultDelivered(_) | Body::DeliveryFailed(_) => {
-                require(matches!(self.state, State::Committed(_)), "no result is on record")?;
-                let confirmed = match self.delivery {
-                    Delivery::Pending | Delivery::Failed => false,
-                    // The caller's host had it. That nobody there read it is known later.
-                    // What the caller itself confirms, here or elsewhere, weighs more and stays.
-                    Delivery::Delivered(Confirmation::Transport) => {
-                        let Body::ResultDelivered(delivered) = body else { return Ok(()) };
-                        delivered.confirmation == Confirmation::Transport
-                    }
-                    Delivery::Delivered(
-                        Confirmation::Protocol | Confirmation::Acknowledged | Confirmation::Fetched,
-                    ) => true,
-                };
-                require(!confirmed, "the delivery is confirmed already")
+            Body::ResultDelivered(delivered) => {
+                self.check_delivering(body, Some(delivered.confirmation))
             }
+            Body::DeliveryFailed(_) => self.check_delivering(body, None),
             Body::ResultExpired(_) => {
                 require(self.kept().is_some(), "no result is kept")?;
                 require(self.expired_at_ms.is_none(), "it is on record already")
@@ -82,6 +70,38 @@ impl Invocation {
                 let unused = self.lease.is_some_and(|lease| lease.retry.is_none());
                 require(unused, "a retry was dispatched under the lease")
             }
+        }
+    }
+
+    /// The end of a delivery, with what confirms it or without, where no stronger one is on record.
+    fn check_delivering(
+        &self,
+        body: &Body,
+        confirmation: Option<Confirmation>,
+    ) -> Result<(), IllegalEvent> {
+        match self.state {
+            State::Committed(_) => {}
+            State::Accepted
+            | State::Validated
+            | State::Authorized
+            | State::Dispatched
+            | State::Ended(_) => return Err(self.illegal(body, "no result is on record")),
+        }
+        let confirmed = match self.delivery {
+            Delivery::Pending | Delivery::Failed => false,
+            // The caller's host had it. That nobody there read it is known later.
+            // What the caller itself confirms, here or elsewhere, weighs more and stays.
+            Delivery::Delivered(Confirmation::Transport) => {
+                confirmation == Some(Confirmation::Transport)
+            }
+            Delivery::Delivered(
+                Confirmation::Protocol | Confirmation::Acknowledged | Confirmation::Fetched,
+            ) => true,
+        };
+        if confirmed {
+            Err(self.illegal(body, "the delivery is confirmed already"))
+        } else {
+            Ok(())
         }
     }
 

@@ -13,9 +13,10 @@ pub use age::{Error as KeyError, Identity, Recipient, open};
 use crate::contract::Sequence;
 use crate::export;
 use crate::log::disk::Directory;
+use crate::whole_file;
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 /// The file with the public key.
@@ -74,7 +75,8 @@ pub fn init(journal: &Path, to: &Recipient) -> Result<(), Error> {
         .create(journal.join(DIRECTORY))
         .map_err(io("make the directory of sealed files"))?;
     let line = format!("{to}\n");
-    write(&journal.join(RECIPIENT_FILE), line.as_bytes()).map_err(io("write the public key"))
+    whole_file::write(&journal.join(RECIPIENT_FILE), 0o600, line.as_bytes())
+        .map_err(io("write the public key"))
 }
 
 /// The public key, if sealed mode is on.
@@ -165,27 +167,9 @@ impl Copy<'_> {
         let sealed = age::seal(&self.to, &self.lines)?;
         let name = format!("{:016}-{:016}.age", self.first.0, self.last.0);
         let path = self.journal.join(DIRECTORY).join(name);
-        write(&path, &sealed).map_err(io("write a sealed file"))?;
+        whole_file::write(&path, 0o600, &sealed).map_err(io("write a sealed file"))?;
         self.lines.clear();
         self.first = Sequence(self.last.0 + 1);
         Ok(())
-    }
-}
-
-/// Writes a file as a whole or not at all, durably.
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(directory) => fs::File::open(directory)?.sync_all(),
-        None => Ok(()),
     }
 }

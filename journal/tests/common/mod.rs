@@ -1,10 +1,12 @@
 //! What the tests of the journal share.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod sample;
+
 use journal::contract::{
-    Accepted, Code, Completion, CredentialUse, Digest, Dispatch, Gateway, Idempotency,
-    InvocationId, KeepResult, KeyPlace, Operation, PeerIdentity, Preflight, RemoteContract,
-    RequestSent, ResponseComplete, ResponseStarted, Retry, Verdict,
+    Accepted, Code, Completion, CredentialUse, Digest, Dispatch, Idempotency, InvocationId,
+    KeyPlace, Operation, PeerIdentity, Preflight, RemoteContract, RequestSent, ResponseComplete,
+    ResponseStarted, Retry, Verdict,
 };
 use journal::{Admission, Call, Guard, Journal, Options, Recovery, ResultKey, Settled, Stream};
 use std::path::Path;
@@ -23,31 +25,13 @@ pub(crate) fn open(directory: &Path) -> (Journal, Recovery) {
 }
 
 pub(crate) fn accepted(agent: &str, fingerprint: &str) -> Accepted {
-    Accepted {
-        gateway: Gateway::Http,
-        agent: Some(agent.to_owned()),
-        action: "POST".to_owned(),
-        target: "https://api.example:443/v1/things".to_owned(),
-        command: None,
-        fingerprint: Some(Digest::of(fingerprint.as_bytes())),
-        caller_id: false,
-        counted: false,
-        link: None,
-    }
+    let accepted = sample::accepted(Digest::of(fingerprint.as_bytes()));
+    Accepted { agent: Some(agent.to_owned()), ..accepted }
 }
 
 pub(crate) fn preflight() -> Preflight {
-    Preflight {
-        policy_version: 3,
-        would_deny: None,
-        route: Some("things".to_owned()),
-        credential: Some(credential()),
-        idempotent: false,
-        idempotency: None,
-        keep: KeepResult::Full,
-        keep_seconds: 3600,
-        keep_total_bytes: None,
-    }
+    let credential = Some(credential());
+    Preflight { credential, keep_seconds: 3600, ..sample::preflight() }
 }
 
 /// What a route says of repeating, as a call is bound to it.

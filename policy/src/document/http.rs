@@ -5,6 +5,7 @@ use super::{
     HostPlace, HttpRoute, Names, Shared, conditions, key, parent, read_agents, read_approval,
     read_credential, read_host, read_name, read_preset, repeat, terms, title, value,
 };
+use crate::condition::Conditions;
 use crate::grant::FRAMING;
 use crate::host::{Pattern, is_private_literal};
 use crate::preset::{Contract, LeftOut, Preset};
@@ -37,6 +38,7 @@ pub(super) const KNOWN: &[&str] = &[
 
 pub(super) const MATCH: &[&str] =
     &["scheme", "host", "port", "methods", "path", "headers", "query", "body"];
+
 /// Reads all routes.
 pub(super) fn read(reader: &Reader<'_>, root: &Fields<'_, '_>, shared: &Shared) -> Vec<HttpRoute> {
     let mut seen = BTreeMap::new();
@@ -62,13 +64,8 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     let (job, without_jobs) = repeat::read_job(fields, preset.is_some());
     let idempotent = fields.truth("idempotent");
     let target = read_target(fields, preset.is_some())?;
-    let clear = target.word("scheme", &["https", "http"]) == Some(1);
-    let scheme = if clear { Scheme::Http } else { Scheme::Https };
-    let port = read_port(&target, scheme);
-    let methods = read_methods(&target);
-    let path = read_path(&target, preset);
-    let conditions = conditions::read(&target);
-    let (hosts, name) = (read_hosts(&target, preset)?, name?);
+    let (Match { scheme, port, methods, path, conditions, hosts }, name) =
+        (read_match(&target, preset)?, name?);
     let private_addresses = terms.private_addresses.unwrap_or(false);
     if let Some(credential) = &credential {
         warn_of_exposure(fields, &target, scheme, &hosts, credential);
@@ -76,9 +73,9 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
     }
     warn_of_private_host(&target, &hosts, private_addresses);
     key::check_generated(fields, idempotency.as_ref(), credential.as_ref());
+    let overridden = idempotent.is_some() || idempotency.is_some();
     let contract = preset.map(|preset| {
         let credential = credential.as_ref().map(|c| c.id.as_str());
-        let overridden = idempotent.is_some() || idempotency.is_some();
         Contract::new(preset, credential).under(overridden, generate, without_jobs)
     });
     let grant = HttpGrant {
@@ -119,6 +116,29 @@ fn read_route(fields: &Fields<'_, '_>, name: Option<String>, shared: &Shared) ->
         preset: contract,
         left_out: preset.map(|preset| left_out(preset, &target)).unwrap_or_default(),
         parent: parent::of_route(fields, shared),
+    })
+}
+
+/// Which calls a route is for.
+struct Match {
+    scheme: Scheme,
+    port: u16,
+    methods: Names,
+    path: Option<path::Pattern>,
+    conditions: Conditions,
+    hosts: Vec<Pattern>,
+}
+
+fn read_match(target: &Fields<'_, '_>, preset: Option<&'static Preset>) -> Option<Match> {
+    let clear = target.word("scheme", &["https", "http"]) == Some(1);
+    let scheme = if clear { Scheme::Http } else { Scheme::Https };
+    Some(Match {
+        scheme,
+        port: read_port(target, scheme),
+        methods: read_methods(target),
+        path: read_path(target, preset),
+        conditions: conditions::read(target),
+        hosts: read_hosts(target, preset)?,
     })
 }
 

@@ -11,7 +11,7 @@ use super::case::Spellings;
 use super::order::{self, Bucket, Relation, admits, breadth, relate};
 use super::starred::Starred;
 use super::target::Target;
-use super::{Found, MOST_TIES, Tie, near, not_allowed, shown};
+use super::{Found, Tie, near, not_allowed, shown};
 use crate::condition::{self, Doubt, Unmet};
 use crate::document::HttpRoute;
 use crate::field::is_same_field;
@@ -150,19 +150,11 @@ impl Index {
             let key = route.path.as_ref().map(|path| (path.rank(), path.fixed()));
             alike.entry(key.unwrap_or_default()).or_default().push(marked(index, route));
         }
-        alike.values().try_for_each(|rules| {
-            near::pairs(rules, |one, other| {
-                let pair = self.routes.get(one).zip(self.routes.get(other));
-                if pair.is_some_and(|(a, b)| ties(a, b)) {
-                    tied.insert((one.min(other), one.max(other)));
-                }
-                if tied.len() < MOST_TIES {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(())
-                }
-            })
-        })
+        let tie = |one, other| {
+            let pair = self.routes.get(one).zip(self.routes.get(other));
+            pair.is_some_and(|(one, other)| ties(one, other))
+        };
+        alike.values().try_for_each(|rules| near::ties(rules, tied, tie))
     }
 
     /// Whether a condition of some route looks at the field.

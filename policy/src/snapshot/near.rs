@@ -5,6 +5,7 @@
 //! what it does not tell apart is compared pair by pair, so the number of pairs grows with what rules
 //! really share.
 
+use super::MOST_TIES;
 use crate::document::Names;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -84,7 +85,7 @@ impl Marked {
 
 /// Calls with every pair that shares an agent and that the best mark does not tell apart, until told
 /// to stop. A pair may come more than once.
-pub(super) fn pairs(
+fn pairs(
     rules: &[Rule<'_>],
     mut each: impl FnMut(usize, usize) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
@@ -118,6 +119,20 @@ pub(super) fn pairs(
         }
     }
     ControlFlow::Continue(())
+}
+
+/// Puts pairs of rules that tie, by number, into a set, until it holds as many as are told.
+pub(super) fn ties(
+    rules: &[Rule<'_>],
+    tied: &mut BTreeSet<(usize, usize)>,
+    tie: impl Fn(usize, usize) -> bool,
+) -> ControlFlow<()> {
+    pairs(rules, |one, other| {
+        if tie(one, other) {
+            tied.insert((one.min(other), one.max(other)));
+        }
+        if tied.len() < MOST_TIES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })
 }
 
 /// The part whose marks differ most.

@@ -3,13 +3,12 @@
 //! Narrow to wide: host (exact, else the longest `*.` suffix), users, command, agents.
 
 use super::order::{Relation, admits, breadth, relate, tied};
-use super::{MOST_TIES, Tie, http::bracketed, near, not_allowed, shown};
+use super::{Tie, http::bracketed, near, not_allowed, shown};
 use crate::document::{Allow, SshRoute};
 use crate::host::{self, Pattern};
 use crate::{Denial, SshAction, SshGrant, SshRequest, glob};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
-use std::ops::ControlFlow;
 
 /// All SSH routes, found by host.
 #[derive(Debug, Clone, Default)]
@@ -43,18 +42,11 @@ impl Index {
         for list in self.exact.values().chain(self.under.values()) {
             let routes = list.iter().filter_map(|&i| self.routes.get(i).map(|route| (i, route)));
             let rules: Vec<_> = routes.map(|(i, route)| marked(i, route)).collect();
-            let ended = near::pairs(&rules, |one, other| {
+            let tie = |one, other| {
                 let pair = self.routes.get(one).zip(self.routes.get(other));
-                if pair.is_some_and(|(a, b)| ties(a, b)) {
-                    tied.insert((one.min(other), one.max(other)));
-                }
-                if tied.len() < MOST_TIES {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(())
-                }
-            });
-            if ended.is_break() {
+                pair.is_some_and(|(one, other)| ties(one, other))
+            };
+            if near::ties(&rules, &mut tied, tie).is_break() {
                 break;
             }
         }

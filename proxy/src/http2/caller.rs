@@ -66,10 +66,13 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let mut calls = JoinSet::new();
     let mut idle_until = Instant::now() + shared.options.keep_alive;
     let mut going = *shutdown.borrow();
-    if going {
-        connection.graceful_shutdown();
-    }
+    let mut said = false;
     loop {
+        // Not before: some callers read nothing behind a GOAWAY, and the answers under way would be lost. What
+        // they ask meanwhile is refused by itself.
+        if going && calls.is_empty() && !std::mem::replace(&mut said, true) {
+            connection.graceful_shutdown();
+        }
         let has_room = calls.len() < CALLS;
         // Without room for calls, resets pile up until the library ends the connection.
         let accept = poll_fn(|cx| match has_room {
@@ -100,15 +103,12 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             () = progress.flooded() => {
                 tracing::warn!("a caller's HTTP/2 connection ends: too many frames that ask nothing");
                 connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                going = true;
+                (going, said) = (true, true);
                 idle_until = Instant::now() + FAREWELL;
             }
-            changed = shutdown.changed(), if !going => {
+            _ = shutdown.changed(), if !going => {
                 going = true;
                 idle_until = Instant::now() + FAREWELL;
-                if changed.is_ok() {
-                    connection.graceful_shutdown();
-                }
             }
             () = sleep_until(idle_until), if calls.is_empty() => {
                 if going {
@@ -116,7 +116,6 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
                 }
                 going = true;
                 idle_until = Instant::now() + FAREWELL;
-                connection.graceful_shutdown();
             }
         }
     }

@@ -1,14 +1,16 @@
-//! What the origin answers at which path.
+//! What the origin does at which path.
+
+use conformance::http::{Accept, Seen, Step};
+use std::time::Duration;
 
 /// Bytes of a response, and whether the connection goes on after it.
-pub type Answer = (Vec<u8>, bool);
+type Answer = (Vec<u8>, bool);
 
 const KEEPS: bool = true;
 const CLOSES: bool = false;
 
 /// Answers that are always the same.
 const FIXED: &[(&str, bool, &str)] = &[
-    ("/duplex", KEEPS, ""),
     ("/close", CLOSES, ""),
     ("/half-head", CLOSES, "HTTP/1.1 200 OK\r\nContent-Le"),
     ("/cut", CLOSES, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"plausible\":1}"),
@@ -127,8 +129,87 @@ const OK: &str = "HTTP/1.1 200 Fine\r\nDate: Thu, 01 Jan 1970 00:00:01 GMT\r\nX-
     Proxy-Status: far; error=dns_error\r\nConnection: x-hop\r\nX-Hop: 1\r\nSet-Cookie: b\r\n\
     Content-Length: 2\r\n\r\n";
 
+/// What is done with a request whose head was read.
+pub fn steps(seen: &Seen) -> Vec<Step> {
+    let path = path(seen);
+    let switch = |answer| {
+        let early = Step::Switch { answer, after: "early".into() };
+        vec![Step::ReadBody, Step::Apply, early, Step::Echo(u64::MAX), Step::Close]
+    };
+    match path.as_str() {
+        "/websocket" => switch(Accept::Right),
+        "/websocket-lie" => switch(Accept::Wrong),
+        "/early" => {
+            let text =
+                "HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig";
+            vec![Step::Send(text.into()), Step::CutTls]
+        }
+        "/duplex" => {
+            let length = seen.field("content-length").and_then(|text| text.parse().ok());
+            let length: u64 = length.expect("a length");
+            let start = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+            vec![Step::Send(start.into()), Step::Echo(length), Step::Apply]
+        }
+        _ => vec![Step::ReadBody, Step::Apply, Step::Then(answered)],
+    }
+}
+
+/// The path and its query, without what only policy tells apart: `/sdk/close/v1/messages` is `/close`.
+fn path(seen: &Seen) -> String {
+    let path = seen.target().trim_start_matches("/with-credential");
+    match path.strip_prefix("/sdk/").and_then(|rest| rest.split_once("/v1/")) {
+        Some((what, _)) => format!("/{what}"),
+        None => path.to_owned(),
+    }
+}
+
+/// What is done with a request that was read to its end.
+fn answered(seen: &Seen) -> Vec<Step> {
+    let (head, target) = (seen.text(), path(seen));
+    let (path, argument) = target.split_once('?').unwrap_or((&target, ""));
+    match path {
+        "/echo-split" => {
+            let pieces = authorization(&head).as_bytes().chunks(3).map(<[u8]>::to_vec);
+            in_chunks(pieces, Duration::from_millis(1))
+        }
+        "/events" => {
+            let events = 0..argument.parse().unwrap_or(3);
+            let events = events.map(|n: u32| format!("data: {n}\n\n").into_bytes());
+            in_chunks(events, Duration::from_millis(20))
+        }
+        "/gate-stall" => {
+            vec![Step::Send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok".into()), Step::Stall]
+        }
+        _ => {
+            let mut steps: Vec<Step> = Vec::new();
+            steps.extend(first_half(path).map(|half| Step::Send(half.into())));
+            if path == "/gate" || path.starts_with("/half/") {
+                steps.push(Step::Hold);
+            }
+            let (text, keeps) = answer(path, argument, &head, &seen.body);
+            steps.push(Step::Send(text.into()));
+            if !keeps {
+                steps.push(if path == "/abrupt" { Step::CutTls } else { Step::Close });
+            }
+            steps
+        }
+    }
+}
+
+/// An event stream, each piece in a chunk of its own, with a pause after it.
+fn in_chunks(pieces: impl Iterator<Item = Vec<u8>>, pause: Duration) -> Vec<Step> {
+    let start = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n";
+    let chunk = |piece: Vec<u8>| {
+        [format!("{:x}\r\n", piece.len()).as_bytes(), &piece, b"\r\n"].concat().into()
+    };
+    let pieces = pieces.flat_map(|piece| [Step::Send(chunk(piece)), Step::Pause(pause)]);
+    let end = Step::Send("0\r\n\r\n".into());
+    std::iter::once(Step::Send(start.into())).chain(pieces).chain([end]).collect()
+}
+
 /// The answer at a path; `argument` is its query.
-pub fn answer(path: &str, argument: &str, head: &str, content: &[u8]) -> Answer {
+fn answer(path: &str, argument: &str, head: &str, content: &[u8]) -> Answer {
     let fixed = FIXED.iter().find(|(known, _, _)| *known == path);
     if let Some((_, keeps, text)) = fixed {
         return (text.as_bytes().to_vec(), *keeps);
@@ -160,7 +241,7 @@ pub fn answer(path: &str, argument: &str, head: &str, content: &[u8]) -> Answer 
 }
 
 /// What is sent at once of an answer whose rest waits for the gate.
-pub fn first_half(path: &str) -> Option<String> {
+fn first_half(path: &str) -> Option<String> {
     const CHUNKED: &str = "Transfer-Encoding: chunked\r\n\r\n";
     let start = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n";
     match path.strip_prefix("/half/")? {
@@ -178,7 +259,7 @@ pub fn first_half(path: &str) -> Option<String> {
 }
 
 /// The line of the credential.
-pub fn authorization(head: &str) -> &str {
+fn authorization(head: &str) -> &str {
     let is = |line: &&str| line.to_ascii_lowercase().starts_with("authorization:");
     head.lines().find(is).unwrap_or_default()
 }

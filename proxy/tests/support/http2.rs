@@ -30,7 +30,7 @@ pub struct Http2Origin {
     pub ca_file: PathBuf,
     pub seen: Arc<Mutex<Seen>>,
     /// What reached it over HTTP/1.1.
-    pub http11: Arc<Mutex<super::origin::Seen>>,
+    pub http11: Arc<super::Origin>,
 }
 
 impl Http2Origin {
@@ -59,7 +59,7 @@ impl Http2Origin {
         let (config, ca_file) = identity(directory, protocols);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
         let address = listener.local_addr().expect("address");
-        let (seen, http11) = (Arc::default(), Arc::default());
+        let (seen, http11) = (Arc::default(), Arc::new(super::Origin::plain()));
         tokio::spawn(accept(listener, config, builder, Arc::clone(&seen), Arc::clone(&http11)));
         Self { address, ca_file, seen, http11 }
     }
@@ -85,26 +85,8 @@ impl Http2Origin {
 
 /// TLS settings with a leaf for `127.0.0.1`, and the file of the authority behind it.
 pub fn identity(directory: &Path, protocols: &[&[u8]]) -> (Arc<rustls::ServerConfig>, PathBuf) {
-    let ca_key = rcgen::KeyPair::generate().expect("key");
-    let mut params = rcgen::CertificateParams::default();
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let ca = params.self_signed(&ca_key).expect("ca");
-    let ca_file = directory.join("h2-ca.pem");
-    std::fs::write(&ca_file, ca.pem()).expect("file");
-    let issuer = rcgen::Issuer::new(params, ca_key);
-    let key = rcgen::KeyPair::generate().expect("key");
-    let leaf = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("names");
-    let leaf = leaf.signed_by(&key, &issuer).expect("leaf");
-    let der = rustls_pki_types::PrivatePkcs8KeyDer::from(key.serialize_der());
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf.der().clone()], der.into())
-        .expect("config");
-    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-    (Arc::new(config), ca_file)
+    let file = directory.join("h2-ca.pem");
+    (super::origin::identity(&file, &["127.0.0.1"], protocols), file)
 }
 
 async fn accept(
@@ -112,7 +94,7 @@ async fn accept(
     config: Arc<rustls::ServerConfig>,
     builder: h2::server::Builder,
     shared: Arc<Mutex<Seen>>,
-    http11: Arc<Mutex<super::origin::Seen>>,
+    http11: Arc<super::Origin>,
 ) {
     let acceptor = tokio_rustls::TlsAcceptor::from(config);
     loop {
@@ -123,9 +105,7 @@ async fn accept(
         tokio::spawn(async move {
             let Ok(tls) = acceptor.accept(tcp).await else { return };
             if tls.get_ref().1.alpn_protocol() != Some(b"h2") {
-                http11.lock().expect("lock").connections += 1;
-                let gate = tokio::sync::Semaphore::new(0);
-                return super::origin::connection(tls, &http11, &gate).await;
+                return drop(http11.peer.serve_tls(tls).await);
             }
             seen.lock().expect("lock").connections += 1;
             let Ok(mut connection) = builder.handshake(tls).await else { return };

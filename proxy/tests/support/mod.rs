@@ -30,6 +30,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -121,10 +122,23 @@ impl World {
         Self::with(|_, _| String::new(), Options::default()).await
     }
 
+    /// With a route to the TLS origin by its address, for which its CA is not trusted.
+    pub async fn by_address() -> Self {
+        let route = |_: &Origin, secure: &Origin| {
+            format!(
+                "[[route]]\nname = \"address\"\nagents = [\"coder\"]\n\
+                 match = {{ scheme = \"https\", host = \"127.0.0.1\", port = {} }}\n\
+                 private_addresses = \"allow\"\n",
+                secure.address.port()
+            )
+        };
+        Self::with(route, Options::default()).await
+    }
+
     pub async fn with(extra: impl FnOnce(&Origin, &Origin) -> String, options: Options) -> Self {
         let home = tempfile::tempdir().expect("home");
-        let origin = Origin::plain().await;
-        let secure = Origin::tls(home.path()).await;
+        let origin = Origin::plain();
+        let secure = Origin::tls(home.path());
         let policy = Policy::init(home.path(), None).expect("policy");
         let token = policy.add_agent("coder").expect("agent");
         let token = token.expose_text().expect("text").to_owned();
@@ -294,4 +308,19 @@ pub fn refusing() -> (tokio::net::TcpSocket, SocketAddr) {
     socket.bind("127.0.0.1:0".parse().expect("address")).expect("bound");
     let address = socket.local_addr().expect("address");
     (socket, address)
+}
+
+/// An origin that answers every connection with a line of text.
+pub async fn babble() -> (u16, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("listener");
+    let port = listener.local_addr().expect("address").port();
+    let task = tokio::spawn(async move {
+        loop {
+            let (mut tcp, _) = listener.accept().await.expect("accept");
+            drop(tcp.write_all(b"220 good morning\r\n").await);
+            // Until the other side has read it.
+            while matches!(tcp.read(&mut [0; 512]).await, Ok(1..)) {}
+        }
+    });
+    (port, task)
 }

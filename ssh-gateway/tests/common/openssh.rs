@@ -99,6 +99,20 @@ async fn listen(path: &Path, port: u16, extra: &str) -> Option<Child> {
     within(up).await.then_some(process)
 }
 
+/// An agent of OpenSSH that listens, without keys; killed when dropped.
+pub(crate) async fn agent(socket: &Path) -> Child {
+    let mut agent = Command::new("ssh-agent");
+    agent.args(["-D", "-a"]).arg(socket).stdout(Stdio::null()).kill_on_drop(true);
+    let agent = agent.spawn().unwrap();
+    let there = async {
+        while !socket.exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within(there).await;
+    agent
+}
+
 pub(crate) async fn keygen(path: &Path) {
     let made =
         Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
