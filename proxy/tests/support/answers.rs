@@ -144,6 +144,8 @@ pub fn steps(seen: &Seen) -> Vec<Step> {
                 "HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig";
             vec![Step::Send(text.into()), Step::CutTls]
         }
+        // Takes nothing of its content, and never answers.
+        "/unread" => vec![Step::Stall],
         "/duplex" => {
             let length = seen.field("content-length").and_then(|text| text.parse().ok());
             let length: u64 = length.expect("a length");
