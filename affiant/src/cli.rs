@@ -4,7 +4,7 @@ mod records;
 mod units;
 
 pub(crate) use records::{Approval, Inv, Journal, Seal};
-pub(crate) use units::Listener;
+pub(crate) use units::{Listener, Place};
 
 use crate::home::Home;
 use crate::run_log::RunLog;
@@ -15,7 +15,7 @@ use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use units::{address, age, listener, size, span};
+use units::{address, age, host_name, listener, place, size, span};
 
 /// A forward proxy and SSH jump gateway for agents: it injects credentials that the agent never
 /// sees, and reports what its records prove about every call.
@@ -151,6 +151,10 @@ pub(crate) struct Listen {
     /// Address of the SSH gateway; `off` leaves it out
     #[arg(long, default_value = "127.0.0.1:7722", value_name = "ADDR", value_parser = listener)]
     pub(crate) ssh: Listener,
+    /// A name by which clients reach the SSH gateway, for its host certificate; may be given more than
+    /// once [always in it: 127.0.0.1, localhost, ::1 and the address that a client connected to]
+    #[arg(long, value_name = "NAME", value_parser = host_name)]
+    pub(crate) ssh_name: Vec<String>,
     /// Serve the control API for operators on this loopback address as well
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) console: Option<SocketAddr>,
@@ -187,6 +191,7 @@ impl Listen {
             https_key: None,
             name_server: Vec::new(),
             ssh: Listener::At(address),
+            ssh_name: Vec::new(),
             console: None,
             journal_max_age: None,
             journal_max_size: None,
@@ -389,9 +394,9 @@ pub(crate) struct SshConfig {
     /// The agent that the configuration logs in as
     #[arg(long, default_value = "local", value_name = "NAME")]
     pub(crate) agent: String,
-    /// Address of the SSH gateway [default: the running server's, else 127.0.0.1:7722]
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) gateway: Option<SocketAddr>,
+    /// Name or address and port of the SSH gateway [default: the running server's, else 127.0.0.1:7722]
+    #[arg(long, value_name = "HOST:PORT", value_parser = place)]
+    pub(crate) gateway: Option<Place>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// Pause between two looks at what is in doubt.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -44,9 +45,43 @@ struct Questions {
     out: JoinSet<String>,
     /// The origins that they went to.
     origins: HashSet<String>,
+    leave: Leave,
+}
+
+/// Spreads questions: [`PER_SECOND`] at most, whenever they come.
+#[derive(Default)]
+struct Leave {
+    /// When the newest question left, or leaves.
+    newest: Option<Instant>,
+}
+
+impl Leave {
+    /// When a question that comes now leaves.
+    fn next(&mut self, now: Instant) -> Instant {
+        let free = self.newest.map(|newest| newest + Duration::from_secs(1) / PER_SECOND);
+        let at = free.map_or(now, |free| free.max(now));
+        self.newest = Some(at);
+        at
+    }
 }
 
 impl Questions {
+    /// Whether a question can go to the origin.
+    fn is_free(&mut self, origin: &str) -> bool {
+        self.reap();
+        self.out.len() < AT_ONCE && !self.origins.contains(origin)
+    }
+
+    /// Sends one to an origin that is free, as soon as there is leave.
+    async fn send(&mut self, origin: String, question: impl Future<Output = ()> + Send + 'static) {
+        sleep_until(self.leave.next(Instant::now())).await;
+        self.origins.insert(origin.clone());
+        self.out.spawn(async move {
+            question.await;
+            origin
+        });
+    }
+
     fn reap(&mut self) {
         while let Some(ended) = self.out.try_join_next() {
             match ended {
@@ -70,7 +105,7 @@ fn origin_of(first: &Invocation) -> String {
 async fn look_and_ask(journal: &Journal, engines: &Engines, questions: &mut Questions) {
     let mut pause = LOOK_EVERY;
     loop {
-        tokio::time::sleep(pause).await;
+        sleep(pause).await;
         let (looked, with) = (journal.clone(), engines.clone());
         let look = tokio::task::spawn_blocking(move || {
             in_doubt(&looked, None, usize::MAX, |first| goes_on(&looked, &with, first))
@@ -88,19 +123,13 @@ async fn look_and_ask(journal: &Journal, engines: &Engines, questions: &mut Ques
         };
         pause = if looked_at > BUSY { LOOK_EVERY_BUSY } else { LOOK_EVERY };
         for (first, _) in found {
-            questions.reap();
             let origin = origin_of(&first);
-            let is_free = questions.out.len() < AT_ONCE && !questions.origins.contains(&origin);
-            if !is_free || !is_due(journal, engines, &first) {
+            if !questions.is_free(&origin) || !is_due(journal, engines, &first) {
                 continue;
             }
-            questions.origins.insert(origin.clone());
             let (journal, engines) = (journal.clone(), engines.clone());
-            questions.out.spawn(async move {
-                ask(&journal, &engines, &first).await;
-                origin
-            });
-            tokio::time::sleep(Duration::from_secs(1) / PER_SECOND).await;
+            let question = async move { ask(&journal, &engines, &first).await };
+            questions.send(origin, question).await;
         }
     }
 }
@@ -183,6 +212,39 @@ async fn ask(journal: &Journal, engines: &Engines, first: &Invocation) {
                     Err(error) => tracing::warn!("that is not on record: {error}"),
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// K-7: however questions come, at once, evenly, or after a rest, no second has more than five; and none
+    /// waits where there is room.
+    #[test]
+    fn k_7_no_second_has_more_than_five_questions() {
+        let start = Instant::now();
+        let ms = Duration::from_millis;
+        for (pauses_ms, last_ms) in [
+            (vec![0; 23], 4_400),
+            (vec![150; 23], 4_400),
+            (vec![200; 23], 4_400),
+            (vec![350; 23], 22 * 350),
+            ([vec![0; 8], vec![10_000], vec![0; 8]].concat(), 10_000 + 8 * 200),
+        ] {
+            let mut leave = Leave::default();
+            let mut now = start;
+            let mut left = Vec::new();
+            for (n, pause_ms) in pauses_ms.iter().enumerate() {
+                now += if n == 0 { Duration::ZERO } else { ms(*pause_ms) };
+                left.push(leave.next(now).duration_since(start));
+            }
+            for at in &left {
+                let second = left.iter().filter(|other| (*at..*at + ms(1_000)).contains(*other));
+                assert!(second.count() <= 5, "{left:?}");
+            }
+            assert_eq!(left.last(), Some(&ms(last_ms)), "{pauses_ms:?}: {left:?}");
         }
     }
 }

@@ -21,6 +21,8 @@ use tokio::task::JoinSet;
 const SEAL_EVERY: Duration = Duration::from_secs(10);
 /// After how many of these the retention of the journal is applied.
 const MAINTAIN_AFTER: u64 = 30;
+/// How long connections of the control API have to end when all the rest has.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// What the key for stored results is derived for.
 const RESULT_KEY_PURPOSE: &str = "affiant journal results v1";
 
@@ -44,8 +46,12 @@ pub(crate) struct Server {
     pub(crate) ca_pem: String,
     state: Arc<State>,
     home: Home,
+    /// They act on earlier calls as well, whether they listen or not.
+    gateways: (Arc<proxy::Proxy>, Arc<ssh_gateway::Gateway>),
     shutdown: watch::Sender<bool>,
     tasks: JoinSet<()>,
+    /// What serves the control API.
+    control: JoinSet<()>,
 }
 
 /// Opens journal and policy of the home. Takes the home's lock.
@@ -136,21 +142,23 @@ impl Server {
         }
         tasks.spawn(reconciler::run(state.journal.clone(), engines, watched.clone()));
         if let Some(http) = http {
-            tasks.spawn(proxy.serve(http, watched.clone()));
+            tasks.spawn(Arc::clone(&proxy).serve(http, watched.clone()));
         }
         if let Some(ssh) = ssh {
-            tasks.spawn(gateway.serve(ssh, watched.clone()));
+            tasks.spawn(Arc::clone(&gateway).serve(ssh, watched.clone()));
         }
         tasks.spawn(maintain(Arc::clone(&state), watched.clone()));
         tasks.spawn(crate::webhook::run(Arc::clone(&state), watched.clone()));
         let operators = routes.layer(axum::Extension(Caller::Operator));
-        tasks.spawn(serve_control(socket, operators.clone(), watched.clone()));
+        let mut control = JoinSet::new();
+        control.spawn(serve_control(socket, operators.clone(), watched.clone()));
         if let Some(console) = console {
             let guarded = console::guard(operators, home, console.local_addr()?)?;
-            tasks.spawn(serve_control(console, guarded, watched));
+            control.spawn(serve_control(console, guarded, watched));
         }
         let ca_pem = ca.certificate_pem().to_owned();
-        Ok(Self { listening, ca_pem, state, home: home.clone(), shutdown, tasks })
+        let (home, gateways) = (home.clone(), (proxy, gateway));
+        Ok(Self { listening, ca_pem, state, home, gateways, shutdown, tasks, control })
     }
 
     /// What the server works on.
@@ -162,11 +170,17 @@ impl Server {
     pub(crate) async fn stop(mut self) {
         self.shutdown.send_replace(true);
         self.state.users.close();
-        while let Some(ended) = self.tasks.join_next().await {
-            if let Err(error) = ended {
-                tracing::error!("a part of the server ended badly: {error}");
-            }
+        join_all(&mut self.tasks).await;
+        // Answers of the control API have had the time of the calls, and this. Nobody else is waited for: a
+        // connection that asks for nothing, or never to its end, is anybody's.
+        if tokio::time::timeout(FAREWELL, join_all(&mut self.control)).await.is_err() {
+            tracing::warn!(
+                "connections of the control API were cut that did not end by themselves"
+            );
+            self.control.abort_all();
         }
+        // Nothing is begun any more.
+        drop(self.gateways);
         if let Err(error) = std::fs::remove_file(self.home.socket()) {
             tracing::debug!("the control socket was gone already: {error}");
         }
@@ -178,6 +192,14 @@ impl Server {
         self.state.journal.close().await;
         let journal = self.state.journal.clone();
         apart("the sealed copy", move || journal.seal()).await;
+    }
+}
+
+async fn join_all(tasks: &mut JoinSet<()>) {
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            tracing::error!("a part of the server ended badly: {error}");
+        }
     }
 }
 
@@ -206,7 +228,11 @@ fn gateways(
         state.journal.clone(),
         Arc::clone(&state.policy),
         Arc::new(identity),
-        ssh_gateway::Options { drain: listen.drain, ..Default::default() },
+        ssh_gateway::Options {
+            names: listen.ssh_name.clone(),
+            drain: listen.drain,
+            ..Default::default()
+        },
         Some(Arc::new(ForAgents(routes.clone()))),
     );
     Ok((proxy, gateway))

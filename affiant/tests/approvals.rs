@@ -154,6 +154,25 @@ fn v_6_a_waiting_call_is_shown_and_goes_on_when_it_is_approved() {
     assert!(!events.to_string().contains("amount=10"), "what is shown is encrypted in the log");
 }
 
+/// V-6: words that look like secrets hide nothing but themselves; what is decided on is shown.
+#[test]
+fn v_6_what_is_decided_on_is_shown() {
+    let bench = Bench::new("", ASK);
+    let url = bench.origin.url("/charge?u=http://a:b&amount=100000&to=evil@x");
+    let content = r#"{"x":"token=1","amount":1000000,"y":2}"#;
+    let response = bench.server.curl(&["-H", "Affiant-Wait: 0", "-d", content, &url]);
+    expect(&response, 403, "APPROVAL_PENDING", "validation", "after_correction");
+    let held = bench.waiting().remove(0);
+    assert_eq!(held["request"]["target"], url);
+    assert_eq!(held["request"]["hidden"], 1);
+    let listed = bench.home.ok(&["approval", "list"]);
+    let shown = bench.home.ok(&["approval", "show", &response.invocation()]);
+    for text in [held["request"]["content"]["text"].as_str().unwrap(), &listed, &shown] {
+        assert!(text.contains(r#"{"x":"token=(hidden: 1 bytes, hmac "#), "{text}");
+        assert!(text.contains(r#")","amount":1000000,"y":2}"#), "{text}");
+    }
+}
+
 /// V-6, K-10: a caller that does not wait gets its answer later by its id; a restart by `kill -9` loses
 /// neither the question nor the decision, and nothing is sent twice.
 #[test]

@@ -284,6 +284,54 @@ fn i_2_passwords_and_answers_of_ssh_logins_leave_nothing() {
     nowhere(&home, server, &log, &canaries);
 }
 
+/// I-2, I-4: a target that names its exit signal by the password, and tells it in the words beside, gets
+/// it neither to the client nor on record, in any form that a name can have.
+#[test]
+fn i_2_the_end_of_an_ssh_command_tells_no_password() {
+    let canary = "canary-of-a-password-\"93c1\"";
+    let (_target, port, host_key) = server_with_passwords(canary, "none");
+    let home = Home::new();
+    home.secret("p", canary);
+    home.policy(&format!(
+        "[[credential]]\nid = \"p\"\nsecret = \"p\"\ninject = \"password\"\n\
+         [[ssh]]\nname = \"p\"\nagents = [\"coder\"]\ncredential = \"p\"\n\
+         match = {{ host = \"prod-1\", port = 22, users = [\"by-password\"], commands = [\"*\"] }}\n\
+         address = \"127.0.0.1:{port}\"\nhost_keys = [\"{host_key}\"]\nallow = [\"exec\"]\n"
+    ));
+    let (server, log) = logged(&home);
+    let mut client = python();
+    client.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/ssh_client.py"));
+    client.arg(server.ssh.port().to_string());
+    client.args(["prod-1", "by-password", &home.token, "in-turn"]);
+    let ends = [
+        ("end PASSWORD", "other@affiant"),
+        ("end PASSWORD@x", "[redacted]@x"),
+        ("end x@PASSWORD", "x@[redacted]"),
+        ("end MELTDOWN", "other@affiant"),
+        ("end own@example.org", "own@example.org"),
+        ("end TERM", "TERM"),
+    ];
+    client.args(ends.map(|(command, _)| command));
+    let told = succeed(client);
+    assert_eq!(told.lines().count(), ends.len(), "{told}");
+    for (line, (command, name)) in told.lines().zip(ends) {
+        let [signal, stdout, stderr]: [serde_json::Value; 3] = serde_json::from_str(line).unwrap();
+        let expected = serde_json::json!([name, false, "told as well: [redacted]", "x-[redacted]"]);
+        assert_eq!(signal, expected, "{command}");
+        assert_eq!(
+            (stdout, stderr),
+            ("logged in with [redacted]\n".into(), "told again: [redacted]\n".into())
+        );
+    }
+    let listed = home.json(&["inv", "list"])["invocations"].as_array().unwrap().clone();
+    let ended: Vec<_> =
+        listed.iter().rev().map(|one| &one["evidence"]["ssh_end"]["exit_signal"]).collect();
+    assert_eq!(ended, ends.map(|(_, name)| name));
+    // In records it would stand as JSON has it.
+    let escaped = canary.replace('"', "\\\"");
+    nowhere(&home, server, &log, &[canary, &escaped, "MELTDOWN"]);
+}
+
 /// I-2: neither a signal that dumps core nor `gcore` of the same user gets the server's memory, where
 /// both get that of a program without the protection.
 #[test]

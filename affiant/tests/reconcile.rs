@@ -330,19 +330,10 @@ fn k_8_a_condition_that_the_service_enforces_is_evidence() {
     }
 }
 
-/// K-7: the broker's own questions are bounded: an origin is asked one at a time, and all of them
-/// together get five a second.
+/// K-7: of the broker's own questions an origin gets one at a time.
 #[test]
-fn k_7_questions_of_the_brokers_own_are_bounded() {
+fn k_7_an_origin_is_asked_one_question_at_a_time() {
     let at_once = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
-    let services: Vec<Service> = (0..16)
-        .map(|_| {
-            Service::start(|asked| match asked.method.as_str() {
-                "GET" => Done::nothing_but(200, "", "there"),
-                _ => Done::and_closes(),
-            })
-        })
-        .collect();
     let counted = Arc::clone(&at_once);
     let slow = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = slow.local_addr().unwrap();
@@ -365,34 +356,16 @@ fn k_7_questions_of_the_brokers_own_are_bounded() {
         }
     });
     let rule = "reconcile = { path = \"/s\", committed = { status = 200 }, automatic = true, every = \"1s\" }";
-    let addresses: Vec<_> = services.iter().map(Service::address).chain([address]).collect();
-    let routes = addresses.iter().enumerate();
-    let routes = routes.map(|(n, address)| clear_route(&format!("r{n}"), *address, rule));
+    let route = clear_route("r", address, rule);
     let home = Home::new();
-    home.policy(&routes.collect::<String>());
+    home.policy(&route);
     let server = home.serve();
-    let call = |address: &std::net::SocketAddr, path: &str| {
-        server.curl(&["-d", "x", &format!("http://{address}/{path}")]).invocation()
-    };
-    let mut all: Vec<String> = addresses.iter().map(|address| call(address, "p")).collect();
-    all.extend((0..3).map(|n| call(&address, &n.to_string())));
+    let call = |n| server.curl(&["-d", "x", &format!("http://{address}/{n}")]).invocation();
+    let all: Vec<String> = (0..4).map(call).collect();
     eventually("all are settled", || {
         all.iter().all(|id| {
             server.control(&format!("invocations/{id}"))["error"]["outcome"] == "committed"
         })
     });
     assert_eq!(at_once.1.load(Ordering::SeqCst), 1, "one question at a time");
-    // However slow the machine is: no sooner than the pauses between them say.
-    let list = server.control("invocations?limit=200")["invocations"].clone();
-    let mut at_ms: Vec<u64> = list
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|call| call["action"] == "GET")
-        .map(|call| call["accepted_at_ms"].as_u64().unwrap())
-        .collect();
-    at_ms.sort_unstable();
-    assert!(at_ms.len() >= 20, "{}", at_ms.len());
-    let took_ms = at_ms[at_ms.len() - 1] - at_ms[0];
-    assert!(took_ms >= 1900, "{} questions within {took_ms} ms", at_ms.len());
 }

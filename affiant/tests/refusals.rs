@@ -246,14 +246,27 @@ fn agents_see_only_their_own_invocations() {
     assert_eq!(response.outcome(), "committed");
     let id = response.invocation();
     let proxy = format!("http://other:{}@{}", other["token"].as_str().unwrap(), bench.server.http);
-    for path in ["", "/events", "/result", "/decision"] {
-        let url = format!("http://affiant.internal/v1/invocations/{id}{path}");
-        let response = bench.server.curl(&["-x", &proxy, &url]);
-        assert_eq!(
-            (response.status, response.json()["code"].as_str()),
-            (404, Some("NO_SUCH_INVOCATION")),
-            "{path}"
-        );
+    // What another agent did is told as what nobody did, in every word.
+    let nobodys = "act_00000000000000000000000000";
+    for (method, path) in [
+        ("GET", ""),
+        ("GET", "?wait=1s"),
+        ("GET", "/events"),
+        ("GET", "/result"),
+        ("GET", "/recording"),
+        ("GET", "/decision"),
+        ("POST", "/retry"),
+        ("POST", "/reconcile"),
+        ("POST", "/ack"),
+    ] {
+        let ask = |id: &str| {
+            let url = format!("http://affiant.internal/v1/invocations/{id}{path}");
+            let response = bench.server.curl(&["-x", &proxy, "-X", method, &url]);
+            (response.status, response.json())
+        };
+        let (status, answer) = ask(&id);
+        assert_eq!((status, &answer["code"]), (404, &"NO_SUCH_INVOCATION".into()), "{path}");
+        assert_eq!((status, answer), ask(nobodys), "{path}");
     }
     for (path, status, code) in [
         ("stats", 403, "OPERATORS_ONLY"),

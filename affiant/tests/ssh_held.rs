@@ -73,6 +73,63 @@ fn v_6_a_command_runs_with_the_variables_that_were_approved() {
     assert_eq!(committed["invocations"][0]["invocation_id"], first["invocation_id"]);
 }
 
+/// V-6: nobody approves what they can't read to its end. The list says that a command is longer, and
+/// `approval show` has all of it, without the secrets in it, on the terminal and in a file.
+#[test]
+fn v_6_a_long_command_is_shown_to_its_end() {
+    let before = "[approvals]\nwait = \"1s\"\n";
+    let bench = Bench::with(before, "approval = \"required\"\nenv = [\"LC_V\"]\n");
+    let marker = bench.home.path().join("ran");
+    let end = format!("touch {}", marker.display());
+    // As long as one argument of a program can be here.
+    let command = format!("{}echo é --password=hunter2; {end}", "true; ".repeat(20_000));
+    let pending = envelope(&finish(bench.ssh(&["-o", "SetEnv=LC_V=1"], &command), b"").stderr);
+    assert_eq!(pending["error"]["code"], "APPROVAL_PENDING", "{pending}");
+    let id = pending["invocation_id"].as_str().unwrap();
+    let held = bench.home.json(&["approval", "list"])["approvals"][0]["request"].clone();
+    assert_eq!(held["is_whole"], false);
+    assert_eq!(held["command"], format!("{}...", &command[..4096]));
+    let hint = format!("(cut: `affiant approval show {id}` shows all of it)");
+    assert!(bench.home.ok(&["approval", "list"]).contains(&hint));
+    let shown = bench.home.ok(&["approval", "show", id]);
+    assert!(shown.trim_end().ends_with(&end), "{}", &shown[shown.len() - 200..]);
+    let file = bench.home.path().join("whole");
+    bench.home.ok(&["approval", "show", id, "-o", file.to_str().unwrap()]);
+    let written = std::fs::read_to_string(&file).unwrap();
+    let (head, whole) = written.split_once("\n\n").unwrap();
+    let length_bytes = command.len();
+    assert_eq!(head, format!("command of {length_bytes} bytes\nvariable [\"LC_V\",\"1\"]"));
+    let (start, rest) = whole.split_once("--password=").unwrap();
+    assert!(command.starts_with(start) && rest.ends_with(&format!("; {end}")), "{rest}");
+    assert!(rest.starts_with("(hidden: 7 bytes"), "{rest}");
+    bench.home.ok(&["approval", "approve", id]);
+    let ran = finish(bench.ssh(&["-o", "SetEnv=LC_V=1"], &command), b"");
+    assert_eq!((ran.status.code(), marker.exists()), (Some(0), true));
+    // One that the list shows whole has nothing beside it.
+    let short = envelope(&finish(bench.ssh(&[], "true"), b"").stderr);
+    let id = short["invocation_id"].as_str().unwrap();
+    assert_eq!(bench.home.json(&["approval", "list"])["approvals"][0]["request"]["is_whole"], true);
+    let none = bench.home.run(&["approval", "show", id, "-o", file.to_str().unwrap()]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("there is no more to write"));
+}
+
+/// V-6: a command is shown whatever it has in it that looks like a secret.
+#[test]
+fn v_6_a_command_hides_behind_no_secret() {
+    let bench = Bench::with("[approvals]\nwait = \"1s\"\n", "approval = \"required\"\n");
+    let command = "echo '{\"token\":\"'; echo $(id); echo '\"}' -----BEGIN PRIVATE KEY-----; id";
+    let asked = finish(bench.ssh(&[], command), b"");
+    assert_eq!(envelope(&asked.stderr)["error"]["code"], "APPROVAL_PENDING");
+    let held = bench.home.json(&["approval", "list"])["approvals"][0].clone();
+    assert_eq!(
+        (&held["request"]["command"], &held["request"]["hidden"]),
+        (&command.into(), &0.into())
+    );
+    let listed = bench.home.ok(&["approval", "list"]);
+    assert!(listed.contains(command), "{listed}");
+}
+
 /// V-6, V-1: an approval is of the agent that asked. One that is added again under its name, or has another
 /// token since, asks anew.
 #[test]

@@ -14,9 +14,14 @@ mod support;
 
 use conformance::ssh::{Opening, Raw, Step, Target, user_key};
 use serde_json::Value;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use support::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::watch;
 
 const ID: &str = "act_01ARZ3NDEKTSV4RRFFQ69G5FAV";
 /// A grant that makes a window of 1 MiB overflow to nothing (RFC 4254 section 5.2 forbids it).
@@ -219,5 +224,67 @@ fn d_4_a_client_that_sends_no_packet_has_gone() {
         assert_eq!(record["error"]["phase"], "result_delivery");
         let stored = between.home.run(&["inv", "result", ID]);
         assert_eq!((text(&stored.stdout).as_str(), between.target.effects()), ("result", 1));
+    });
+}
+
+/// Passes one connection on, the client's bytes only until they are held back; and resets it at the end.
+async fn line(to: SocketAddr, held: Arc<AtomicBool>, mut cut: watch::Receiver<bool>) -> u16 {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut gateway = tokio::net::TcpStream::connect(to).await.unwrap();
+        {
+            let (mut from_client, mut to_client) = client.split();
+            let (mut from_gateway, mut to_gateway) = gateway.split();
+            let forth = async {
+                let mut buffer = [0; 1 << 14];
+                while let Ok(length @ 1..) = from_client.read(&mut buffer).await {
+                    if !held.load(Ordering::Acquire) {
+                        to_gateway.write_all(&buffer[..length]).await.unwrap();
+                    }
+                }
+            };
+            tokio::select! {
+                () = forth => {}
+                _ = tokio::io::copy(&mut from_gateway, &mut to_client) => {}
+                _ = cut.wait_for(|cut| *cut) => {}
+            }
+        }
+        gateway.set_zero_linger().unwrap();
+    });
+    port
+}
+
+/// R-5, K-11: a client whose connection breaks while it is asked whether it has everything has confirmed
+/// nothing, however many of its commands end at once.
+#[test]
+fn r_5_a_connection_that_breaks_confirms_nothing() {
+    play(async || {
+        let out = [Step::Await, Step::Stdout("result".into())];
+        let between = Between::start(accepted(out.into_iter().chain(end())), "");
+        let (held, cut) = (Arc::new(AtomicBool::new(false)), watch::Sender::new(false));
+        let port = line(between.server.ssh, Arc::clone(&held), cut.subscribe()).await;
+        let mut client = python();
+        client.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/ssh_client.py"));
+        client.arg(port.to_string()).args(["t", "u", &between.home.token, "at-once"]);
+        client
+            .args((0..16).map(|n| format!("run {n}")))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut client = client.spawn().unwrap();
+        eventually("the commands", || between.target.requests().len() == 16);
+        held.store(true, Ordering::Release);
+        between.target.go();
+        let listed = || {
+            let list = between.server.control("invocations?outcome=committed&limit=50");
+            list["invocations"].as_array().unwrap().clone()
+        };
+        eventually("the results", || listed().len() == 16);
+        cut.send_replace(true);
+        eventually("the deliveries", || listed().iter().all(|one| one["delivery"] != "pending"));
+        let delivered: Vec<Value> = listed().iter().map(|one| one["delivery"].clone()).collect();
+        assert_eq!(delivered, ["failed"; 16]);
+        wait(&mut client, PATIENCE);
     });
 }

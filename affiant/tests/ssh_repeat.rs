@@ -207,6 +207,15 @@ fn k_9_a_query_command_decides_what_is_in_doubt() {
     assert_eq!((status, &asked["shows"]), (200, &Value::Null), "{asked}");
     assert_eq!(bench.server.control(&format!("invocations/{id}"))["error"]["outcome"], "unknown");
     std::fs::rename(state.path("away"), state.path("done-v1")).unwrap();
+    // V-1: a user that the route does not let any more is not logged in as, to ask either.
+    let logins = bench.sshd.log().matches("Accepted publickey").count();
+    let named = format!("users = [\"{}\"]", target::user());
+    let route = format!("{}{keys}", bench.sshd.policy(&bench.sshd.host_key));
+    bench.home.policy(&route.replace(&named, "users = [\"somebody-else\"]"));
+    let (status, refused) = reconcile();
+    assert_eq!((status, refused["code"].as_str()), (409, Some("NOT_RECONCILABLE")), "{refused}");
+    assert_eq!(bench.sshd.log().matches("Accepted publickey").count(), logins);
+    bench.home.policy(&route);
 
     let before = bench.home.json(&["inv", "events", &id]);
     let output = bench.home.run(&["inv", "reconcile", &id]);

@@ -1,16 +1,26 @@
 //! Takes credentials out of a request that a person is shown (contract V-6, I-2).
 //!
 //! Hidden is what stands in the vault, what a name says is a credential, and what has the form of
-//! one. The rest stays byte for byte. What is hidden shows its length and a keyed digest: equal values
+//! one. Nothing that is hidden goes past the end of the one value that it is: who decides sees all
+//! that is decided on. The rest stays byte for byte. What is hidden shows its length and a keyed digest: equal values
 //! can be told from others, and a guess can't be checked by who has no key. It does not look into
 //! content that is compressed or no text; such content is not shown at all.
 
+mod content;
+mod form;
+mod json;
+mod leaf;
 mod name;
-mod spans;
+mod parts;
+mod shell;
+mod text;
+mod tokens;
+mod xml;
 
 use crate::{Policy, Secret, spellings};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use leaf::{Leaf, Spans};
 use std::ops::Range;
 use zeroize::Zeroizing;
 
@@ -76,37 +86,31 @@ impl Screen {
     #[must_use]
     pub fn header(&self, name: &[u8], value: &[u8]) -> Screened {
         let named = name::is_credential(name) != name::Kind::No;
-        self.screened(value, named.then_some(0..value.len()).into_iter().collect())
+        let all = || std::iter::once(0..value.len()).collect();
+        self.screened(value, if named { all() } else { tokens::find(&Leaf::whole(value)) })
     }
 
-    /// A URL, or path and query.
+    /// A URL, or the first line of a request.
     #[must_use]
     pub fn target(&self, target: &[u8]) -> Screened {
-        self.screened(target, spans::query(target))
+        self.screened(target, form::target(&Leaf::whole(target)))
     }
 
-    /// Content that is text: JSON, a form, several parts, XML, or lines.
+    /// Content that is text. `content_type` is what the request says of it, if it says one thing.
     #[must_use]
-    pub fn content(&self, text: &str) -> Screened {
-        let bytes = text.as_bytes();
-        let mut found = spans::pairs(bytes, 0);
-        found.extend(spans::json(bytes));
-        found.extend(spans::parts(bytes));
-        found.extend(spans::elements(bytes));
-        found.extend(spans::assignments(bytes));
-        self.screened(bytes, found)
+    pub fn content(&self, content_type: Option<&[u8]>, text: &str) -> Screened {
+        let declared = content::Declared::of(content_type);
+        let whole = Leaf::whole(text.as_bytes());
+        self.screened(text.as_bytes(), content::find(&whole, &declared, 0))
     }
 
     /// A command line.
     #[must_use]
     pub fn command(&self, command: &[u8]) -> Screened {
-        let mut found = spans::assignments(command);
-        found.extend(spans::options(command));
-        self.screened(command, found)
+        self.screened(command, shell::find(command))
     }
 
-    fn screened(&self, text: &[u8], mut found: Vec<Range<usize>>) -> Screened {
-        found.extend(spans::forms(text));
+    fn screened(&self, text: &[u8], mut found: Spans) -> Screened {
         for known in &self.known {
             let places = memchr::memmem::find_iter(text, known.as_slice());
             found.extend(places.map(|at| at..at + known.len()));
@@ -145,9 +149,9 @@ pub(crate) fn has_form_of_credential(text: &[u8]) -> bool {
         let word = text.get(span.clone()).unwrap_or_default();
         word.split(|byte| !byte.is_ascii_alphanumeric()).any(|run| run.len() >= LONGEST_WORD)
     };
-    spans::words(text, false).iter().any(is_random)
-        || !spans::private_keys(text).is_empty()
-        || !spans::passwords(text).is_empty()
+    tokens::words(text).iter().any(is_random)
+        || !tokens::private_keys(text).is_empty()
+        || !tokens::passwords(text).is_empty()
 }
 
 /// A value as it may be written in a request, also inside of base64.

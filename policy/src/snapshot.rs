@@ -421,12 +421,19 @@ impl Snapshot {
         })
     }
 
-    /// [`Snapshot::http_route`] for an SSH route (contract K-9).
+    /// [`Snapshot::http_route`] for an SSH route (contract K-9), which names users as well: as another one
+    /// nobody logs in with its credential (contract V-1).
     #[must_use]
-    pub fn ssh_route(&self, name: &str, agent: &str, host: &str, port: u16) -> Option<SshGrant> {
+    pub fn ssh_route(
+        &self,
+        name: &str,
+        agent: &str,
+        (user, host, port): (&str, &str, u16),
+    ) -> Option<SshGrant> {
         let host = normal_host(host).ok()?;
         let route = self.ssh.routes().iter().find(|r| r.name == name)?;
-        let leads = route.port == port && route.host.matches(&host);
+        let leads =
+            route.port == port && route.host.matches(&host) && order::admits(&route.users, user);
         (leads && order::admits(&route.agents, agent)).then(|| route.grant.clone())
     }
 

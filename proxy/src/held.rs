@@ -195,7 +195,11 @@ impl Job<'_> {
         let target = format!("{}://{}{}", target.scheme, target.authority, target.path_and_query);
         let target = clean(screen.target(target.as_bytes()), SHOWN_TARGET);
         let content = Zeroizing::new(prepared.ahead.concat());
-        let text = std::str::from_utf8(&content).ok().map(|text| screen.content(text));
+        let mut types = sent().filter(|(name, _)| name.eq_ignore_ascii_case(b"content-type"));
+        let content_type = types.next().filter(|_| types.next().is_none());
+        let content_type = content_type.map(|(_, value)| value.as_ref());
+        let text = std::str::from_utf8(&content).ok();
+        let text = text.map(|text| screen.content(content_type, text));
         // The digest of content that can be guessed but for a secret would give the secret away.
         let digest =
             text.as_ref().is_none_or(|text| text.hidden == 0).then(|| Digest::of(&content));

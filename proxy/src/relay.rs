@@ -250,12 +250,11 @@ impl<'a> Relay<'a> {
                 head = receiver.head(self.parts.method, self.parts.opening) => match head {
                     Ok(Received::Interim(head)) => self.interim(head).await,
                     Ok(head) => return Ok(head),
-                    Err(exchange::Error::Certificate(alert)) => {
-                        return Err(Broken::Certificate(alert));
-                    }
-                    Err(error @ (exchange::Error::NotProcessed | exchange::Error::Unsent)) => {
-                        return Err(Broken::Receive { error, begun: false });
-                    }
+                    Err(
+                        error @ (exchange::Error::NotProcessed
+                        | exchange::Error::Certificate(_)
+                        | exchange::Error::Unsent),
+                    ) => return Err(Broken::Receive { error, begun: false }),
                     Err(error) => {
                         let begun = receiver.has_bytes();
                         return Err(match unsent {

@@ -56,7 +56,8 @@ pub(crate) enum Refusal {
     },
     #[error("{0}.")]
     Key(#[source] policy::key::Unreadable),
-    #[error("The id or key was used before with another request; use a new one.")]
+    /// Of which agent that request is, and whether it is of this one, is not told.
+    #[error("The id or key stands for another request; use a new one.")]
     Mismatch,
     #[error("An equal request, {}, is in flight or in doubt; follow its instruction.", .0.id())]
     InDoubt(Box<Invocation>),
@@ -233,7 +234,7 @@ pub(crate) enum Broken {
     #[error("The origin stopped sending inside its response.")]
     ReadTimeout,
     /// The response did not begin or not end as it should.
-    #[error("The origin's response was not received in whole: {error}.")]
+    #[error("{}", received(.error))]
     Receive {
         /// What happened.
         #[source]
@@ -241,13 +242,6 @@ pub(crate) enum Broken {
         /// Whether response bytes were received before.
         begun: bool,
     },
-    /// The origin ended the handshake over the client's certificate, and processed nothing.
-    #[error(
-        "The origin refused the client certificate of the connection, or that there was none ({}); \
-         nothing was processed.",
-        .0.name
-    )]
-    Certificate(Alert),
     /// The caller did not send the content that it declared.
     #[error("The request was broken off: {0}.")]
     Caller(#[source] incoming::Error),
@@ -277,6 +271,18 @@ pub(crate) enum Broken {
     NotStored(#[source] append::Error),
 }
 
+/// What is said of a response that did not come in whole.
+fn received(error: &exchange::Error) -> String {
+    if let exchange::Error::Certificate(alert) = error {
+        return format!(
+            "The origin refused the client certificate of the connection, or that there was none ({}); \
+             nothing was processed.",
+            alert.name
+        );
+    }
+    format!("The origin's response was not received in whole: {error}.")
+}
+
 impl Broken {
     /// Whether what was waited for did not come in its time.
     pub(crate) const fn is_wait(&self) -> bool {
@@ -286,7 +292,6 @@ impl Broken {
             }
             Self::Send(_)
             | Self::Receive { .. }
-            | Self::Certificate(_)
             | Self::Caller(_)
             | Self::PayloadLimit
             | Self::NoGrpcStatus
@@ -327,9 +332,6 @@ impl Broken {
                 | exchange::Error::Stream
                 | exchange::Error::Switched => Code::RemoteProtocolError,
             },
-            Self::Certificate(_) => {
-                return Verdict::rejected(Retry::AfterCorrection, Code::RemoteNotProcessed);
-            }
             Self::Caller(_) | Self::Unattended => Code::CallerCancelled,
             Self::PayloadLimit => Code::PayloadLimit,
             Self::NoGrpcStatus | Self::Hop { .. } => Code::RemoteResultIncomplete,
@@ -359,9 +361,6 @@ impl Broken {
                 received_status: Some(407),
                 ..account
             },
-            Self::Certificate(alert) => {
-                Account { status: 502, error: "tls_alert_received", ..account }.alert(*alert)
-            }
             Self::Receive { error, .. } => account.of_response(error),
             Self::Caller(_) => Account::of_caller(),
             Self::Hop { said } => Account { earlier: Some(said.clone()), ..account },
@@ -382,7 +381,6 @@ impl Broken {
             Self::ResponseTimeout | Self::ReadTimeout => "TIMEOUT".to_owned(),
             Self::WriteTimeout => "WRITE_TIMEOUT".to_owned(),
             Self::ParentAuth => "PROXY_HTTP_407".to_owned(),
-            Self::Certificate(alert) => alert.cause(),
             Self::Receive { error, .. } => error.cause(),
             Self::Caller(incoming::Error::Malformed) => "CALLER_MALFORMED".to_owned(),
             Self::Caller(incoming::Error::Gone) => "CALLER_GONE".to_owned(),
@@ -405,5 +403,29 @@ trait InDelivery {
 impl InDelivery for Verdict {
     fn in_delivery(self) -> Self {
         Self::new(Phase::ResultDelivery, self.outcome(), self.retry(), self.code()).unwrap_or(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C-6: a refused client certificate is told in one way, whatever the operation is.
+    #[test]
+    fn c_6_a_refused_certificate_is_told_as_what_it_is() {
+        let alert = Alert { id: 116, name: "certificate_required" };
+        let error = exchange::Error::Certificate(alert);
+        let broken = Broken::Receive { error, begun: false };
+        let operation = Operation { idempotent: false, idempotency: None };
+        let verdict = broken.verdict(&operation, 0);
+        assert_eq!(verdict, Verdict::rejected(Retry::AfterCorrection, Code::RemoteNotProcessed));
+        let account = broken.account(verdict);
+        assert_eq!((account.status, account.error), (502, "tls_alert_received"));
+        assert_eq!(broken.cause(), "ALERT_CERTIFICATE_REQUIRED");
+        assert_eq!(
+            broken.to_string(),
+            "The origin refused the client certificate of the connection, or that there was none \
+             (certificate_required); nothing was processed."
+        );
     }
 }

@@ -31,6 +31,54 @@ async fn k_10_a_repeat_by_id_is_answered_from_the_record() {
     assert_eq!(world.origin.all_effects(), 1);
 }
 
+/// K-10, K-3, V-3: the id of another agent's call stands for that call, so that it can't be used; but who tries is
+/// told what it is told of an id of its own, and nothing of the call. Its own refusal is on record under an id of
+/// its own.
+#[tokio::test]
+async fn k_10_the_id_of_another_agent_is_told_like_ones_own() {
+    let route = |port: u16| {
+        format!(
+            "[[route]]\nname = \"other\"\nagents = [\"other\"]\nprivate_addresses = \"allow\"\n\
+             match = {{ scheme = \"http\", host = \"127.0.0.1\", port = {port} }}\n"
+        )
+    };
+    let world =
+        World::with(|origin, _| route(origin.address.port()), proxy::Options::default()).await;
+    let token = world.policy.add_agent("other").expect("agent");
+    let bearer = format!("Proxy-Authorization: Bearer {}\r\n", token.expose_text().expect("text"));
+    let id = world.journal.new_id();
+    let fields = format!("Affiant-Invocation: {id}\r\n");
+    let first = world.plain("POST", "/ok", &fields, "x").await;
+    assert_eq!((first.status, first.id()), (200, id));
+    let told = async |request: String| {
+        let mut client = Client::connect(world.address).await;
+        client.send(&request).await;
+        let refused = client.response("POST").await;
+        let own = refused.id();
+        assert_ne!(own, id);
+        let telling = |text: &str| text.replace(&own.to_string(), "ID");
+        let head = refused.head.lines().filter(|line| !line.starts_with("Date: "));
+        let head: Vec<String> = head.map(telling).collect();
+        (refused.status, head, telling(&refused.text()), own)
+    };
+    let by_other = |content| {
+        let request = world.plain_request("POST", "/ok", &fields, content);
+        request.replace(&world.credentials(), &bearer)
+    };
+    let ones_own = told(world.plain_request("POST", "/ok", &fields, "y")).await;
+    assert!(ones_own.2.contains("The id or key stands for another request; use a new one."));
+    for content in ["x", "y"] {
+        let others = told(by_other(content)).await;
+        assert_eq!((others.0, &others.1), (422, &ones_own.1));
+        let json = |text: &str| -> serde_json::Value { serde_json::from_str(text).expect("JSON") };
+        assert_eq!(json(&others.2)["error"], json(&ones_own.2)["error"]);
+        let record = world.invocation(others.3).await;
+        assert_eq!(record.accepted().agent.as_deref(), Some("other"));
+        assert_eq!(record.accepted().link, None);
+    }
+    assert_eq!(world.origin.all_effects(), 1);
+}
+
 /// K-10: a repeat of a call that ended without a result gets that end.
 #[tokio::test]
 async fn k_10_a_repeat_of_an_unknown_call_gets_its_envelope() {

@@ -8,7 +8,7 @@ use crate::request::{Destination, Preparation, Request, Terminal};
 use crate::respond::Unopened;
 use crate::spool::{Inlet, spool};
 use russh::server::{Handle, Msg};
-use russh::{Channel, ChannelMsg, ChannelReadHalf};
+use russh::{Channel, ChannelId, ChannelMsg, ChannelReadHalf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -31,6 +31,21 @@ impl Drop for Slot {
     }
 }
 
+/// Runs what serves a channel. Where that fails, the channel is closed, so that nobody waits on it.
+pub(crate) async fn closing(
+    channel: ChannelId,
+    handle: Handle,
+    serving: impl Future<Output = ()> + Send + 'static,
+) {
+    // What it says of the failure can hold anything.
+    if tokio::spawn(serving).await.is_err() {
+        tracing::error!("what served a channel has failed");
+        if handle.close(channel).await.is_err() {
+            tracing::debug!("its session had ended before");
+        }
+    }
+}
+
 /// A forwarding through the target, if policy lets it.
 pub(crate) async fn forward(
     shared: Arc<Shared>,
@@ -45,9 +60,9 @@ pub(crate) async fn forward(
     };
     let _under_way = shared.under_way();
     let (read, write) = channel.split();
-    let (spool, presence) = spool(read, inlet, shared.standing(&destination.agent));
+    let (spool, attendance) = spool(read, inlet, shared.standing(&destination.agent));
     let stall = shared.options.client_stall;
-    let downstream = Downstream::new(write, handle, presence, stall, false).held(reply);
+    let downstream = Downstream::new(write, handle, attendance, stall, false).held(reply);
     let (request, preparation) = (Request::Forward { host, port }, Preparation::default());
     invocation::run(Job { shared, destination, request, preparation }, downstream, spool).await;
 }
@@ -63,10 +78,10 @@ pub(crate) async fn serve(
     let (mut read, write) = channel.split();
     let Some((request, preparation)) = prepare(&mut read).await else { return };
     let _under_way = shared.under_way();
-    let (spool, presence) = spool(read, inlet, shared.standing(&destination.agent));
+    let (spool, attendance) = spool(read, inlet, shared.standing(&destination.agent));
     let has_terminal = preparation.terminal.is_some();
     let stall = shared.options.client_stall;
-    let downstream = Downstream::new(write, handle, presence, stall, has_terminal);
+    let downstream = Downstream::new(write, handle, attendance, stall, has_terminal);
     invocation::run(Job { shared, destination, request, preparation }, downstream, spool).await;
 }
 

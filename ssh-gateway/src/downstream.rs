@@ -3,9 +3,9 @@
 //! Every wait here ends when the client goes away or leaves its output unread for too long.
 
 use crate::respond::{self, Unopened};
-use crate::spool::Presence;
+use crate::spool::{Attendance, Presence, SessionLife};
 use bytes::Bytes;
-use journal::contract::{Confirmation, Envelope, SshEnd};
+use journal::contract::{Confirmation, Envelope, SignalName, SshEnd};
 use russh::server::{ChannelOpenHandle, Handle, Msg};
 use russh::{ChannelWriteHalf, Sig};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,12 +23,12 @@ pub(crate) enum End {
     /// Exit signal.
     Signal {
         /// The signal.
-        signal: Sig,
+        signal: SignalName,
         /// Whether core was dumped.
         core_dumped: bool,
-        /// The target's words.
+        /// The target's words, free of the credential (contract I-4).
         message: String,
-        /// Their language.
+        /// Their language, just so.
         language: String,
     },
     /// The orderly close of a forwarding, or a route's own mark of completion.
@@ -40,7 +40,7 @@ impl End {
     pub(crate) fn to_record(&self) -> Option<SshEnd> {
         match self {
             Self::Status(status) => Some(SshEnd::ExitStatus(*status)),
-            Self::Signal { signal, .. } => Some(SshEnd::ExitSignal(signal_name(signal).to_owned())),
+            Self::Signal { signal, .. } => Some(SshEnd::ExitSignal(signal.clone())),
             Self::Closed => None,
         }
     }
@@ -50,7 +50,7 @@ impl End {
         match end {
             SshEnd::ExitStatus(status) => Self::Status(*status),
             SshEnd::ExitSignal(name) => Self::Signal {
-                signal: Sig::Custom(name.clone()),
+                signal: name.clone(),
                 core_dumped: false,
                 message: String::new(),
                 language: String::new(),
@@ -92,7 +92,7 @@ pub(crate) enum Absence {
 /// Who takes the output.
 enum Client {
     /// A client on a channel of its own.
-    Channel { write: ChannelWriteHalf<Msg>, handle: Handle },
+    Channel { write: ChannelWriteHalf<Msg>, handle: Handle, session: SessionLife },
     /// Nobody: the result is there to be fetched.
     Nobody { _stays: watch::Sender<Presence> },
     /// The broker itself, which reads stdout afterwards.
@@ -121,11 +121,12 @@ impl Downstream {
     pub(crate) fn new(
         write: ChannelWriteHalf<Msg>,
         handle: Handle,
-        presence: watch::Receiver<Presence>,
+        attendance: Attendance,
         stall: Duration,
         has_terminal: bool,
     ) -> Self {
-        let client = Client::Channel { write, handle };
+        let Attendance { presence, session } = attendance;
+        let client = Client::Channel { write, handle, session };
         Self { has_terminal, ..Self::of(client, presence, stall) }
     }
 
@@ -276,14 +277,14 @@ impl Downstream {
         if self.is_gone() {
             return None;
         }
-        let Client::Channel { write, handle } = &self.client else { return None };
+        let Client::Channel { write, handle, .. } = &self.client else { return None };
         match end {
             End::Status(status) => self.bounded(write.exit_status(*status)).await,
             End::Signal { signal, core_dumped, message, language } => {
                 let id = write.id();
                 let request = handle.exit_signal_request(
                     id,
-                    signal.clone(),
+                    Sig::Custom(signal.as_str().to_owned()),
                     *core_dumped,
                     message.clone(),
                     language.clone(),
@@ -384,7 +385,12 @@ impl Downstream {
             // The content of the answer says nothing; that there is one does.
             answer = tokio::time::timeout(CONFIRM, question) => answer.is_ok(),
         };
-        answered && !self.is_gone()
+        // An answer that a lost session leaves out comes as if it were one.
+        let stands = match &self.client {
+            Client::Channel { session, .. } => session.goes_on(),
+            Client::Nobody { .. } | Client::Broker { .. } => false,
+        };
+        answered && stands && !self.is_gone()
     }
 
     async fn bounded<E>(&self, work: impl Future<Output = Result<(), E>>) {

@@ -286,7 +286,10 @@ async fn connect(
     mut end: watch::Receiver<bool>,
 ) -> Result<(), ConnectError> {
     stream.set_nodelay(true).map_err(ConnectError::Socket)?;
-    let mut names = vec!["127.0.0.1", "localhost", "::1"];
+    // The address that this client reached, which a listener on all addresses has no other name for.
+    let reached =
+        stream.local_addr().map_err(ConnectError::Socket)?.ip().to_canonical().to_string();
+    let mut names = vec!["127.0.0.1", "localhost", "::1", &reached];
     names.extend(shared.options.names.iter().map(String::as_str));
     let certificate = shared
         .identity

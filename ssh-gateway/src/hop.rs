@@ -174,8 +174,9 @@ impl Handler for Hop {
         };
         reply.accept().await;
         let (shared, inlet) = (Arc::clone(&self.shared), self.inlet(channel.id()));
-        let handle = session.handle();
-        tokio::spawn(async move {
+        let (id, handle) = (channel.id(), session.handle());
+        let of_channel = handle.clone();
+        let serving = async move {
             match entry {
                 Entry::Agent(agent) => own::serve(shared, inlet, agent, channel, handle).await,
                 Entry::Target(destination) => {
@@ -183,7 +184,8 @@ impl Handler for Hop {
                 }
             }
             drop(slot);
-        });
+        };
+        tokio::spawn(channel::closing(id, of_channel, serving));
         Ok(())
     }
 
@@ -204,8 +206,9 @@ impl Handler for Hop {
         let to = (host.to_owned(), port);
         let shared = Arc::clone(&self.shared);
         let inlet = self.inlet(channel.id());
-        let entrance = Entrance { channel, handle: session.handle(), reply, inlet };
-        tokio::spawn(async move {
+        let (id, handle) = (channel.id(), session.handle());
+        let entrance = Entrance { channel, handle: handle.clone(), reply, inlet };
+        let serving = async move {
             match entry {
                 Entry::Agent(agent) => jump::serve(shared, agent, to, entrance).await,
                 Entry::Target(destination) => {
@@ -213,7 +216,8 @@ impl Handler for Hop {
                 }
             }
             drop(slot);
-        });
+        };
+        tokio::spawn(channel::closing(id, handle, serving));
         Ok(())
     }
 

@@ -349,7 +349,8 @@ async fn connect(
         }
     };
     upstream::open(&plan, &mut record).await.map_err(|error| {
-        tracing::debug!(error = &error as &dyn std::error::Error, "connection setup");
+        // Its source can quote what the target sent (contract I-2).
+        tracing::debug!(%error, "connection setup");
         Refusal::new(error.verdict(), sentence(&error.to_string()), error.field())
     })
 }

@@ -3,11 +3,10 @@
 //! of an sftp session the first operations also stand in the journal itself.
 
 use crate::cast::{About, Cast};
-use crate::downstream::{End, signal_name};
-use crate::redact::{Needles, Redactor};
+use crate::downstream::End;
+use crate::redact::Needles;
 use crate::request::{Destination, Preparation, Request};
 use crate::sftp::Sftp;
-use bytes::Bytes;
 use journal::contract::KeepResult;
 use journal::{Call, Stream};
 use policy::SshGrant;
@@ -133,9 +132,7 @@ impl Keeper {
                 let took = began.elapsed();
                 let mark = match end {
                     Some(End::Status(status)) => format!("exit status {status}"),
-                    Some(End::Signal { signal, .. }) => {
-                        format!("exit signal {}", signal_name(signal))
-                    }
+                    Some(End::Signal { signal, .. }) => format!("exit signal {signal}"),
                     Some(End::Closed) | None => "ended without exit status".to_owned(),
                 };
                 self.record(call, &Cast::mark(took, &mark)).await;
@@ -169,21 +166,13 @@ impl Keeper {
 
     async fn list(&mut self, call: &mut Call, done: Vec<Value>) {
         for operation in done {
-            let line = self.clean(&operation.to_string());
+            let line = cleaned(&self.needles, operation).to_string();
             if self.noted < MAX_NOTES {
                 self.noted += 1;
                 call.note(SFTP, &line);
             }
             self.store(call, Stream::Stdout, format!("{line}\n").as_bytes()).await;
         }
-    }
-
-    /// A name may hold the credential as well (contract I-4).
-    fn clean(&self, line: &str) -> String {
-        let mut redactor = Redactor::new(self.needles.clone());
-        let mut clean = redactor.push(Bytes::copy_from_slice(line.as_bytes())).to_vec();
-        clean.extend_from_slice(&redactor.finish());
-        String::from_utf8_lossy(&clean).into_owned()
     }
 
     async fn record(&mut self, call: &mut Call, line: &str) {
@@ -219,5 +208,19 @@ impl Keeper {
             call.note("RESULT_NOT_KEPT", &error.to_string());
             tracing::error!(id = %call.id(), %error, "a result can't be stored");
         }
+    }
+}
+
+/// A name may hold the credential as well (contract I-4). It is looked for before JSON escapes it.
+fn cleaned(needles: &Needles, value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(needles.clean(&text).0),
+        Value::Array(values) => {
+            Value::Array(values.into_iter().map(|value| cleaned(needles, value)).collect())
+        }
+        Value::Object(members) => Value::Object(
+            members.into_iter().map(|(name, value)| (name, cleaned(needles, value))).collect(),
+        ),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value,
     }
 }

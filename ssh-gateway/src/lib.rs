@@ -67,3 +67,4 @@ pub use control::Control;
 pub use gateway::Gateway;
 pub use identity::{Error as IdentityError, Identity};
 pub use options::Options;
+pub use stored::StoredCommand;

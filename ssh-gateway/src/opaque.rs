@@ -11,6 +11,7 @@ use crate::gateway::Shared;
 use crate::gauge::stalled;
 use crate::invocation::{Refusal, end_refused, not_recorded, refuse, sentence};
 use crate::jump::LOGIN_OVER;
+use crate::relay::STDIN_SO_FAR;
 use crate::respond::Unopened;
 use crate::spool::{Inlet, Input, Spool, spool};
 use crate::tally::Sum;
@@ -24,19 +25,23 @@ use journal::{Admission, Call, Guard};
 use policy::SshGrant;
 use russh::Channel;
 use russh::server::{ChannelOpenHandle, Handle, Msg};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::watch;
 
+/// How long the other side may take to follow the one that ended a session.
+const FOLLOWS: Duration = Duration::from_secs(1);
 /// Bytes per read of the target.
 const READ_BYTES: usize = 32 << 10;
 /// Causes in records: the target ended the session, or its client left.
 const TARGET_ENDED: &str = "EOF";
 const CLIENT_LEFT: &str = "CALLER_GONE";
+/// The drain had no more time for it.
+const CUT: &str = "BROKER_STOPPED";
 
 /// The client's side of the jump.
 pub(crate) struct Entrance {
@@ -51,9 +56,9 @@ pub(crate) async fn serve(shared: Arc<Shared>, jump: Jump, grant: SshGrant, entr
     let _under_way = shared.under_way();
     let Entrance { channel, handle, reply, inlet } = entrance;
     let (read, write) = channel.split();
-    let (spool, presence) = spool(read, inlet, shared.standing(&jump.agent));
+    let (spool, attendance) = spool(read, inlet, shared.standing(&jump.agent));
     let stall = shared.options.client_stall;
-    let mut downstream = Downstream::new(write, handle, presence, stall, false).held(reply);
+    let mut downstream = Downstream::new(write, handle, attendance, stall, false).held(reply);
     let host = if jump.host.contains(':') { format!("[{}]", jump.host) } else { jump.host.clone() };
     let target = format!("ssh://{host}:{}", jump.port);
     let fingerprint =
@@ -158,7 +163,9 @@ async fn relay(
     let mut overflow = spool.overflow();
     let (word, mut stopped) = watch::channel(None);
     let client_waits = Arc::<AtomicBool>::default();
-    let sender = Sender { patience, client_waits: Arc::clone(&client_waits), word };
+    let sum = Arc::<Mutex<Sum>>::default();
+    let sender =
+        Sender { patience, client_waits: Arc::clone(&client_waits), word, sum: Arc::clone(&sum) };
     let mut sending = tokio::spawn(sender.run(spool, to));
     let mut buffer = vec![0; READ_BYTES];
     let mut length_bytes = 0_u64;
@@ -174,13 +181,17 @@ async fn relay(
                     length_bytes = length_bytes.saturating_add(length as u64);
                     let data = buffer.get(..length).unwrap_or_default();
                     client_waits.store(true, Ordering::Release);
-                    downstream.send(None, Bytes::copy_from_slice(data)).await;
+                    let data = Bytes::copy_from_slice(data);
+                    let cut = downstream.send_unless(None, data, raised(&mut cutting)).await;
                     client_waits.store(false, Ordering::Release);
+                    if cut.is_some() {
+                        break CUT;
+                    }
                 }
                 Err(_) => break "RESET",
             },
             stop = said(&mut stopped) => break stop,
-            () = raised(&mut cutting) => break "BROKER_STOPPED",
+            () = raised(&mut cutting) => break CUT,
             _ = said(&mut overflow) => break "INPUT_OVERFLOW",
             () = downstream.gone() => break match downstream.absence() {
                 Absence::Left => CLIENT_LEFT,
@@ -194,17 +205,15 @@ async fn relay(
             },
         }
     };
-    // Nobody waits any more for what the target does not take.
-    let sent = tokio::time::timeout(Duration::from_secs(1), &mut sending).await;
-    sending.abort();
-    if let Ok(Ok(sent)) = sent {
-        drop(call.request_sent(sent));
-    }
     // Whoever of the two ends a session first, the other's channel follows.
-    let code = match cause {
-        TARGET_ENDED | CLIENT_LEFT => Code::NotJudged,
-        _ => Code::RemoteOutcomeUnknown,
+    let (code, patience) = match cause {
+        TARGET_ENDED | CLIENT_LEFT => (Code::NotJudged, FOLLOWS),
+        CUT => (Code::BrokerRestarted, Duration::ZERO),
+        _ => (Code::RemoteOutcomeUnknown, Duration::ZERO),
     };
+    let is_whole = matches!(tokio::time::timeout(patience, &mut sending).await, Ok(Ok(())));
+    sending.abort();
+    note_sent(call, &sum, is_whole);
     Ended {
         verdict: Verdict::unknown(Retry::Reconcile, code),
         message: "The session was relayed as it is; what was done in it is not known here."
@@ -215,6 +224,17 @@ async fn relay(
     }
 }
 
+/// Records what the target had of its client.
+fn note_sent(call: &mut Call, sum: &Mutex<Sum>, is_whole: bool) {
+    let sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+    let (length_bytes, digest) = (sum.length_bytes(), sum.digest());
+    if is_whole {
+        drop(call.request_sent(RequestSent { length_bytes, digest }));
+    } else {
+        call.note(STDIN_SO_FAR, &format!("{length_bytes} {digest}"));
+    }
+}
+
 /// The way to the target.
 struct Sender {
     /// How long the target may take nothing while the space for waiting input is used up.
@@ -222,12 +242,13 @@ struct Sender {
     client_waits: Arc<AtomicBool>,
     /// Why it stopped.
     word: watch::Sender<Option<&'static str>>,
+    /// What it passed on so far.
+    sum: Arc<Mutex<Sum>>,
 }
 
 impl Sender {
-    /// Passes the client's bytes on; answers how many there were.
-    async fn run(self, mut spool: Spool, mut to: OwnedWriteHalf) -> RequestSent {
-        let mut sum = Sum::default();
+    /// Passes the client's bytes on.
+    async fn run(self, mut spool: Spool, mut to: OwnedWriteHalf) {
         let gauge = spool.gauge();
         while let Some(input) = spool.next().await {
             let data = match input {
@@ -244,9 +265,8 @@ impl Sender {
                     break;
                 }
             }
-            sum.push(&data);
+            self.sum.lock().unwrap_or_else(PoisonError::into_inner).push(&data);
         }
         drop(to.shutdown().await);
-        RequestSent { length_bytes: sum.length_bytes(), digest: sum.digest() }
     }
 }

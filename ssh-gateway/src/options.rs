@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Bounds and names of one gateway.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Names by which clients reach the gateway, beside 127.0.0.1, localhost and ::1. They stand in
-    /// the gateway's own host certificate.
+    /// Names by which clients reach the gateway, beside 127.0.0.1, localhost, ::1 and the address that
+    /// a connection came in on. They stand in the gateway's own host certificate.
     pub names: Vec<String>,
     /// Connections at once.
     pub max_connections: usize,

@@ -68,12 +68,12 @@ pub(crate) async fn serve(
 ) {
     let (mut read, write) = channel.split();
     let Some((request, preparation)) = channel::prepare(&mut read).await else { return };
-    let (spool, presence) = spool(read, inlet, shared.standing(&agent));
+    let (spool, attendance) = spool(read, inlet, shared.standing(&agent));
     // None of the commands reads anything.
     drop(spool);
     let has_terminal = preparation.terminal.is_some();
     let stall = shared.options.client_stall;
-    let mut downstream = Downstream::new(write, handle, presence, stall, has_terminal);
+    let mut downstream = Downstream::new(write, handle, attendance, stall, has_terminal);
     let answer = if shared.is_current(&agent) {
         answer(shared.control.as_deref(), &agent.name, &request).await
     } else {

@@ -31,6 +31,14 @@ impl Needles {
         let body = lines.filter(|line| line.len() >= MIN_LINE_BYTES && !line.starts_with(b"-"));
         Self(body.skip(1).map(to_owned).collect())
     }
+
+    /// A whole text without them, and whether one stood in it.
+    pub(crate) fn clean(&self, text: &str) -> (String, bool) {
+        let mut redactor = Redactor::new(self.clone());
+        let mut clean = redactor.push(Bytes::copy_from_slice(text.as_bytes())).to_vec();
+        clean.extend_from_slice(&redactor.finish());
+        (String::from_utf8_lossy(&clean).into_owned(), redactor.found())
+    }
 }
 
 fn to_owned(bytes: &[u8]) -> Zeroizing<Vec<u8>> {

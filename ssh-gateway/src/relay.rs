@@ -9,7 +9,7 @@ mod feed;
 mod mark;
 
 use crate::Options;
-use crate::downstream::{Absence, Downstream, End};
+use crate::downstream::{Absence, Downstream, End, signal_name};
 use crate::flag::{raised, said};
 use crate::jump::LOGIN_OVER;
 use crate::keep::Keeper;
@@ -20,7 +20,7 @@ use crate::spool::Spool;
 use crate::upstream::Running;
 use bytes::Bytes;
 use feed::{Fed, Feeder, Progress};
-use journal::contract::ResponseStarted;
+use journal::contract::{ResponseStarted, SignalName};
 use journal::{Call, Stream};
 use mark::LastLine;
 use policy::SshGrant;
@@ -35,6 +35,9 @@ use tokio::time::Instant;
 /// can still be explained on stderr; a command that closes its streams and runs on is not held up
 /// longer.
 const EOF_HOLD: Duration = Duration::from_secs(1);
+
+/// How long a request that was refused is listened to: what follows may contradict the refusal.
+const REFUSAL_HOLD: Duration = Duration::from_millis(500);
 
 /// How long a command may take to end after it was told to.
 const KILL_TIME: Duration = Duration::from_secs(5);
@@ -53,12 +56,16 @@ pub(crate) struct Relay<'a> {
     pub(crate) options: &'a Options,
     pub(crate) lifetime: Lifetime,
     keeper: Keeper,
+    needles: Needles,
     filters: [Redactor; 2],
     deadline: Option<Instant>,
     read_on: Option<Instant>,
     /// Output that is still read for a client that has gone.
     read_on_bytes: Option<u64>,
     eof_hold: Option<Instant>,
+    /// When a refusal counts as the end: a target may leave the channel to be closed by its client.
+    refused: Option<Instant>,
+    is_over: bool,
     echo_hold: Option<Instant>,
     last_line: LastLine,
     /// Says why, when more input came than may wait.
@@ -99,11 +106,14 @@ impl<'a> Relay<'a> {
             options,
             lifetime,
             keeper,
+            needles: needles.clone(),
             filters,
             deadline: deadline.filter(|_| lifetime == Lifetime::Command),
             read_on: None,
             read_on_bytes: None,
             eof_hold: None,
+            refused: None,
+            is_over: false,
             echo_hold: None,
             last_line: LastLine::default(),
             overflow,
@@ -137,8 +147,8 @@ impl<'a> Relay<'a> {
             self.downstream.accept().await;
         }
         let mut left = false;
-        while self.seen.stop.is_none() && !self.seen.closed {
-            let holds = [self.deadline, self.read_on, self.eof_hold, self.echo_hold];
+        while self.seen.stop.is_none() && !self.seen.closed && !self.is_over {
+            let holds = [self.deadline, self.read_on, self.eof_hold, self.echo_hold, self.refused];
             let wake = holds.into_iter().flatten().min();
             tokio::select! {
                 message = running.read.wait() => match message {
@@ -180,7 +190,7 @@ impl<'a> Relay<'a> {
             Some(End::Status(status)) => self.grant.refused_status == Some(*status),
             Some(End::Signal { .. } | End::Closed) | None => false,
         };
-        self.seen.redacted = self.filters.iter().any(Redactor::found);
+        self.seen.redacted |= self.filters.iter().any(Redactor::found);
         self.seen
     }
 
@@ -212,24 +222,35 @@ impl<'a> Relay<'a> {
             self.eof_hold = Instant::now().checked_add(hold);
         } else if let ChannelMsg::ExitStatus { exit_status } = message {
             self.ended(End::Status(exit_status));
-        } else if let ChannelMsg::ExitSignal { signal_name, core_dumped, error_message, lang_tag } =
-            message
+        } else if let ChannelMsg::ExitSignal {
+            signal_name: said,
+            core_dumped,
+            error_message,
+            lang_tag,
+        } = message
         {
-            self.ended(End::Signal {
-                signal: signal_name,
-                core_dumped,
-                message: error_message,
-                language: lang_tag,
-            });
+            let name = self.clean(signal_name(&said));
+            let (message, language) = (self.clean(&error_message), self.clean(&lang_tag));
+            let signal = SignalName::of(&name);
+            self.ended(End::Signal { signal, core_dumped, message, language });
         } else if let ChannelMsg::Success = message {
             self.started();
         } else if let ChannelMsg::Failure = message {
             if self.seen.accepted.is_none() {
                 self.seen.accepted = Some(false);
+                self.refused = Instant::now().checked_add(REFUSAL_HOLD);
             }
         } else if let ChannelMsg::Close = message {
             self.seen.closed = true;
         }
+    }
+
+    /// A word of the target's that goes on record or to the client, without the credential in it
+    /// (contract I-2, I-4).
+    fn clean(&mut self, word: &str) -> String {
+        let (clean, found) = self.needles.clean(word);
+        self.seen.redacted |= found;
+        clean
     }
 
     /// The target accepted the request: by its answer, or by what only a started command sends.
@@ -406,6 +427,7 @@ impl<'a> Relay<'a> {
                 self.downstream.eof().await;
             }
         }
+        self.is_over = is_over(self.refused);
         if is_over(self.read_on) {
             self.seen.stop = Some(Stop::ReadOnOver);
         } else if is_over(self.deadline) {

@@ -68,6 +68,26 @@ pub(crate) struct Inlet {
     pub(crate) session_over: watch::Receiver<bool>,
 }
 
+/// What is known of a channel's client.
+pub(crate) struct Attendance {
+    /// Whether it is there.
+    pub(crate) presence: watch::Receiver<Presence>,
+    /// The session that it came by.
+    pub(crate) session: SessionLife,
+}
+
+/// Tells whether a session lives.
+pub(crate) struct SessionLife(watch::Receiver<bool>);
+
+impl SessionLife {
+    /// Whether it does. The engine drops its handler, and with it the other end of this flag, before it
+    /// gives up the questions that got no answer: after such an end this is false, however soon it is
+    /// asked.
+    pub(crate) fn goes_on(&self) -> bool {
+        matches!(self.0.has_changed(), Ok(false))
+    }
+}
+
 /// The consuming side.
 #[derive(Debug)]
 pub(crate) struct Spool {
@@ -144,8 +164,9 @@ pub(crate) fn spool(
     mut read: ChannelReadHalf,
     inlet: Inlet,
     standing: Standing,
-) -> (Spool, watch::Receiver<Presence>) {
+) -> (Spool, Attendance) {
     let Inlet { gauge, mut session_over } = inlet;
+    let session = SessionLife(session_over.clone());
     let (sender, inputs) = mpsc::unbounded_channel();
     let (presence, is_there) = watch::channel(Presence::There);
     let (overflow, is_full) = watch::channel(None);
@@ -179,7 +200,7 @@ pub(crate) fn spool(
         }
         stay_down(overflow).await;
     });
-    (spool, is_there)
+    (spool, Attendance { presence: is_there, session })
 }
 
 /// Takes what still comes, so that nothing of the connection waits for it.

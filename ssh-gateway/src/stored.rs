@@ -7,7 +7,7 @@ use crate::invocation::Job;
 use crate::repeat::whole_input;
 use crate::request::{Preparation, Request};
 use crate::spool::Spool;
-use journal::Call;
+use journal::{Call, append};
 use policy::SshGrant;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -38,6 +38,37 @@ pub(crate) async fn keep(call: &mut Call, spool: &mut Spool, job: &Job, grant: &
     if let Err(error) = call.store_request(&head, &[&input], rule.max_attempts) {
         tracing::warn!(%error, id = %call.id(), "a command was not stored");
         call.note(NOT_STORED, "the journal had no room or no key for it");
+    }
+}
+
+/// Stores a command that a person is asked about and that is too long for the list (contract V-6).
+///
+/// # Errors
+/// When the journal has no room or no key for it.
+pub(crate) fn keep_asked(call: &mut Call, job: &Job) -> Result<(), append::Error> {
+    let Request::Exec(command) = &job.request else { return Ok(()) };
+    let head = Zeroizing::new(encode(command, &job.preparation));
+    call.store_request(&head, &[], 1)
+}
+
+/// A stored command, for who is asked about it. It can hold secrets of the caller's.
+pub struct StoredCommand {
+    /// Its exact bytes.
+    pub command: Vec<u8>,
+    /// The variables that go along.
+    pub variables: Vec<(String, String)>,
+}
+
+impl StoredCommand {
+    /// Reads a stored head; none if it is no command's.
+    #[must_use]
+    pub fn read(head: &[u8]) -> Option<Self> {
+        match restore(head)? {
+            (Request::Exec(command), Preparation { variables, .. }) => {
+                Some(Self { command, variables })
+            }
+            (Request::Shell | Request::Subsystem(_) | Request::Forward { .. }, _) => None,
+        }
     }
 }
 

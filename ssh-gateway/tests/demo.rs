@@ -14,7 +14,7 @@ mod common;
 
 use common::{AGENT, demo_home, demo_home_with, envelope, facts, within};
 use journal::contract::{
-    Code, Completion, Confirmation, Outcome, PeerIdentity, Phase, Retry, SshEnd,
+    Code, Completion, Confirmation, Outcome, PeerIdentity, Phase, Retry, SignalName, SshEnd,
 };
 use journal::{Delivery, Stream};
 use ssh_gateway::Options;
@@ -91,7 +91,7 @@ async fn d_6_status_signal_and_streams_pass_unchanged() {
     assert_eq!(output, Output { signal: Some("SEGV".into()), ..Output::default() });
     let invocation = home.newest().await;
     assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
-    assert_eq!(invocation.evidence().ssh_end, Some(SshEnd::ExitSignal("SEGV".into())));
+    assert_eq!(invocation.evidence().ssh_end, Some(SshEnd::ExitSignal(SignalName::of("SEGV"))));
     let stdin = vec![b'y'; 300_000];
     let output = within(client.exec("cat", &stdin, None)).await.unwrap();
     assert!(output.stdout == stdin && output.status == Some(0));

@@ -18,7 +18,7 @@ mod common;
 
 use common::openssh::{Bench, digest, err, keygen, out, pattern};
 use common::{AGENT, envelope, facts, within};
-use journal::contract::{Code, Outcome, Phase, SshEnd};
+use journal::contract::{Code, Outcome, Phase, SignalName, SshEnd};
 use ssh_gateway::Options;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -44,7 +44,7 @@ async fn s_1_status_streams_and_signal_pass_unchanged() {
     assert_eq!((output.status.code(), out(&output).as_str()), (Some(255), ""));
     let invocation = bench.home.newest().await;
     assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
-    assert_eq!(invocation.evidence().ssh_end, Some(SshEnd::ExitSignal("KILL".into())));
+    assert_eq!(invocation.evidence().ssh_end, Some(SshEnd::ExitSignal(SignalName::of("KILL"))));
     let output = bench.run_with("cat", b"half closed\n".to_vec()).await;
     assert_eq!((out(&output).as_str(), output.status.code()), ("half closed\n", Some(0)));
     let output = bench.run("printf '\\377\\000\\n' | od -An -tx1").await;

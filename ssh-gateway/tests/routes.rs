@@ -13,7 +13,7 @@ mod common;
 
 use common::openssh::{Bench, Sshd, err, keygen, out};
 use common::{envelope, facts, within};
-use journal::contract::{Code, Completion, Outcome, Phase, SshEnd};
+use journal::contract::{Code, Completion, Outcome, Phase, SignalName, SshEnd};
 use ssh_gateway::Options;
 use std::path::Path;
 use std::process::Stdio;
@@ -323,7 +323,7 @@ async fn d_4_a_command_ends_with_its_client_where_the_route_says_so() {
     let client = home.client().await;
     within(client.exec_and_leave("wait", Duration::from_secs(5), None)).await.unwrap();
     let invocation = home.newest().await;
-    assert_eq!(invocation.evidence().ssh_end, Some(SshEnd::ExitSignal("TERM".into())));
+    assert_eq!(invocation.evidence().ssh_end, Some(SshEnd::ExitSignal(SignalName::of("TERM"))));
     assert_eq!(invocation.verdict().outcome(), Outcome::Committed);
 }
 

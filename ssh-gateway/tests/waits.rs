@@ -6,18 +6,21 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::print_stderr,
+    clippy::wildcard_enum_match_arm,
     reason = "test code: a broken expectation ends the test"
 )]
 
 mod common;
 
+use common::openssh::Bench;
 use common::{AGENT, Home, demo_home_with, envelope, facts, within};
-use journal::contract::{Code, Outcome, Phase};
+use journal::contract::{Body, Code, Digest, Outcome, Phase};
 use ssh_gateway::Options;
 use ssh_gateway::demo::Target;
 use std::collections::BTreeSet;
+use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -182,4 +185,46 @@ async fn k_11_a_command_that_was_not_attempted_makes_way() {
     assert_eq!(facts(&envelope(&failed.stderr)).1, Outcome::NotAttempted);
     assert_eq!((output.stdout.as_slice(), output.status), (&b"x\n"[..], Some(0)));
     assert_eq!(target.effects(), 1);
+}
+
+/// D-4, S-6: a relayed jump that the drain cuts is told and recorded as every call that is, with what went
+/// to the target until then.
+#[tokio::test]
+async fn d_4_a_relayed_jump_that_the_drain_cuts_has_its_counts() {
+    let options = Options { drain: Duration::from_millis(100), ..Options::default() };
+    let Some(bench) = Bench::start_with("", "", options).await else { return };
+    let echo = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let route = format!(
+        "[[ssh]]\nname = \"t\"\nagents = [\"{AGENT}\"]\nmatch = {{ host = \"t\" }}\n\
+         address = \"{}\"\nintercept = false\n",
+        echo.local_addr().unwrap()
+    );
+    bench.home.policy.apply(&route, "policy.toml", "test").unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = echo.accept().await.unwrap();
+        let (mut from, mut to) = stream.split();
+        drop(tokio::io::copy(&mut from, &mut to).await);
+    });
+    let mut client = bench.command("ssh");
+    let mut client =
+        client.args(["-W", "t:22", "affiant-gateway"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = client.stdin.take().unwrap();
+    within(input.write_all(b"so far")).await.unwrap();
+    let mut echoed = [0; 6];
+    within(client.stdout.as_mut().unwrap().read_exact(&mut echoed)).await.unwrap();
+    let id = bench.home.newest_now().id();
+    let (_directory, journal) = bench.home.stop().await;
+    let record = journal.invocation(id).unwrap().unwrap();
+    assert_eq!(record.verdict().code(), Code::BrokerRestarted);
+    let (mut cause, mut sent) = (None, None);
+    for (_, event) in journal.events(id).unwrap() {
+        match event.body {
+            Body::InvocationEnded(ended) => cause = ended.observation.map(|seen| seen.cause),
+            Body::Noted(noted) if noted.name == "STDIN_SO_FAR" => sent = Some(noted.detail),
+            _ => {}
+        }
+    }
+    let expected = format!("6 {}", Digest::of(b"so far"));
+    assert_eq!((cause.as_deref(), sent), (Some("BROKER_STOPPED"), Some(expected)));
+    drop(within(client.wait()).await);
 }

@@ -96,6 +96,10 @@ async fn e_5_the_gateway_answers_for_itself() {
     let output = own("uname -a").await;
     assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains("ssh -J AGENT@GATEWAY"), "{}", err(&output));
+    // What fails while it is asked leaves nobody waiting, and ends no other command.
+    let output = own("inv show act_failing").await;
+    assert_eq!((output.status.code(), out(&output).as_str()), (Some(255), ""));
+    assert_eq!(own("inv list").await.status.code(), Some(0));
     // Nothing of it is an invocation.
     assert_eq!(bench.home.count(), 0);
 }
@@ -217,4 +221,20 @@ async fn v_2_a_subsystem_that_is_not_listed_is_refused() {
     assert_eq!(facts(&told), expected);
     assert!(!told.evidence.dispatch_started);
     assert_eq!(bench.home.newest().await.accepted().action, "subsystem:netconf");
+}
+
+/// S-1, D-3: a real sshd refuses what it does not have, and leaves the channel to be closed. The refusal
+/// is a complete result, and its client does not wait.
+#[tokio::test]
+async fn s_1_a_refusal_of_a_target_that_leaves_the_channel_open_is_told() {
+    let Some(bench) = Bench::start("").await else { return };
+    let key = bench.sshd.host_key();
+    let keys =
+        format!("host_keys = [\"{key}\"]\ncredential = \"c\"\nallow = [\"subsystem:nosuch\"]");
+    bench.apply("ssh-key", &keys);
+    let output = within(bench.ssh(&["-s", "t", "nosuch"]).output()).await.unwrap();
+    assert_eq!((output.status.code(), out(&output).as_str()), (Some(255), ""));
+    let expected = (Phase::RemoteExecution, Outcome::Rejected, Code::RequestRefused);
+    assert_eq!(facts(&envelope(&output.stderr)), expected);
+    assert_eq!(facts(&bench.home.newest().await.envelope()), expected);
 }

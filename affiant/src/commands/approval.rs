@@ -207,6 +207,10 @@ fn show_http(held: &Value) {
             line("", text(held, "/request/content/text"));
         }
     }
+    show_cut(held);
+}
+
+fn show_cut(held: &Value) {
     if held.pointer("/request/is_whole") == Some(&Value::Bool(false)) {
         let id = text(held, "/invocation_id");
         line("", format!("(cut: `affiant approval show {id}` shows all of it)"));
@@ -215,6 +219,7 @@ fn show_http(held: &Value) {
 
 fn show_ssh(held: &Value) {
     line("command", text(held, "/request/command"));
+    show_cut(held);
     let variables = held.pointer("/request/variables").and_then(Value::as_array);
     for variable in variables.into_iter().flatten() {
         line("variable", format!("{}={}", text(variable, "/0"), text(variable, "/1")));

@@ -1,11 +1,12 @@
 //! `affiant ssh-config`: the lines that make stock OpenSSH go through the gateway.
 
 use super::Context;
-use crate::cli::SshConfig;
+use crate::cli::{Place, SshConfig};
 use crate::control::client::Client;
 use crate::output;
 use anyhow::Context as _;
 use policy::Policy;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 pub(super) async fn ssh_config(
@@ -13,13 +14,13 @@ pub(super) async fn ssh_config(
     arguments: &SshConfig,
 ) -> anyhow::Result<ExitCode> {
     context.home.require()?;
-    let gateway = match arguments.gateway {
-        Some(address) => address,
+    let Place { host, port } = match &arguments.gateway {
+        Some(place) => place.clone(),
         None => match Client::listening(&context.home).await? {
             Some(listening) => {
-                listening.ssh.context("the server has no SSH gateway: --ssh is off")?
+                listening.ssh.context("the server has no SSH gateway: --ssh is off")?.into()
             }
-            None => ([127, 0, 0, 1], 7722).into(),
+            None => SocketAddr::from(([127, 0, 0, 1], 7722)).into(),
         },
     };
     let identity =
@@ -29,8 +30,8 @@ pub(super) async fn ssh_config(
     let snapshot = Policy::open(context.home.path()).context("open the policy store")?.snapshot();
     output::print(&ssh_gateway::client_config(&ssh_gateway::ClientConfig {
         directory: identity.directory(),
-        host: &gateway.ip().to_string(),
-        port: gateway.port(),
+        host: &host,
+        port,
         agent: &arguments.agent,
         targets: &snapshot.ssh_hosts(),
     }));

@@ -8,11 +8,12 @@ use axum::extract::{Path, State as Extract};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
 use http::header;
-use journal::contract::{InvocationId, Ruling};
+use journal::contract::{Gateway, InvocationId, Ruling};
 use journal::{DecideError, Invocation};
 use policy::{Obstacle, Policy, Screen};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use ssh_gateway::StoredCommand;
 use std::sync::Arc;
 
 /// Longest name of who decided.
@@ -98,7 +99,7 @@ pub(super) async fn request(
     operators_only(&caller)?;
     let none = || Problem::new(ProblemCode::NoSuchApproval, DecideError::NotHeld.to_string());
     let id: InvocationId = id.parse().map_err(|_| none())?;
-    state.journal.held().into_iter().find(|held| held.id() == id).ok_or_else(none)?;
+    let held = state.journal.held().into_iter().find(|held| held.id() == id).ok_or_else(none)?;
     let stored =
         journal::action::stored(&state.journal, id).await.map_err(|error| match error {
             journal::result::Error::NotKept => {
@@ -115,19 +116,29 @@ pub(super) async fn request(
                 Problem::new(ProblemCode::Internal, error.to_string())
             }
         })?;
-    let text = whole(&state.policy.screen(), &stored.head, &stored.content);
+    let screen = state.policy.screen();
+    let text = match held.accepted().gateway {
+        Gateway::Http => whole(&screen, &stored.head, &stored.content),
+        Gateway::Ssh => whole_command(&screen, &stored.head).ok_or_else(|| {
+            Problem::new(ProblemCode::Internal, "the stored command can't be read".to_owned())
+        })?,
+    };
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
 }
 
 /// A request as text: its line, its fields, and its content.
 fn whole(screen: &Screen, head: &[u8], content: &[u8]) -> String {
     let mut text = String::new();
+    let mut types = Vec::new();
     for (n, line) in head.split(|byte| *byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let colon = line.iter().position(|byte| *byte == b':').filter(|_| n > 0);
         match colon.and_then(|colon| line.split_at_checked(colon)) {
             Some((name, value)) => {
                 let value = value.get(1..).unwrap_or_default().trim_ascii();
+                if name.eq_ignore_ascii_case(b"content-type") {
+                    types.push(value);
+                }
                 let shown = screen.header(name, value).text;
                 text.push_str(&format!("{}: {shown}\n", String::from_utf8_lossy(name)));
             }
@@ -136,11 +147,25 @@ fn whole(screen: &Screen, head: &[u8], content: &[u8]) -> String {
         }
     }
     text.push('\n');
+    let content_type = if let [only] = types[..] { Some(only) } else { None };
     match std::str::from_utf8(content) {
-        Ok(content) => text.push_str(&screen.content(content).text),
+        Ok(content) => text.push_str(&screen.content(content_type, content).text),
         Err(_) => text.push_str(&format!("({} bytes that are no text)", content.len())),
     }
     text
+}
+
+/// A command as text: its length, its variables, and itself. No value can look like a line of its own.
+fn whole_command(screen: &Screen, head: &[u8]) -> Option<String> {
+    let StoredCommand { command, variables } = StoredCommand::read(head)?;
+    let mut text = format!("command of {} bytes\n", command.len());
+    for (name, value) in &variables {
+        let shown = screen.header(name.as_bytes(), value.as_bytes()).text;
+        text.push_str(&format!("variable {}\n", json!([name, shown])));
+    }
+    text.push('\n');
+    text.push_str(&screen.command(&command).text);
+    Some(text)
 }
 
 /// What may stand in the body of a decision.

@@ -158,8 +158,9 @@ pub(super) async fn list(
 /// RFC 3339, or an age: a number with `s`, `m`, `h`, `d` or `w`.
 fn since(text: &str) -> Result<u64, Problem> {
     if let Some(age) = duration(text) {
-        let now = time::OffsetDateTime::now_utc();
-        return millis(now - age).ok_or_else(|| invalid("since", "too long ago"));
+        let age = time::Duration::try_from(age).ok();
+        let at = age.and_then(|age| time::OffsetDateTime::now_utc().checked_sub(age));
+        return at.and_then(millis).ok_or_else(|| invalid("since", "too long ago"));
     }
     let format = &time::format_description::well_known::Rfc3339;
     time::OffsetDateTime::parse(text, format)

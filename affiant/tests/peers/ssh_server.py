@@ -1,4 +1,5 @@
 """An SSH server by asyncssh. Its two users log in by one method each; a command tells their passwords.
+`end NAME` ends by a signal of that name, in which PASSWORD stands for the password.
 
 Prints its port and host key; ends when its standard input does."""
 
@@ -41,7 +42,12 @@ def handle(process):
     password = PASSWORDS[process.get_extra_info("username")]
     process.stdout.write(f"logged in with {password}\n")
     process.stderr.write(f"told again: {password}\n")
-    process.exit(0)
+    verb, _, name = process.command.partition(" ")
+    if verb == "end":
+        name = name.replace("PASSWORD", password)
+        process.exit_with_signal(name, False, f"told as well: {password}", f"x-{password}")
+    else:
+        process.exit(0)
 
 
 async def main():

@@ -142,9 +142,18 @@ impl Server {
         Self::start_as(home, by, address, &[])
     }
 
+    /// The SSH gateway elsewhere than the rest.
+    pub fn start_ssh_at(home: &Home, ssh: &str, more: &[&str]) -> Self {
+        Self::start_each(home, &[], ("127.0.0.1:0", ssh), more)
+    }
+
     fn start_as(home: &Home, by: &[&str], address: &str, more: &[&str]) -> Self {
+        Self::start_each(home, by, (address, address), more)
+    }
+
+    fn start_each(home: &Home, by: &[&str], (address, ssh): (&str, &str), more: &[&str]) -> Self {
         let mut serve =
-            vec!["serve", "--http", address, "--https", address, "--ssh", address, "--json"];
+            vec!["serve", "--http", address, "--https", address, "--ssh", ssh, "--json"];
         serve.extend(more);
         let mut command = match by {
             [] => home.command(&serve),

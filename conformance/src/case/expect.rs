@@ -52,11 +52,9 @@ pub fn expect(truth: &Truth, method: Method, contract: Contract) -> Vec<Expected
             answer: None,
         }],
         Truth::Open { codes, head } => vec![open(codes, Some(*head), method, contract)],
-        Truth::Passed { content } => {
-            // An origin that closes with bytes unread resets, and that end is no orderly one.
-            let codes = [Code::NotJudged, Code::RemoteOutcomeUnknown];
+        Truth::Passed { content, codes } => {
             let answer = Some((101, content.clone()));
-            vec![Expected { answer, ..open(&codes, None, method, contract) }]
+            vec![Expected { answer, ..open(codes, None, method, contract) }]
         }
         Truth::Grpc { status, content } => {
             vec![answered(200, content, settled(by_grpc(*status), false, method, contract))]

@@ -295,6 +295,8 @@ pub enum Truth {
     Passed {
         /// What comes to the caller.
         content: String,
+        /// The codes that tell its end rightly.
+        codes: &'static [Code],
     },
     /// A complete answer of gRPC exists.
     Grpc {

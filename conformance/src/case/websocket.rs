@@ -10,6 +10,11 @@ use journal::contract::Code;
 const LOST: &[Code] = &[Code::RemoteOutcomeUnknown];
 const CUT: &[Code] = &[Code::RemoteResultIncomplete];
 const MALFORMED: &[Code] = &[Code::RemoteProtocolError];
+/// Both sides ended in order.
+const ORDERLY: &[Code] = &[Code::NotJudged];
+/// An origin that closes before it read what the caller sent resets the connection, before or after its own
+/// end is seen.
+const UNREAD: &[Code] = &[Code::NotJudged, Code::RemoteOutcomeUnknown];
 /// Before an answer a connection that dies of malformed frames is lost as any other.
 const BROKEN: &[Code] = &[Code::RemoteProtocolError, Code::RemoteOutcomeUnknown];
 /// A text message of the origin.
@@ -29,14 +34,23 @@ pub(super) fn cases() -> Vec<Case> {
     table.cases.into_iter().chain(streams.cases).collect()
 }
 
-/// What comes out of a WebSocket to its end.
+/// What comes out of a WebSocket to its orderly end.
 fn passed(content: &'static [u8]) -> impl Fn(&Shape) -> Truth + Send + Sync + 'static {
-    move |_| Truth::Passed { content: String::from_utf8_lossy(content).into_owned() }
+    move |_| ended(content, ORDERLY)
+}
+
+/// The same of an origin that closes with bytes unread.
+fn passed_unread(content: &'static [u8]) -> impl Fn(&Shape) -> Truth + Send + Sync + 'static {
+    move |_| ended(content, UNREAD)
+}
+
+fn ended(content: &[u8], codes: &'static [Code]) -> Truth {
+    Truth::Passed { content: String::from_utf8_lossy(content).into_owned(), codes }
 }
 
 /// A reset may overtake what was sent before it, and the caller may see it as one.
 fn passed_or_reset(_: &Shape) -> Truth {
-    Truth::Either(vec![Truth::Passed { content: String::new() }, open(LOST, false)])
+    Truth::Either(vec![ended(b"", LOST), open(LOST, false)])
 }
 
 fn settled(status: u16) -> Truth {
@@ -64,9 +78,10 @@ fn switched(t: &mut Table) {
             let switch = Step::Switch { answer: Accept::Right, after: HELLO.into() };
             vec![Step::Apply, switch, Step::Close]
         },
-        passed(HELLO),
+        passed_unread(HELLO),
     );
-    t.steps("passed_nothing", rule, |_| vec![Step::Apply, switch(), Step::Close], passed(b""));
+    let nothing = |_: &Shape| vec![Step::Apply, switch(), Step::Close];
+    t.steps("passed_nothing", rule, nothing, passed_unread(b""));
     t.steps(
         "passed_after_interim",
         rule,
@@ -74,7 +89,7 @@ fn switched(t: &mut Table) {
             let hints = send("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
             vec![Step::Apply, hints, switch(), hello(), Step::Close]
         },
-        passed(HELLO),
+        passed_unread(HELLO),
     );
     t.steps(
         "passed_then_reset",
@@ -95,7 +110,7 @@ fn switched(t: &mut Table) {
             if shape.pairing.caller_speaks_http2() {
                 open(MALFORMED, false)
             } else {
-                passed(HELLO)(shape)
+                ended(HELLO, UNREAD)
             }
         },
     );
@@ -165,8 +180,8 @@ fn opened(t: &mut Table) {
     t.frames("passed_at_once", rule, at_once, passed(HELLO));
     let nothing = |_: &Shape| vec![Frame::Apply, head(200, false), data(b"", true)];
     t.frames("passed_nothing", rule, nothing, passed(b""));
-    let ended = |_: &Shape| vec![Frame::Apply, head(200, true)];
-    t.frames("passed_and_ended_by_the_head", rule, ended, passed(b""));
+    let by_the_head = |_: &Shape| vec![Frame::Apply, head(200, true)];
+    t.frames("passed_and_ended_by_the_head", rule, by_the_head, passed(b""));
     let hints =
         |_: &Shape| vec![Frame::Apply, head(103, false), head(200, false), data(HELLO, true)];
     t.frames("passed_after_interim", rule, hints, passed(HELLO));

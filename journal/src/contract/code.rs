@@ -32,7 +32,8 @@ wire_enum! {
         AddressProhibited = "ADDRESS_PROHIBITED",
         /// The request carries a header that the route sets itself. Next: leave the header out.
         HeaderForbidden = "HEADER_FORBIDDEN",
-        /// The id or key was used before with another request. Next: use a new id for a new request.
+        /// The id or key stands for another request, of this agent or of another: which is not told. Next: use
+        /// a new id for a new request.
         IdempotencyMismatch = "IDEMPOTENCY_MISMATCH",
         /// The idempotency key of the request, or the place where one belongs, can't be read: it is
         /// there twice, is no text, or its content is compressed, malformed or too long. Evidence: the

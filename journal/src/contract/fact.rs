@@ -1,7 +1,9 @@
 //! What events say: the facts that each of them puts on record.
 
 use super::event::{Completion, Confirmation, Gateway, KeepResult, SetupStage};
-use super::{Code, Digest, Fingerprint, Idempotency, InvocationId, Member, Sequence, Verdict};
+use super::{
+    Code, Digest, Fingerprint, Idempotency, InvocationId, Member, Sequence, SignalName, Verdict,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -204,7 +206,7 @@ pub enum SshEnd {
     /// The exit status.
     ExitStatus(u32),
     /// The exit signal, without `SIG`.
-    ExitSignal(String),
+    ExitSignal(SignalName),
 }
 
 /// A job is tracked.

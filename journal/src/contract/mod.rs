@@ -18,6 +18,7 @@ mod instruction;
 mod key_place;
 mod lease;
 mod refusal;
+mod signal;
 mod verdict;
 mod wire;
 
@@ -43,5 +44,6 @@ pub use instruction::{
 };
 pub use key_place::KeyPlace;
 pub use lease::{LeaseAcquired, LeaseReleased, LeaseRenewed, LeaseUsed};
+pub use signal::{LocalName, Signal, SignalName};
 pub use verdict::{IllegalVerdict, Outcome, Phase, Retry, Verdict};
 pub use wire::UnknownName;

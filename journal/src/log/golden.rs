@@ -15,7 +15,7 @@ use crate::contract::{
     LeaseReleased, LeaseRenewed, LeaseUsed, Member, MembersJudged, Noted, Observation,
     PeerIdentity, Preflight, RemoteContract, RepeatAnswered, RequestSent, RequestStored,
     ResponseComplete, ResponseStarted, ResultCommitted, ResultExpired, ResultRef, Retry, Ruling,
-    Sequence, SetupAttempt, SetupStage, Source, SshEnd, Verdict,
+    Sequence, SetupAttempt, SetupStage, SignalName, Source, SshEnd, Verdict,
 };
 use crate::projection::Invocation;
 use crate::verify::Damage;
@@ -101,7 +101,7 @@ fn later_bodies() -> Vec<Body> {
             completion: Completion::ExitSignal,
             length_bytes: 5,
             digest: Digest::of(b"hello"),
-            ssh_end: Some(SshEnd::ExitSignal("TERM".into())),
+            ssh_end: Some(SshEnd::ExitSignal(SignalName::of("TERM"))),
             redacted: true,
         }),
         Body::ResultCommitted(Box::new(ResultCommitted {

@@ -13,7 +13,7 @@ fn k_9_what_a_route_says_of_its_commands_is_read() {
         let snapshot = Snapshot::compile(&format!("{ssh}{rest}"), "p", 0);
         let snapshot = snapshot.unwrap_or_else(|e| panic!("{e:#?}"));
         assert!(snapshot.warnings().is_empty(), "{:?}", snapshot.warnings());
-        snapshot.ssh_route("r", "a", "h", 22).unwrap()
+        snapshot.ssh_route("r", "a", ("u", "h", 22)).unwrap()
     };
     let plain = grant("");
     assert!(plain.release.is_none() && plain.retry.is_none() && !plain.is_idempotent());
@@ -74,7 +74,7 @@ fn agents_and_sources_are_read() {
     };
     let grant = |text: &str| {
         let snapshot = Snapshot::compile(text, "p", 0).unwrap_or_else(|e| panic!("{e:#?}"));
-        snapshot.ssh_route("r", "a", "h", 22).unwrap()
+        snapshot.ssh_route("r", "a", ("u", "h", 22)).unwrap()
     };
     let agent = format!("inject = \"ssh-agent\"\npublic_key = \"{key} me\"");
     let credential = grant(&text("agent:/run/a", &agent, "")).credential.unwrap();

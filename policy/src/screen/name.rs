@@ -11,6 +11,17 @@ pub(super) enum Kind {
     UnlessNumber,
 }
 
+impl Kind {
+    /// Whether a value under such a name is hidden.
+    pub(super) fn hides(self, value: &[u8]) -> bool {
+        match self {
+            Self::No => false,
+            Self::Yes => !value.is_empty(),
+            Self::UnlessNumber => !value.iter().all(|c| c.is_ascii_digit() || *c == b'.'),
+        }
+    }
+}
+
 /// Words that say so alone.
 const WORDS: &[&str] = &[
     "accesskey",
@@ -68,10 +79,34 @@ const KEYS: &[&str] = &[
 const PLACES: &[&str] =
     &["cancellation", "continuation", "next", "page", "pagination", "resume", "sync", "watch"];
 
+/// Last words of names that tell of a credential and do not hold it.
+const ABOUT: &[&str] = &[
+    "action",
+    "address",
+    "amount",
+    "balance",
+    "command",
+    "count",
+    "currency",
+    "length",
+    "limit",
+    "name",
+    "policy",
+    "price",
+    "recipient",
+    "status",
+    "symbol",
+    "type",
+    "version",
+];
+
 /// Judges a name of a field, parameter, key, variable or option; it may be percent-encoded.
 pub(super) fn is_credential(name: &[u8]) -> Kind {
     let decoded = crate::recipe::encode::decoded(name);
     let words = words(&decoded);
+    if words.last().is_some_and(|last| ABOUT.contains(&last.as_str())) {
+        return Kind::No;
+    }
     let mut kind = Kind::No;
     for (at, word) in words.iter().enumerate() {
         let before = at.checked_sub(1).and_then(|at| words.get(at)).map_or("", String::as_str);
@@ -139,6 +174,9 @@ mod tests {
             "sig",
         ] {
             assert_eq!(is_credential(name.as_bytes()), Kind::Yes, "{name}");
+        }
+        for name in ["token_amount", "tokenType", "X-Auth-Command", "password[length]"] {
+            assert_eq!(is_credential(name.as_bytes()), Kind::No, "{name}");
         }
         for name in ["next_page_token", "pageToken", "monkey", "key", "author", "compass", "spin"] {
             assert_eq!(is_credential(name.as_bytes()), Kind::No, "{name}");

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Of a key.
+const LINE: &str = "MHcCAQEEIBu8sYbrmE5D1qKqV4Yp0hJ7mW3cXzT9fLr6aPnQvS2doAoGCCqGSM49";
+
 const VAULT: &str = "canary/7f1+x";
 
 fn screen() -> Screen {
@@ -10,7 +13,7 @@ fn screen() -> Screen {
 }
 
 fn check_content(text: &str, expected: &str) {
-    let screened = screen().content(text);
+    let screened = screen().content(None, text);
     assert_eq!(screened.text, expected);
     assert_eq!(screened.hidden, expected.matches("(hidden: ").count(), "{text}");
 }
@@ -38,7 +41,7 @@ fn v_6_values_under_names_of_credentials_are_hidden() {
     );
     check_content(
         r#"{"credentials":{"a":["b"]},"pass\u0077ord":12,"token":null}"#,
-        r#"{"credentials":(hidden: 11 bytes),"pass\u0077ord":(hidden: 2 bytes),"token":null}"#,
+        r#"{"credentials":{"a":["(hidden: 1 bytes)"]},"pass\u0077ord":(hidden: 2 bytes),"token":null}"#,
     );
     check_content(
         r#"{"body":"{\"client_secret\":\"abc\",\"n\":1}"}"#,
@@ -49,17 +52,20 @@ fn v_6_values_under_names_of_credentials_are_hidden() {
         "amount=10&passw%6Frd=(hidden: 5 bytes)&to=bob",
     );
     check_content(
-        "host: a\npassword: a b\nport: 1",
+        "host: a\npassword: a=b\nport: 1",
         "host: a\npassword: (hidden: 3 bytes)\nport: 1",
     );
     check_content(
         "<a><Password>x y</Password></a>",
         "<a><Password>(hidden: 3 bytes)</Password></a>",
     );
-    check_content(
-        "--b\r\nContent-Disposition: form-data; name=\"secret\"\r\n\r\nline\r\nline\r\n--b--",
-        "--b\r\nContent-Disposition: form-data; name=\"secret\"\r\n\r\n(hidden: 10 bytes)\r\n--b--",
-    );
+    let parts = |line: &str| {
+        let head = "Content-Disposition: form-data; name=\"secret\"";
+        format!("--b\r\n{head}\r\n\r\n{line}\r\n--b--")
+    };
+    let screened =
+        screen().content(Some(b"multipart/form-data; boundary=b"), &parts("line\r\nline"));
+    assert_eq!(screened.text, parts("(hidden: 10 bytes)"));
     let target = screen().target(b"https://u:pw@h.example/p?a=1&X-Amz-Signature=ab12&b=2#c");
     assert_eq!(
         target.text,
@@ -78,8 +84,16 @@ fn v_6_forms_of_credentials_are_hidden() {
     check_content("a=Bearer abcdefgh12 b", "a=Bearer (hidden: 10 bytes) b");
     check_content("sk-short and https://h.example:8080/x", "sk-short and https://h.example:8080/x");
     check_content(
-        "k\n-----BEGIN EC PRIVATE KEY-----\nabc\n-----END EC PRIVATE KEY-----\nz",
-        "k\n(hidden: 35 bytes)-----END EC PRIVATE KEY-----\nz",
+        &format!(
+            "k\n-----BEGIN EC PRIVATE KEY-----\n{LINE}\nabcd\n-----END EC PRIVATE KEY-----\nz"
+        ),
+        "k\n-----BEGIN EC PRIVATE KEY-----\n(hidden: 69 bytes)\n-----END EC PRIVATE KEY-----\nz",
+    );
+    check_content(
+        &format!(
+            r#"{{"key":"-----BEGIN PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{LINE}\n","n":1}}"#
+        ),
+        r#"{"key":"-----BEGIN PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n(hidden: 64 bytes)\n","n":1}"#,
     );
 }
 
@@ -114,3 +128,5 @@ fn i_2_digests_are_keyed() {
         "(hidden: 28 bytes, hmac 5bdcc146bf60754e)"
     );
 }
+
+mod shown;

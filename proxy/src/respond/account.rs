@@ -119,6 +119,9 @@ impl Account {
                 Some(alert) => Self { error: "tls_alert_received", ..self }.alert(alert),
                 None => self,
             },
+            exchange::Error::Certificate(alert) => {
+                Self { status: 502, error: "tls_alert_received", ..self }.alert(*alert)
+            }
             exchange::Error::Head(head::Fault::TooLong) => {
                 let size = u32::try_from(head::MAX_BYTES).unwrap_or(u32::MAX);
                 Self { error: "http_response_header_section_size", ..self }
@@ -145,7 +148,6 @@ impl Account {
             | exchange::Error::Interim
             | exchange::Error::Switched
             | exchange::Error::NotProcessed
-            | exchange::Error::Certificate(_)
             | exchange::Error::Unsent
             | exchange::Error::Reset(_)
             | exchange::Error::Stream => self,

@@ -122,11 +122,11 @@ pub(super) async fn same_id(
 async fn mismatch(shared: &Shared, downstream: Downstream, mut accepted: Accepted, by_id: bool) {
     let verdict = Verdict::key_mismatch();
     let (message, field) = if by_id {
-        let message = "This invocation id belongs to another request, or to other input; use a \
+        let message = "This invocation id stands for another request, or for other input; use a \
                        new id.";
         (message, "request.env.AFFIANT_INVOCATION")
     } else {
-        ("This release id belongs to another command; use a new one.", "command")
+        ("This release id stands for another call; use a new one.", "command")
     };
     let refusal = Refusal::new(verdict, message, Some(field));
     accepted.caller_id = false;

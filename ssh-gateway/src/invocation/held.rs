@@ -10,6 +10,7 @@ use super::{Job, Side, bound, go_on, login_over};
 use crate::downstream::Downstream;
 use crate::request::Request;
 use crate::spool::Spool;
+use crate::stored;
 use bytes::Bytes;
 use journal::contract::{Accepted, Code, InvocationId, Preflight, Retry, Verdict};
 use journal::{Call, Invocation, Question, Resumed};
@@ -17,7 +18,7 @@ use policy::{Approval, Denial, Screened, SshGrant};
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-/// Bytes of a command that are shown.
+/// Bytes of a command that the list shows; all of a longer one is stored beside.
 const SHOWN_COMMAND: usize = 4096;
 
 /// Who waits.
@@ -36,7 +37,7 @@ pub(super) fn mismatch() -> Refusal {
 }
 
 /// Asks a person about a bound call, and waits.
-pub(super) async fn ask(caller: Caller, call: Call, grant: SshGrant) {
+pub(super) async fn ask(caller: Caller, mut call: Call, grant: SshGrant) {
     let Some(approval) = grant.approval else { return };
     let Caller { job, downstream, .. } = caller;
     let journal = &job.shared.journal;
@@ -47,28 +48,40 @@ pub(super) async fn ask(caller: Caller, call: Call, grant: SshGrant) {
         return end_refused(call, downstream, refusal).await;
     }
     let id = call.id();
-    let shown = shown(&job, &grant).to_string();
+    let (shown, is_whole) = shown(&job, &grant);
+    let shown = shown.to_string();
     let question = Question {
         fingerprint: job.fingerprint(),
         lasts: approval.expire,
         shown: shown.as_bytes(),
     };
-    match call.hold(question).await {
+    // V-6: what is approved can be read to its end.
+    let kept = if is_whole { Ok(()) } else { stored::keep_asked(&mut call, &job) };
+    let asked = match kept {
+        Ok(()) => call.hold(question).await,
+        Err(error) => {
+            return end_refused(call, downstream, not_asked(&error)).await;
+        }
+    };
+    match asked {
         Ok(_) => {
             let caller = Caller { job, downstream, spool: caller.spool, accepted: caller.accepted };
             wait(caller, id, grant, approval, true).await;
         }
-        Err(journal::append::Error::Locked) => {
-            let verdict = Verdict::not_injected(Retry::AfterCorrection, Code::VaultLocked);
-            let message =
-                "The vault is locked; an operator unlocks it with `affiant vault unlock`.";
-            let refusal = Refusal::new(verdict, message, Some("credential"));
-            refuse(&job.shared, downstream, caller.accepted, refusal).await;
-        }
         Err(error) => {
-            refuse(&job.shared, downstream, caller.accepted, not_recorded(&error)).await;
+            refuse(&job.shared, downstream, caller.accepted, not_asked(&error)).await;
         }
     }
+}
+
+/// The refusal of what nobody could be asked about.
+fn not_asked(error: &journal::append::Error) -> Refusal {
+    if !matches!(error, journal::append::Error::Locked) {
+        return not_recorded(error);
+    }
+    let verdict = Verdict::not_injected(Retry::AfterCorrection, Code::VaultLocked);
+    let message = "The vault is locked; an operator unlocks it with `affiant vault unlock`.";
+    Refusal::new(verdict, message, Some("credential"))
 }
 
 /// Waits with a repeat for the decision on the command that it repeats.
@@ -169,8 +182,8 @@ async fn tell(job: &Job, downstream: &mut Downstream, id: InvocationId) {
 }
 
 /// The command as a person is shown it, without the secrets that stand in it; the injected credential
-/// is not part of it.
-fn shown(job: &Job, grant: &SshGrant) -> serde_json::Value {
+/// is not part of it. And whether that is all of it.
+fn shown(job: &Job, grant: &SshGrant) -> (serde_json::Value, bool) {
     let Job { request, preparation, .. } = job;
     let screen = job.shared.policy.screen();
     let command = match request {
@@ -185,17 +198,20 @@ fn shown(job: &Job, grant: &SshGrant) -> serde_json::Value {
         (name, text)
     });
     let variables: Vec<_> = variables.collect();
+    let is_whole = screened.as_ref().is_none_or(|screened| screened.text.len() <= SHOWN_COMMAND);
     let text = screened.map(|screened| {
         let end = screened.text.floor_char_boundary(SHOWN_COMMAND);
-        screened.text.get(..end).unwrap_or_default().to_owned()
+        let more = if is_whole { "" } else { "..." };
+        format!("{}{more}", screened.text.get(..end).unwrap_or_default())
     });
-    json!({
+    let shown = json!({
         "command": text,
-        "is_cut": command.is_some_and(|command| command.len() > SHOWN_COMMAND),
+        "is_whole": is_whole,
         "hidden": hidden,
         "variables": variables,
         "terminal": preparation.terminal.is_some(),
         "not_covered": "input",
         "inject": grant.credential.as_ref().map(|credential| credential.inject.mode()),
-    })
+    });
+    (shown, is_whole)
 }

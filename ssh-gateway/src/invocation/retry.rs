@@ -103,8 +103,8 @@ pub(super) fn destination_of(shared: &Shared, first: &Invocation) -> Option<Dest
 /// The grant of a command's route as it is now, where the route still leads to the command's target.
 pub(super) fn grant_of(shared: &Shared, first: &Invocation) -> Option<SshGrant> {
     let route = first.preflight()?.route.as_ref()?;
-    let Destination { agent, host, port, .. } = destination_of(shared, first)?;
-    shared.policy.snapshot().ssh_route(route, &agent.name, &host, port)
+    let Destination { agent, host, port, user } = destination_of(shared, first)?;
+    shared.policy.snapshot().ssh_route(route, &agent.name, (&user, &host, port))
 }
 
 fn other_request() -> Refusal {

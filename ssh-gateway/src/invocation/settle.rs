@@ -30,6 +30,10 @@ impl Seen {
     /// message (RFC 4254 section 5.3 allows that). After output that followed the exit status it
     /// does not: such a target had the stream open on its own, and cut it.
     fn conclude(&self) -> Conclusion {
+        // A complete refusal stands, whatever ended the reading after it.
+        if self.accepted == Some(false) && self.violation.is_none() {
+            return Conclusion::Refused;
+        }
         if let Some(stop) = self.stop {
             return stopped(stop);
         }

@@ -25,6 +25,7 @@ struct Mirror;
 impl Control for Mirror {
     async fn call(&self, agent: &str, request: http::Request<Bytes>) -> http::Response<Bytes> {
         let target = request.uri().path_and_query().map(ToString::to_string).unwrap();
+        assert!(!target.contains("failing"), "a control API that fails");
         let mut response = http::Response::builder();
         let body = if target.ends_with("stream=stderr") {
             "err\n".to_owned()

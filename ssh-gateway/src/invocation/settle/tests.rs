@@ -1,5 +1,5 @@
 use super::*;
-use russh::Sig;
+use journal::contract::SignalName;
 
 fn seen(change: impl FnOnce(&mut Seen)) -> Seen {
     let mut seen = Seen {
@@ -36,6 +36,9 @@ fn s_8_only_a_whole_end_is_complete() {
     let never = code(|s| (s.accepted, s.closed, s.end) = (None, false, None));
     assert_eq!(never, Some(Code::RemoteOutcomeUnknown));
     assert_eq!(code(|s| s.accepted = Some(false)), None);
+    let refused = |stop| code(|s| (s.accepted, s.stop) = (Some(false), Some(stop)));
+    assert_eq!(refused(Stop::Deadline), None);
+    assert_eq!(refused(Stop::ClientGone(Absence::Left)), None);
     assert_eq!(code(|s| s.violation = Some("x")), Some(Code::RemoteProtocolError));
     assert_eq!(code(|s| s.stop = Some(Stop::OutputLimit)), Some(Code::ResultLimit));
     let gone = |why| code(|s| s.stop = Some(Stop::ClientGone(why)));
@@ -48,13 +51,13 @@ fn s_8_only_a_whole_end_is_complete() {
 #[test]
 fn d_6_a_signal_is_a_committed_end() {
     let end = End::Signal {
-        signal: Sig::KILL,
+        signal: SignalName::of("KILL"),
         core_dumped: false,
         message: String::new(),
         language: String::new(),
     };
     let record = end.to_record().unwrap();
-    assert_eq!(record, SshEnd::ExitSignal("KILL".to_owned()));
+    assert_eq!(record, SshEnd::ExitSignal(SignalName::of("KILL")));
     let verdict = settle_ssh(&record);
     assert_eq!((verdict.outcome().as_str(), verdict.code()), ("committed", Code::RemoteFailed));
 }
