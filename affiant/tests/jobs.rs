@@ -70,7 +70,7 @@ fn jobs(state: &Arc<Mutex<&'static str>>) -> Service {
         ("POST", _) => {
             Done::and_answers(202, "Operation-Location: /jobs/7?token=canary-token\r\n", "{}")
         }
-        _ => Done::nothing_but(200, "", &format!(r#"{{"state":"{}"}}"#, state.lock().unwrap())),
+        _ => Done::nothing_but(200, "", format!(r#"{{"state":"{}"}}"#, state.lock().unwrap())),
     })
 }
 

@@ -197,7 +197,7 @@ impl Job<'_> {
         let content = Zeroizing::new(prepared.ahead.concat());
         let mut types = sent().filter(|(name, _)| name.eq_ignore_ascii_case(b"content-type"));
         let content_type = types.next().filter(|_| types.next().is_none());
-        let content_type = content_type.map(|(_, value)| value.as_ref());
+        let content_type = content_type.map(|(_, value)| value);
         let text = std::str::from_utf8(&content).ok();
         let text = text.map(|text| screen.content(content_type, text));
         // The digest of content that can be guessed but for a secret would give the secret away.
