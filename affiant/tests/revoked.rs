@@ -1,4 +1,5 @@
-//! Calls that wait for a person when the access of their agent ends (contract V-6, D-1).
+//! Calls that wait for a person or for their connection when the access of their agent ends (contract V-6,
+//! D-1); what is open at the origin is in `open_calls.rs`.
 
 #![allow(
     clippy::expect_used,
@@ -82,6 +83,27 @@ fn v_6_an_approved_call_of_an_agent_without_access_is_not_sent() {
         let code = if change == "rm" { "APPROVAL_DENIED" } else { "AGENT_UNAUTHENTICATED" };
         assert_eq!(home.json(&["inv", "show", &id])["error"]["code"], code);
         not_sent(&home, &id);
+        assert_eq!(origin.origin.effects("/charge"), 0);
+    }
+}
+
+/// V-1: a caller that waits for a person hears at once that its access is over.
+#[test]
+fn v_1_who_waits_without_access_waits_no_longer() {
+    for change in CHANGES {
+        let (home, origin) = origin();
+        home.policy(&origin.policy(ASK));
+        let server = home.serve();
+        let url = origin.url("/charge");
+        let response = std::thread::scope(|scope| {
+            // Longer than curl waits.
+            let call = scope.spawn(|| server.curl(&["-H", "Affiant-Wait: 600", "-d", "a=1", &url]));
+            waiting(&home);
+            home.ok(&["agent", change, "coder"]);
+            call.join().unwrap()
+        });
+        assert_eq!(response.status, 407, "{response:?}");
+        assert_eq!(response.json()["error"]["code"], "AGENT_UNAUTHENTICATED");
         assert_eq!(origin.origin.effects("/charge"), 0);
     }
 }

@@ -3,6 +3,7 @@
 //! The pause grows, is jittered, and is never shorter than what the remote asked for. A pause that
 //! would end after the caller's patience is not begun; the caller gets the answer that stands.
 
+use crate::access::Caller;
 use crate::answer::Finished;
 use crate::engine::Job;
 use crate::proxy::Shared;
@@ -54,9 +55,9 @@ pub(crate) fn chance() -> u8 {
     byte
 }
 
-/// Retries until the action stands settled, may not be retried, or time is up. False when no attempt
+/// Retries until the action stands settled, may not be retried, or time or the caller's access is up. False when no attempt
 /// was made.
-async fn automatically(shared: &Arc<Shared>, again: &Again) -> bool {
+async fn automatically(shared: &Arc<Shared>, again: &Again, caller: Caller<'_>) -> bool {
     let until = Instant::now() + again.within;
     let mut made = false;
     for n in 0_u32.. {
@@ -72,7 +73,7 @@ async fn automatically(shared: &Arc<Shared>, again: &Again) -> bool {
         if Instant::now() + pause >= until {
             break;
         }
-        if shared.unless_cut(sleep(pause)).await.is_none() {
+        if shared.unless_cut(sleep(pause)).await.is_none() || caller.identity().is_none() {
             break;
         }
         match attempt(shared, again.first).await {
@@ -125,7 +126,7 @@ impl Job<'_> {
     pub(crate) async fn retried(&mut self) -> Option<Finished> {
         let again = self.again.take()?;
         let shared = Arc::clone(self.shared);
-        let made = automatically(&shared, &again).await;
+        let made = automatically(&shared, &again, self.caller()).await;
         let first = again.first;
         // What is handed over now can be asked for anew.
         drop(again);

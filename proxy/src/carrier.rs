@@ -68,6 +68,16 @@ impl Carrier {
         }
     }
 
+    /// Ends it at once, both ways and without an orderly end of what it carries.
+    pub(crate) fn cut(&mut self) -> io::Result<()> {
+        self.abort()?;
+        match self {
+            Self::Tcp(tcp) => Ok(rustix::net::shutdown(tcp, rustix::net::Shutdown::Both)?),
+            // The reset of a stream is all that there is to it.
+            Self::Stream(_) => Ok(()),
+        }
+    }
+
     /// Whether the caller's host acknowledged every byte.
     pub(crate) fn is_acknowledged(&self) -> io::Result<bool> {
         match self {

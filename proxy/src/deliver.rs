@@ -189,6 +189,18 @@ impl Outbound {
         }
     }
 
+    /// Ends the caller's side at once. What marks its end by the connection's own is broken off when the
+    /// connection is closed: an end now would look like a whole.
+    pub(crate) fn cut(&mut self, ends_by_close: bool) {
+        self.abort();
+        if let Sink::Wire(wire) = &self.sink
+            && !ends_by_close
+            && let Err(error) = wire.lock().cut()
+        {
+            tracing::debug!(%error, "the connection could not be ended");
+        }
+    }
+
     /// Whether the caller's host acknowledged every byte and did not reset the connection.
     pub(crate) fn is_acknowledged(&self) -> io::Result<bool> {
         match &self.sink {

@@ -6,6 +6,7 @@
 //!     └───────────┴───────────┴────────────┴───────────┘ refuse (not_attempted)
 //! ```
 
+use crate::access::Caller;
 use crate::again::{Again, may_retry};
 use crate::answer::Finished;
 use crate::deliver::Outbound;
@@ -197,7 +198,10 @@ impl Job<'_> {
         let in_frames = receiver.is_stream();
         let mut redactor = ready.redactor;
         let grant = &prepared.grant;
-        let bounds = upload::Bounds { limit_bytes: grant.limits.request_bytes, grant };
+        // Field by field: the rest of the job is lent out below.
+        let caller = Caller { policy: &self.shared.policy, head: &self.head, tunnel: self.tunnel };
+        let caller = self.out.has_caller().then_some(caller);
+        let bounds = upload::Bounds { limit_bytes: grant.limits.request_bytes, grant, caller };
         let content = upload::Content { framing: ready.framing, ahead, chunks: ready.chunks };
         let progress = AtomicU64::new(0);
         let ended = {
@@ -205,7 +209,9 @@ impl Job<'_> {
             let incoming = &mut self.incoming;
             let upload = upload(&mut sender, incoming, head, content, &bounds, &progress);
             tokio::pin!(upload);
-            let opening = Opening::of(&self.head, self.out.is_stream());
+            // With a credential, what could compress its echo is not offered on.
+            let offers = grant.credential.is_none();
+            let opening = Opening::of(&self.head, self.out.is_stream(), offers);
             let mut relay = Relay::new(Parts {
                 call: &mut call,
                 out: self.out,
@@ -225,6 +231,7 @@ impl Job<'_> {
                 progress: &progress,
                 shared: self.shared,
                 prepared,
+                caller,
             });
             relay.run(upload, &mut receiver).await
         };
@@ -308,12 +315,11 @@ impl Job<'_> {
     /// Who calls, if policy still knows agent and token (contract V-1). A call can wait for long
     /// between its request and its dispatch, so this is asked again after each wait.
     pub(crate) fn identity(&self) -> Option<Identity> {
-        match self.tunnel {
-            Some(tunnel) => {
-                Some(&tunnel.identity).filter(|i| i.is_valid(&self.shared.policy)).cloned()
-            }
-            None => Identity::of(&self.head, &self.shared.policy),
-        }
+        self.caller().identity()
+    }
+
+    pub(crate) fn caller(&self) -> Caller<'_> {
+        Caller { policy: &self.shared.policy, head: &self.head, tunnel: self.tunnel }
     }
 
     /// Why nobody that policy knows calls.

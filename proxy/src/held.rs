@@ -6,6 +6,7 @@
 //!                       the same request again ─┘      └─ too long for this caller ─► APPROVAL_PENDING
 //! ```
 
+use crate::access::Caller;
 use crate::answer::Finished;
 use crate::deliver::Outbound;
 use crate::engine::{Job, Prepared};
@@ -140,8 +141,13 @@ impl Job<'_> {
                 }
             };
             let decided = self.shared.journal.decided(id);
+            // Field by field: the caller's side is looked at beside.
+            let caller =
+                Caller { policy: &self.shared.policy, head: &self.head, tunnel: self.tunnel };
             let waits = tokio::select! {
                 decided = timeout_at(deadline, decided) => decided.is_ok(),
+                // Who waits without access is told so above.
+                () = caller.over() => true,
                 _ = stopping.wait_for(|stopping| *stopping) => false,
                 // What is approved later is not sent to nobody; who asks again gets it sent.
                 () = left(self.out) => false,

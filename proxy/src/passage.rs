@@ -19,6 +19,7 @@ use crate::target::{Authority, Scheme, Target};
 use crate::upstream::dial::Plan;
 use crate::upstream::exchange::{self, Opened};
 use crate::upstream::versions::Offer;
+use crate::websocket::frames::Frames;
 use bytes::{Bytes, BytesMut};
 use journal::contract::{
     Code, Ended, Fingerprint, KeepResult, Observation, Operation, Preflight, Verdict, after_unknown,
@@ -49,6 +50,11 @@ impl Job<'_> {
         let operation = &prepared.operation;
         let (caller, origin_speaks) = (self.out.is_stream(), head.status != 101);
         call.note("upgraded", versions(caller, origin_speaks));
+        let extended = head.fields.has("sec-websocket-extensions");
+        let readable = redactor.is_active() && !extended;
+        if redactor.is_active() && extended {
+            call.note("redaction_skipped", "the caller and the origin agreed on an extension");
+        }
         let bytes =
             deliver::switching(head, &self.opening(&call, operation, next_hop, Some(head.status)));
         let identity = self.identity();
@@ -64,7 +70,8 @@ impl Job<'_> {
                 let access = Access { policy: &self.shared.policy, identity, asked };
                 let stop = stopped(self.shared, &access);
                 let reading = (origin.reader, origin.early);
-                let mut pump = Pump::new(self.out, reading, &mut redactor, idle, stop);
+                let frames = readable.then(|| Frames::new(&mut redactor));
+                let mut pump = Pump::new(self.out, reading, frames, idle, stop);
                 let cause = pump.run(caller, BytesMut::new(), origin.writer).await;
                 pump.passed(cause)
             }
@@ -148,12 +155,11 @@ impl Job<'_> {
         let mut hello = Hello::to(&authority.host);
         let ways = self.incoming.take_rest().zip(exchange::into_tunnel(idle));
         let passed = if let (Ok(()), Some((mut caller, (reader, way)))) = (sent, ways) {
-            let mut redactor = Redactor::default();
             let asked = Asked::Tunnel(authority);
             let access = Access { policy: &self.shared.policy, identity, asked };
             let stop = stopped(self.shared, &access);
             let (reading, patience) = ((reader, Bytes::new()), grant.limits.response_timeout);
-            let mut pump = Pump::new(self.out, reading, &mut redactor, patience, stop);
+            let mut pump = Pump::new(self.out, reading, None, patience, stop);
             match pump.hello(&mut *caller, &mut hello).await {
                 Ok(beginning) => match call.dispatch(dispatch).await {
                     Ok(proof) => {
@@ -261,6 +267,7 @@ async fn close(call: Call, operation: &Operation, passed: Passed, message: &str)
     let code = match passed.cause {
         Cause::Closed | Cause::CallerLeft => Code::NotJudged,
         Cause::BrokerStopped => Code::BrokerRestarted,
+        Cause::BadFrames => Code::RemoteProtocolError,
         Cause::CallerBroke
         | Cause::OriginBroke
         | Cause::Idle
@@ -278,6 +285,7 @@ async fn close(call: Call, operation: &Operation, passed: Passed, message: &str)
         | Cause::CallerLeft
         | Cause::CallerBroke
         | Cause::OriginBroke
+        | Cause::BadFrames
         | Cause::Idle
         | Cause::BrokerStopped
         | Cause::OtherName

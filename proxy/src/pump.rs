@@ -4,7 +4,7 @@
 
 use crate::deliver::Outbound;
 use crate::hello::Hello;
-use crate::redact::Redactor;
+use crate::websocket::frames::Frames;
 use bytes::{Bytes, BytesMut};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -25,6 +25,8 @@ pub(crate) enum Cause {
     /// The caller broke its side after one direction had ended in order: its own way of closing.
     CallerLeft,
     OriginBroke,
+    /// What the origin sent are no frames of a WebSocket.
+    BadFrames,
     /// Nothing passed for too long.
     Idle,
     BrokerStopped,
@@ -51,6 +53,7 @@ impl Cause {
             Self::Closed
             | Self::CallerLeft
             | Self::OriginBroke
+            | Self::BadFrames
             | Self::Idle
             | Self::BrokerStopped
             | Self::AccessOver
@@ -67,6 +70,7 @@ impl Cause {
             Self::CallerBroke => "CALLER_BROKE",
             Self::CallerLeft => "CALLER_LEFT",
             Self::OriginBroke => "ORIGIN_BROKE",
+            Self::BadFrames => "BAD_FRAMES",
             Self::Idle => "IDLE",
             Self::BrokerStopped => "BROKER_STOPPED",
             Self::AccessOver => "ACCESS_OVER",
@@ -98,17 +102,17 @@ pub(crate) struct Pump<'a> {
 
 impl<'a> Pump<'a> {
     /// Bytes pass until both directions ended, one of them broke, nothing passed for `idle`, or something
-    /// says `stop`, and why.
+    /// says `stop`, and why. `frames`: what comes from the origin is looked through.
     pub(crate) fn new(
         out: &'a mut Outbound,
         (origin, early): (Box<dyn AsyncRead + Send + Unpin>, Bytes),
-        redactor: &'a mut Redactor,
+        frames: Option<Frames<'a>>,
         idle: Duration,
         stop: impl Future<Output = Cause> + Send + 'a,
     ) -> Self {
         let to_caller = Arc::<AtomicU64>::default();
         Self {
-            down: Box::pin(down(origin, out, early, redactor, Arc::clone(&to_caller))),
+            down: Box::pin(down(origin, out, early, frames, Arc::clone(&to_caller))),
             stop: Box::pin(stop),
             is_down_open: true,
             idle,
@@ -224,33 +228,37 @@ async fn down(
     mut origin: impl AsyncRead + Unpin,
     out: &mut Outbound,
     early: Bytes,
-    redactor: &mut Redactor,
+    mut frames: Option<Frames<'_>>,
     passed: Arc<AtomicU64>,
 ) -> Result<(), Cause> {
     let mut buffer = BytesMut::from(early.as_ref());
     loop {
+        let mut ended = false;
+        let mut piece = None;
         if buffer.is_empty() {
             buffer.reserve(16 * 1024);
-            let read = if redactor.is_holding() {
-                match timeout(HOLD, origin.read_buf(&mut buffer)).await {
-                    Ok(read) => read.map_err(|_| Cause::OriginBroke)?,
-                    Err(_) => {
-                        let rest = redactor.rest();
-                        passed.fetch_add(rest.len() as u64, Ordering::Relaxed);
-                        out.send(&rest).await.map_err(|error| Cause::of_sending(&error))?;
-                        continue;
-                    }
-                }
-            } else {
-                origin.read_buf(&mut buffer).await.map_err(|_| Cause::OriginBroke)?
+            let reading = origin.read_buf(&mut buffer);
+            let read = match frames.as_mut().filter(|frames| frames.is_waiting()) {
+                Some(frames) => timeout(HOLD, reading).await.unwrap_or_else(|_| {
+                    piece = Some(frames.release());
+                    Ok(0)
+                }),
+                None => reading.await,
             };
-            if read == 0 {
-                out.send(&redactor.rest()).await.map_err(|error| Cause::of_sending(&error))?;
-                return out.finish().await.map_err(|error| Cause::of_sending(&error));
-            }
+            ended = read.map_err(|_| Cause::OriginBroke)? == 0 && piece.is_none();
         }
-        let piece = redactor.piece(buffer.split().freeze());
+        let piece = match (piece, &mut frames) {
+            (Some(released), _) => released,
+            (None, Some(frames)) if ended => frames.finish(),
+            (None, Some(frames)) => frames.push(buffer.split()).map_err(|_| Cause::BadFrames)?,
+            (None, None) => buffer.split(),
+        };
         passed.fetch_add(piece.len() as u64, Ordering::Relaxed);
-        out.send(&piece).await.map_err(|error| Cause::of_sending(&error))?;
+        if !piece.is_empty() {
+            out.send(&piece).await.map_err(|error| Cause::of_sending(&error))?;
+        }
+        if ended {
+            return out.finish().await.map_err(|error| Cause::of_sending(&error));
+        }
     }
 }

@@ -21,6 +21,8 @@ const UNPADDED: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
+/// Shorter beginnings of a secret may pass where nothing can wait for ever.
+const FEW_BYTES: usize = 8;
 /// Shorter secrets occur by chance.
 const MIN: usize = 4;
 
@@ -93,6 +95,11 @@ impl Redactor {
         Self { patterns: self.patterns.clone(), ..Self::default() }
     }
 
+    /// A beginning of this length, or of half of the shortest pattern, is too much to pass.
+    pub(crate) fn few_bytes(&self) -> usize {
+        self.patterns.last().map_or(0, |shortest| shortest.len() / 2).min(FEW_BYTES)
+    }
+
     /// Whether there is anything to look for.
     pub(crate) const fn is_active(&self) -> bool {
         !self.patterns.is_empty()
@@ -116,24 +123,32 @@ impl Redactor {
 
     /// Replaces in a complete text. `None`: nothing to replace.
     pub(crate) fn text(&mut self, text: &[u8]) -> Option<Vec<u8>> {
-        let mut replaced = None;
+        let holds = |pattern: &Zeroizing<Vec<u8>>| memchr::memmem::find(text, pattern).is_some();
+        if !self.patterns.iter().any(holds) {
+            return None;
+        }
+        let mut replaced = text.to_vec();
+        self.in_place(&mut replaced);
+        Some(replaced)
+    }
+
+    /// Replaces in a complete text where it lies; whether there was anything to replace.
+    pub(crate) fn in_place(&mut self, text: &mut [u8]) -> bool {
+        let mut found = false;
         for pattern in &self.patterns {
             let mut from = 0;
-            loop {
-                let current: &[u8] = replaced.as_deref().unwrap_or(text);
-                let rest = current.get(from..).unwrap_or_default();
-                let Some(at) = memchr::memmem::find(rest, pattern) else { break };
-                let start = from + at;
-                let end = start + pattern.len();
-                let buffer = replaced.get_or_insert_with(|| text.to_vec());
-                if let Some(span) = buffer.get_mut(start..end) {
+            while let Some(rest) = text.get_mut(from..)
+                && let Some(at) = memchr::memmem::find(rest, pattern)
+            {
+                if let Some(span) = rest.get_mut(at..at + pattern.len()) {
                     span.fill(b'*');
                 }
-                from = end;
-                self.found = true;
+                from += at + pattern.len();
+                found = true;
             }
         }
-        replaced
+        self.found |= found;
+        found
     }
 
     /// Replaces in the reason, the names and the values of a response head.
@@ -244,11 +259,6 @@ impl Redactor {
         joined
     }
 
-    /// Whether something is held back.
-    pub(crate) fn is_holding(&self) -> bool {
-        !self.held.is_empty()
-    }
-
     /// How much is held back.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held.len() as u64
@@ -260,7 +270,7 @@ impl Redactor {
     }
 
     /// The length of the longest end of the text that begins a pattern.
-    fn open_suffix(&self, text: &[u8]) -> usize {
+    pub(crate) fn open_suffix(&self, text: &[u8]) -> usize {
         let longest = self.patterns.first().map_or(0, |pattern| pattern.len() - 1);
         (1..=longest.min(text.len()))
             .rev()

@@ -11,6 +11,7 @@
 //! is broken off visibly (contract S-2). When the caller goes away, the response is read to its end
 //! all the same (contract D-4).
 
+use crate::access::{Caller, LOOK, Looks};
 use crate::deliver::{self, Delivery, Outbound};
 use crate::engine::Prepared;
 use crate::grpc;
@@ -31,9 +32,10 @@ use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use upload::Unsent;
 
+mod access;
 mod hold;
 mod hop;
 mod keep;
@@ -90,6 +92,8 @@ pub(crate) struct Relay<'a> {
     /// Whether the request is still going out.
     sending: bool,
     down: Down,
+    /// Whether the caller was cut because its access ended.
+    access_over: bool,
     held: Vec<Bytes>,
     held_bytes: usize,
     kept_bytes: u64,
@@ -128,6 +132,8 @@ pub(crate) struct Parts<'a> {
     /// For what is put on record beside the call.
     pub(crate) shared: &'a Shared,
     pub(crate) prepared: &'a Prepared,
+    /// Whose access it rests on; an attempt without a caller has none.
+    pub(crate) caller: Option<Caller<'a>>,
 }
 
 impl<'a> Relay<'a> {
@@ -137,6 +143,7 @@ impl<'a> Relay<'a> {
             seen_progress: 0,
             sending: true,
             down: Down::Untouched,
+            access_over: false,
             held: Vec::new(),
             held_bytes: 0,
             kept_bytes: 0,
@@ -196,6 +203,9 @@ impl<'a> Relay<'a> {
 
     /// Records an upgrade. What follows belongs to nobody here.
     fn switched(&mut self, head: Response) -> Ended {
+        if self.access_over {
+            return self.broken(Broken::AccessOver);
+        }
         if self.sending {
             return self.broken(Broken::Receive { error: exchange::Error::Switched, begun: true });
         }
@@ -222,6 +232,8 @@ impl<'a> Relay<'a> {
     }
 
     fn broken(&self, error: Broken) -> Ended {
+        let is_cut = self.access_over && matches!(error, Broken::Unattended);
+        let error = if is_cut { Broken::AccessOver } else { error };
         let begun = matches!(self.down, Down::Streaming(_) | Down::Gone);
         Ended::Broken { error, begun, length_bytes: self.received }
     }
@@ -232,20 +244,21 @@ impl<'a> Relay<'a> {
         mut upload: Pin<&mut impl Future<Output = Result<RequestSent, Unsent>>>,
         receiver: &mut Receiver,
     ) -> Result<Received, Broken> {
-        let deadline = tokio::time::sleep(self.parts.grant.limits.response_timeout);
-        tokio::pin!(deadline);
+        let patience = self.parts.grant.limits.response_timeout;
+        let mut deadline = Instant::now() + patience;
+        let wake = sleep_until(deadline.min(Instant::now() + LOOK));
+        tokio::pin!(wake);
         let mut unsent = None;
         loop {
             tokio::select! {
                 biased;
                 sent = upload.as_mut(), if self.sending => {
                     self.sending = false;
-                    deadline.as_mut().reset(Instant::now() + self.parts.grant.limits.response_timeout);
-                    if let Some(error) = self.sent(sent)? {
-                        // The origin may have answered before it stopped reading.
-                        deadline.as_mut().reset(Instant::now() + EARLY_RESPONSE);
-                        unsent = Some(error);
-                    }
+                    // The origin may have answered before it stopped reading.
+                    unsent = self.sent(sent)?;
+                    let patience = if unsent.is_none() { patience } else { EARLY_RESPONSE };
+                    deadline = Instant::now() + patience;
+                    wake.as_mut().reset(deadline.min(Instant::now() + LOOK));
                 }
                 head = receiver.head(self.parts.method, self.parts.opening) => match head {
                     Ok(Received::Interim(head)) => self.interim(head).await,
@@ -264,14 +277,18 @@ impl<'a> Relay<'a> {
                         });
                     }
                 },
-                () = &mut deadline => {
-                    if unsent.is_none() && self.has_progressed() {
-                        deadline.as_mut().reset(Instant::now() + self.parts.grant.limits.response_timeout);
-                        continue;
+                () = &mut wake => {
+                    let now = Instant::now();
+                    if now < deadline {
+                        self.look()?;
+                    } else if unsent.is_none() && self.has_progressed() {
+                        deadline = now + patience;
+                    } else {
+                        let silent =
+                            if self.sending { Broken::WriteTimeout } else { Broken::ResponseTimeout };
+                        return Err(unsent.map_or(silent, Broken::Send));
                     }
-                    let silent =
-                        if self.sending { Broken::WriteTimeout } else { Broken::ResponseTimeout };
-                    return Err(unsent.map_or(silent, Broken::Send));
+                    wake.as_mut().reset(deadline.min(now + LOOK));
                 }
             }
         }
@@ -308,6 +325,7 @@ impl<'a> Relay<'a> {
             }
             Err(Unsent::Caller(error)) => Err(Broken::Caller(error)),
             Err(Unsent::Limit) => Err(Broken::PayloadLimit),
+            Err(Unsent::Access) => Err(Broken::AccessOver),
         }
     }
 
@@ -326,11 +344,15 @@ impl<'a> Relay<'a> {
         }
         let limits = &self.parts.grant.limits;
         let mut wait = Wait::new(limits, self.streams_soon(head));
+        let mut looks = Looks::default();
         loop {
             match self.down {
                 Down::Gone => wait.leave(limits),
                 Down::Streaming(_) => wait.takes_on(),
                 Down::Untouched => {}
+            }
+            if self.access_over {
+                wait.leave(limits);
             }
             let piece = tokio::select! {
                 biased;
@@ -362,6 +384,9 @@ impl<'a> Relay<'a> {
                     let much = wait.is_unattended() && self.received > UNATTENDED_BYTES;
                     if much || wait.is_over() {
                         return Err(Broken::Unattended);
+                    }
+                    if !self.access_over && looks.find_over(self.parts.caller) {
+                        self.access_ends()?;
                     }
                     self.searched(head, data).await?;
                     wait.go_on(limits);

@@ -260,6 +260,9 @@ pub(crate) enum Broken {
     /// Nobody waits for the response any more, and it passed the bounds for that.
     #[error("The caller went away, and the response did not end within bounds.")]
     Unattended,
+    /// The access of the agent ended while it sent its request, or while the rest was read for the record.
+    #[error("The access of the agent ended, and what it had open with it.")]
+    AccessOver,
     /// The broker goes down, and its time for calls under way is over.
     #[error("The broker stopped before the response was complete.")]
     Stopped,
@@ -296,6 +299,7 @@ impl Broken {
             | Self::PayloadLimit
             | Self::NoGrpcStatus
             | Self::Hop { .. }
+            | Self::AccessOver
             | Self::Stopped
             | Self::ParentAuth
             | Self::NotStored(_) => false,
@@ -306,7 +310,7 @@ impl Broken {
     pub(crate) fn verdict(&self, operation: &Operation, at_ms: u64) -> Verdict {
         let retry = after_unknown(operation, at_ms);
         let code = match self {
-            Self::Send(_) => Code::RemoteOutcomeUnknown,
+            Self::Send(_) | Self::AccessOver => Code::RemoteOutcomeUnknown,
             Self::ResponseTimeout | Self::WriteTimeout => Code::ResponseTimeout,
             Self::ReadTimeout => Code::ReadTimeout,
             Self::Receive { error, begun } => match error {
@@ -330,7 +334,8 @@ impl Broken {
                 | exchange::Error::Content(_)
                 | exchange::Error::Interim
                 | exchange::Error::Stream
-                | exchange::Error::Switched => Code::RemoteProtocolError,
+                | exchange::Error::Switched
+                | exchange::Error::Upgrade => Code::RemoteProtocolError,
             },
             Self::Caller(_) | Self::Unattended => Code::CallerCancelled,
             Self::PayloadLimit => Code::PayloadLimit,
@@ -369,6 +374,7 @@ impl Broken {
             | Self::PayloadLimit
             | Self::NoGrpcStatus
             | Self::Unattended
+            | Self::AccessOver
             | Self::Stopped
             | Self::NotStored(_) => account,
         }
@@ -388,6 +394,7 @@ impl Broken {
             Self::PayloadLimit => "PAYLOAD_LIMIT".to_owned(),
             Self::Unattended => "UNATTENDED".to_owned(),
             Self::NoGrpcStatus => "NO_GRPC_STATUS".to_owned(),
+            Self::AccessOver => Cause::AccessOver.as_str().to_owned(),
             Self::Hop { .. } => "HOP_FAILED".to_owned(),
             Self::Stopped => Cause::BrokerStopped.as_str().to_owned(),
             Self::NotStored(_) => "JOURNAL".to_owned(),

@@ -217,6 +217,22 @@ impl Wire {
         }
     }
 
+    /// Ends the connection at once, both ways, with no word of TLS.
+    pub(crate) fn cut(&mut self) -> io::Result<()> {
+        let link = match self {
+            Self::Plain(link) => link,
+            Self::Tls(tls) => &mut tls.get_mut().0.link,
+        };
+        match link {
+            Link::Plain(carrier) => carrier.cut(),
+            Link::Tls(tls) => {
+                let tcp = tls.get_ref().0;
+                tcp.set_zero_linger()?;
+                Ok(rustix::net::shutdown(tcp, rustix::net::Shutdown::Both)?)
+            }
+        }
+    }
+
     /// Whether the caller's host acknowledged every byte.
     pub(crate) fn is_acknowledged(&self) -> io::Result<bool> {
         match self.link() {

@@ -289,3 +289,22 @@ async fn d_4_an_attempt_without_a_caller_is_bounded() {
     ends_unattended(&world, attempt.id()).await;
     over.recv().await.expect("the second connection ended");
 }
+
+/// V-1, D-4: who waits for an answer when its access ends is cut, and the answer is read for the record.
+#[tokio::test(flavor = "multi_thread")]
+async fn v_1_a_held_answer_is_not_for_an_agent_without_access() {
+    let world = World::new().await;
+    let id = world.journal.new_id();
+    let mut client = Client::connect(world.address).await;
+    let fields = format!("Affiant-Invocation: {id}\r\n");
+    client.send(&world.plain_request("POST", "/gate", &fields, "x")).await;
+    world.origin.reached("/gate", 1).await;
+    world.policy.remove_agent("coder").expect("removed");
+    assert!(client.ends().await);
+    world.origin.open_gate();
+    world.events(id, "DELIVERY_FAILED").await;
+    let invocation = world.invocation(id).await;
+    assert_eq!(invocation.verdict().outcome().as_str(), "committed");
+    let mut result = world.journal.result(id).expect("a result");
+    assert_eq!(result.read_to_end().expect("content"), b"ok");
+}

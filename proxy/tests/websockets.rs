@@ -225,14 +225,35 @@ async fn i_4_websockets_on_streams_carry_the_credential_one_way() {
     let client = Http2Client::open(&world, origin.address.port()).await;
     let mut socket = Opened::ask(&client, "websocket", "/with-credential/websocket").await;
     assert_eq!(socket.status, 200);
-    assert_eq!(socket.take(5).await, b"early");
+    assert_eq!(socket.take(7).await, b"\x81\x05early");
     let head = origin.seen.lock().expect("lock").heads[0].headers["authorization"].clone();
     assert_eq!(head, format!("Bearer {SECRET}"));
     let text = format!("a {SECRET} b");
-    socket.send(&text.as_bytes()[..9]).await;
-    socket.send(&text.as_bytes()[9..]).await;
+    let frame = [&[0x81, u8::try_from(text.len()).expect("short")], text.as_bytes()].concat();
+    socket.send(&frame[..11]).await;
+    socket.send(&frame[11..]).await;
     let stars = "*".repeat(SECRET.len());
+    assert_eq!(socket.take(2).await, frame[..2]);
     assert_eq!(socket.take(text.len()).await, format!("a {stars} b").as_bytes());
+}
+
+/// S-5, I-4: an extension that was not offered is no answer (RFC 6455 section 4.1), on either version: with a
+/// credential none is.
+#[tokio::test(flavor = "multi_thread")]
+async fn s_5_extensions_that_were_not_offered() {
+    for (protocols, connects) in [(&[b"h2" as &[u8]][..], true), (&[b"http/1.1"], false)] {
+        let (world, origin, _directory) = world(protocols, connects).await;
+        let client = Http2Client::open(&world, origin.address.port()).await;
+        for path in ["/with-credential/websocket-extension", "/websocket-extension"] {
+            let socket = Opened::ask(&client, "websocket", path).await;
+            assert_eq!(socket.status, 502, "{path}");
+            let said = socket.proxy_status();
+            assert!(said.contains("error=http_upgrade_failed"), "{said}");
+            let verdict = world.invocation(socket.id()).await.verdict();
+            assert_eq!(verdict.code().as_str(), "REMOTE_PROTOCOL_ERROR");
+            assert_eq!(verdict.outcome().as_str(), "unknown");
+        }
+    }
 }
 
 /// S-5: what does not open a WebSocket: a refusal, an answer of another kind, a wrong answer to our

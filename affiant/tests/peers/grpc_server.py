@@ -29,6 +29,8 @@ def client_stream(requests, context):
 
 
 def both(requests, context):
+    """Leaves a file behind when the call is over."""
+    context.add_callback(lambda: open(f"{directory}/both-ended", "w").close())
     for request in requests:
         yield b"echo " + request
 
@@ -61,7 +63,7 @@ class Demo(grpc.GenericRpcHandler):
         return self.methods.get(details.method)
 
 
-certificate, key, _ = (open(path, "rb").read() if "leaf" in path else path for path in sys.argv[1:])
+certificate, key, directory = (open(path, "rb").read() if "leaf" in path else path for path in sys.argv[1:])
 server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
 server.add_generic_rpc_handlers([Demo()])
 credentials = grpc.ssl_server_credentials([(key, certificate)])

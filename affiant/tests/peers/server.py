@@ -26,7 +26,7 @@ async def hello(request):
 
 
 async def put(request):
-    with open(files / request.match_info["name"], "wb") as file:
+    with open(files / request.match_info["name"], "wb", buffering=0) as file:
         async for piece in request.content.iter_any():
             file.write(piece)
     return web.Response(status=201)

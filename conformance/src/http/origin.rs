@@ -385,6 +385,9 @@ async fn take<S: Transport>(
             let accept = match answer {
                 Accept::Right => accept(head),
                 Accept::Wrong => "bGll".to_owned(),
+                Accept::Extended => {
+                    accept(head) + "\r\nSec-WebSocket-Extensions: permessage-deflate; x=1"
+                }
             };
             let text = format!(
                 "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\

@@ -53,6 +53,8 @@ pub enum Accept {
     Right,
     /// With something else.
     Wrong,
+    /// As it should be, and with an extension.
+    Extended,
 }
 
 /// What an origin does with a new connection, before any request.

@@ -100,7 +100,7 @@ impl Job<'_> {
             Cause::CutHello => Unsent::CutHello,
             Cause::AccessOver if self.identity().is_none() => Unsent::AgentOver,
             Cause::AccessOver => Unsent::PolicyOver,
-            Cause::OriginBroke => Unsent::OriginGone,
+            Cause::OriginBroke | Cause::BadFrames => Unsent::OriginGone,
             Cause::BrokerStopped => Unsent::Stopped,
             Cause::Idle if hello.has_begun() => Unsent::SlowHello,
             Cause::Idle => Unsent::Silent,

@@ -1,17 +1,14 @@
 //! What is held of a response, until when, and what the wait for its content goes by.
 
 use super::{Down, Relay, Search};
+use crate::access::LOOK;
 use crate::deliver::Delivery;
 use crate::head::{self, Framing, Response, Version, is_bodiless};
 use crate::respond::Broken;
 use bytes::Bytes;
 use journal::contract::{Code, Verdict, after_unknown};
 use policy::Limits;
-use std::time::Duration;
 use tokio::time::Instant;
-
-/// How often it is looked whether the caller is still there, while nothing is sent to it.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// What the wait for the next piece of content ends by.
 pub(super) struct Wait {
@@ -75,8 +72,8 @@ impl Wait {
     }
 
     pub(super) fn until(&self) -> Instant {
-        let look = self.unattended.unwrap_or(self.look);
-        [Some(self.idle), self.hold].into_iter().flatten().fold(look, Instant::min)
+        let others = [Some(self.idle), self.hold, self.unattended];
+        others.into_iter().flatten().fold(self.look, Instant::min)
     }
 
     fn due(&mut self) -> Due {
@@ -88,7 +85,7 @@ impl Wait {
         } else if self.hold.is_some_and(|until| now >= until) {
             self.hold = None;
             Due::Stream
-        } else if self.unattended.is_none() && now >= self.look {
+        } else if now >= self.look {
             self.look = now + LOOK;
             Due::Look
         } else {
@@ -126,9 +123,10 @@ impl Relay<'_> {
             Due::Stream if matches!(self.down, Down::Untouched) => self.begin_streaming(head).await,
             Due::Stream => Ok(()),
             Due::Look => {
+                self.look()?;
                 // To a caller that gets something, writing tells; it may have ended its own side.
                 let held = matches!(self.down, Down::Untouched);
-                if self.parts.out.has_left(held) {
+                if !wait.is_unattended() && self.parts.out.has_left(held) {
                     wait.is_guess = held;
                     wait.leave(limits);
                 }

@@ -1,5 +1,6 @@
 //! The request on its way out: head, content, trailers.
 
+use crate::access::{Caller, Looks};
 use crate::head::Framing;
 use crate::incoming::{self, Incoming};
 use crate::outgoing;
@@ -17,6 +18,8 @@ pub(crate) enum Unsent {
     Origin(io::Error),
     Caller(incoming::Error),
     Limit,
+    /// The access of who sends it ended.
+    Access,
 }
 
 /// What the request may not exceed.
@@ -25,6 +28,8 @@ pub(crate) struct Bounds<'a> {
     pub(crate) limit_bytes: u64,
     /// What of trailers does not go on, beside what never does.
     pub(crate) grant: &'a HttpGrant,
+    /// Whose access it rests on; an attempt without a caller has none.
+    pub(crate) caller: Option<Caller<'a>>,
 }
 
 /// The content of a request on its way.
@@ -52,7 +57,11 @@ pub(crate) async fn upload(
     sender.head(head, framing, &ahead).await.map_err(Unsent::Origin)?;
     drop(ahead);
     progress.fetch_add(1, Ordering::Relaxed);
+    let mut looks = Looks::default();
     while let Some(piece) = incoming.next().await.map_err(Unsent::Caller)? {
+        if looks.find_over(bounds.caller) {
+            return Err(Unsent::Access);
+        }
         if incoming.length() > bounds.limit_bytes {
             return Err(Unsent::Limit);
         }

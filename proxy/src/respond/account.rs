@@ -142,6 +142,7 @@ impl Account {
                 Self { error: "http_response_trailer_section_size", ..self }
                     .with("trailer-section-size", Value::Integer(size))
             }
+            exchange::Error::Upgrade => Self { error: UPGRADE_FAILED, ..self },
             exchange::Error::Head(_)
             | exchange::Error::Content(_)
             | exchange::Error::Closed

@@ -327,6 +327,9 @@ pub(crate) enum Error {
     /// The origin switched protocols without being asked.
     #[error("the origin switched protocols unasked")]
     Switched,
+    /// The origin switched to something else than what was asked for.
+    #[error("the origin answered the upgrade with what was not asked for or not offered")]
+    Upgrade,
     /// The protocol itself says that the request was not processed (contract C-6).
     #[error("the origin refused the stream and did not process the request")]
     NotProcessed,
@@ -367,6 +370,7 @@ impl Error {
             | Self::Content(_)
             | Self::Interim
             | Self::Switched
+            | Self::Upgrade
             | Self::Stream => true,
             Self::Io(_)
             | Self::Closed
@@ -386,6 +390,7 @@ impl Error {
             Self::Content(_) => "BAD_FRAMING".to_owned(),
             Self::Interim => "TOO_MANY_INTERIM".to_owned(),
             Self::Switched => "UNASKED_SWITCH".to_owned(),
+            Self::Upgrade => "BAD_UPGRADE".to_owned(),
             Self::NotProcessed => "NOT_PROCESSED".to_owned(),
             Self::Certificate(alert) => alert.cause(),
             Self::Unsent => "NO_STREAM".to_owned(),

@@ -164,13 +164,11 @@ impl Receiver {
         }
         let head = self.one_head().await?;
         match head.status {
-            101 => {
-                if opening.is_some_and(|opening| opening.is_answered(&head)) {
-                    Ok(Received::Switched(head))
-                } else {
-                    Err(Error::Switched)
-                }
-            }
+            101 => match opening.map(|opening| opening.is_answered(&head)) {
+                Some(true) => Ok(Received::Switched(head)),
+                Some(false) => Err(Error::Upgrade),
+                None => Err(Error::Switched),
+            },
             100..=199 => Ok(Received::Interim(head)),
             _ => {
                 let framing = head::response_framing(&head, method)

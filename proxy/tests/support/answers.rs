@@ -133,12 +133,16 @@ const OK: &str = "HTTP/1.1 200 Fine\r\nDate: Thu, 01 Jan 1970 00:00:01 GMT\r\nX-
 pub fn steps(seen: &Seen) -> Vec<Step> {
     let path = path(seen);
     let switch = |answer| {
-        let early = Step::Switch { answer, after: "early".into() };
+        // What is sent with a credential has to be frames.
+        let framed = seen.target().starts_with("/with-credential");
+        let after: &[u8] = if framed { b"\x81\x05early" } else { b"early" };
+        let early = Step::Switch { answer, after: after.into() };
         vec![Step::ReadBody, Step::Apply, early, Step::Echo(u64::MAX), Step::Close]
     };
     match path.as_str() {
         "/websocket" => switch(Accept::Right),
         "/websocket-lie" => switch(Accept::Wrong),
+        "/websocket-extension" => switch(Accept::Extended),
         "/early" => {
             let text =
                 "HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig";

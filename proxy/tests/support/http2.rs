@@ -151,8 +151,9 @@ async fn stream(
         return respond.send_reset(Reason::HTTP_1_1_REQUIRED);
     }
     if parts.extensions.get::<h2::ext::Protocol>().is_some() {
+        let with_credential = parts.uri.path() != path;
         seen.lock().expect("lock").heads.push(parts);
-        return websocket(&path, body, respond).await;
+        return websocket(&path, with_credential, body, respond).await;
     }
     if let Some(status) = path.strip_prefix("/grpc/early/") {
         return early(status, body, respond).await;
@@ -246,14 +247,25 @@ fn of_sections(path: &str, mut respond: SendResponse<Bytes>) -> Result<(), SendR
 
 /// Opens, says "early" and echoes; `/status/...` refuses, `/websocket-reset` breaks off at the first
 /// piece.
-async fn websocket(path: &str, mut body: h2::RecvStream, mut respond: SendResponse<Bytes>) {
+async fn websocket(
+    path: &str,
+    with_credential: bool,
+    mut body: h2::RecvStream,
+    mut respond: SendResponse<Bytes>,
+) {
     let status: u16 = path.strip_prefix("/status/").map_or(200, |code| code.parse().expect("code"));
-    let response = Response::builder().status(status).body(()).expect("response");
+    let mut response = Response::builder().status(status);
+    if path == "/websocket-extension" {
+        response = response.header("sec-websocket-extensions", "permessage-deflate; x=1");
+    }
+    let response = response.body(()).expect("response");
     let mut sending = respond.send_response(response, false).expect("sent");
     if status != 200 {
         return sending.send_data(Bytes::from_static(b"body"), true).expect("data");
     }
-    sending.send_data(Bytes::from_static(b"early"), false).expect("data");
+    // What is sent with a credential has to be frames.
+    let early: &[u8] = if with_credential { b"\x81\x05early" } else { b"early" };
+    sending.send_data(Bytes::from_static(early), false).expect("data");
     while let Some(Ok(mut piece)) = body.data().await {
         body.flow_control().release_capacity(piece.len()).expect("release");
         if path == "/websocket-reset" {

@@ -336,7 +336,11 @@ impl Receiver {
         self.bodiless = head::is_bodiless(method, head.status);
         self.body = body;
         if let Some(opening) = opening.filter(|_| (200..300).contains(&head.status)) {
-            return Ok(Received::Switched(with_accept(head, opening)));
+            return if opening.covers(&head) {
+                Ok(Received::Switched(with_accept(head, opening)))
+            } else {
+                Err(Error::Upgrade)
+            };
         }
         Ok(Received::Final(head))
     }
