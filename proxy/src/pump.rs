@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{sleep, timeout};
 
 /// How long the possible beginning of a secret is held back when nothing follows.
-const HOLD: Duration = Duration::from_millis(20);
+pub(crate) const HOLD: Duration = Duration::from_millis(20);
 
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -32,6 +32,8 @@ pub(crate) struct Redactor {
     patterns: Vec<Zeroizing<Vec<u8>>>,
     /// The end of what came, which may be the beginning of a secret.
     held: BytesMut,
+    /// How much of its beginning has gone on all the same.
+    released: usize,
     found: bool,
     /// The same of content that passed piece by piece.
     in_content: bool,
@@ -256,17 +258,32 @@ impl Redactor {
         let keep = self.open_suffix(&joined);
         let tail = joined.split_off(joined.len() - keep);
         self.held.extend_from_slice(&tail);
-        joined
+        let gone = self.released.min(joined.len());
+        self.released -= gone;
+        joined.split_off(gone)
+    }
+
+    /// Whether so little is held back that it may go on, if nothing follows soon.
+    pub(crate) fn may_release(&self) -> bool {
+        self.released < self.held.len() && self.held.len() < self.few_bytes()
+    }
+
+    /// Gives what is held back. It is remembered: if it was the beginning of a secret, what follows is
+    /// replaced.
+    pub(crate) fn release(&mut self) -> Bytes {
+        let from = std::mem::replace(&mut self.released, self.held.len());
+        Bytes::copy_from_slice(self.held.get(from..).unwrap_or_default())
     }
 
     /// How much is held back.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.held.len() as u64
+        (self.held.len() - self.released) as u64
     }
 
     /// What was held back, at the end of the stream.
     pub(crate) fn rest(&mut self) -> Bytes {
-        std::mem::take(&mut self.held).freeze()
+        let gone = std::mem::take(&mut self.released);
+        std::mem::take(&mut self.held).freeze().split_off(gone)
     }
 
     /// The length of the longest end of the text that begins a pattern.
@@ -331,6 +348,34 @@ mod tests {
             assert_eq!(found, expected.map(String::into_bytes), "{name}: {value}");
         }
         assert!(redactor.found());
+    }
+
+    /// I-4: what was let go on because nothing followed is the beginning of a secret all the same.
+    #[test]
+    fn i_4_few_bytes_go_on_and_what_follows_them_is_replaced() {
+        let secret = Secret::from("canary-7f1-canary");
+        for (pieces, expected) in [
+            (&["a c", "anary-7f1-canary b"][..], "a c**************** b"),
+            (&["c", "a", "n", "ary-7f1-canary"], "can**************"),
+            (&["can", "cel can", "ary-7f1-canary"], "cancel can**************"),
+            (&["c", "x"], "cx"),
+            (&["can"], "can"),
+        ] {
+            let mut redactor = Redactor::new(&secret, &secret);
+            let mut out = Vec::new();
+            for piece in pieces {
+                out.extend_from_slice(&redactor.piece(Bytes::from_static(piece.as_bytes())));
+                if redactor.may_release() {
+                    out.extend_from_slice(&redactor.release());
+                    assert_eq!(redactor.held_bytes(), 0);
+                }
+            }
+            out.extend_from_slice(&redactor.rest());
+            assert_eq!(String::from_utf8_lossy(&out), expected, "{pieces:?}");
+        }
+        let mut redactor = Redactor::new(&secret, &secret);
+        let held = Bytes::from_static(b"canary-7");
+        assert_eq!((redactor.piece(held).len(), redactor.may_release()), (0, false));
     }
 
     /// I-4: an echo in JSON is found as services escape it.

@@ -389,6 +389,7 @@ impl<'a> Relay<'a> {
                         self.access_ends()?;
                     }
                     self.searched(head, data).await?;
+                    wait.hold_back(self.holds_back());
                     wait.go_on(limits);
                 }
             }

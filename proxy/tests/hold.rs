@@ -28,6 +28,24 @@ fn halves(origin: &Origin, secure: &Origin, extra: &[(&str, &str)]) -> String {
     text
 }
 
+/// I-4: a message of a stream that ends in what may be the beginning of the credential comes whole, though
+/// nothing follows it until its caller has answered.
+#[tokio::test]
+async fn i_4_the_end_of_a_message_is_not_held_back() {
+    let world = World::new().await;
+    let mut client = world.tunnel().await;
+    client.send(&world.secure_request("GET", "/with-credential/half/begin", "", "")).await;
+    let head = client.head().await;
+    assert!(head.contains("Affiant-Outcome: unknown;"), "{head}");
+    assert_eq!(client.line().await.as_deref(), Some("6"));
+    assert_eq!(client.take(8).await, b"data: \r\n");
+    assert_eq!(client.line().await.as_deref(), Some("1"));
+    assert_eq!(client.take(3).await, b"B\r\n");
+    world.secure.open_gate();
+    assert_eq!(client.line().await.as_deref(), Some("3"));
+    assert_eq!(client.take(8).await, b"end\r\n0\r\n");
+}
+
 /// E-4: a response of any type whose end is not in sight is passed on as it comes: its caller has the first
 /// half before the origin sends the second, in clear text, in a tunnel and over HTTP/2.
 #[tokio::test]

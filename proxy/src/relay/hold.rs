@@ -4,6 +4,7 @@ use super::{Down, Relay, Search};
 use crate::access::LOOK;
 use crate::deliver::Delivery;
 use crate::head::{self, Framing, Response, Version, is_bodiless};
+use crate::pump::HOLD;
 use crate::respond::Broken;
 use bytes::Bytes;
 use journal::contract::{Code, Verdict, after_unknown};
@@ -16,6 +17,8 @@ pub(super) struct Wait {
     /// When a held response begins to stream.
     hold: Option<Instant>,
     look: Instant,
+    /// When a few bytes that may begin the credential go on to a caller that may wait for them.
+    release: Option<Instant>,
     /// When it is over for a caller that went away.
     unattended: Option<Instant>,
     /// Whether only the end of the caller's own side says that it went away.
@@ -28,6 +31,7 @@ enum Due {
     Idle,
     Unattended,
     Stream,
+    Release,
     Look,
 }
 
@@ -39,6 +43,7 @@ impl Wait {
             idle: now + limits.idle_timeout,
             hold: streams.then(|| now + limits.hold_time),
             look: now + LOOK,
+            release: None,
             unattended: None,
             is_guess: false,
         }
@@ -71,8 +76,13 @@ impl Wait {
         self.unattended.is_some_and(|until| Instant::now() >= until)
     }
 
+    /// Content came; `holds`: a few bytes of it are held back from a caller that is sent the others.
+    pub(super) fn hold_back(&mut self, holds: bool) {
+        self.release = holds.then(|| Instant::now() + HOLD);
+    }
+
     pub(super) fn until(&self) -> Instant {
-        let others = [Some(self.idle), self.hold, self.unattended];
+        let others = [Some(self.idle), self.hold, self.release, self.unattended];
         others.into_iter().flatten().fold(self.look, Instant::min)
     }
 
@@ -85,6 +95,9 @@ impl Wait {
         } else if self.hold.is_some_and(|until| now >= until) {
             self.hold = None;
             Due::Stream
+        } else if self.release.is_some_and(|until| now >= until) {
+            self.release = None;
+            Due::Release
         } else if now >= self.look {
             self.look = now + LOOK;
             Due::Look
@@ -122,6 +135,10 @@ impl Relay<'_> {
             Due::Unattended => Err(Broken::Unattended),
             Due::Stream if matches!(self.down, Down::Untouched) => self.begin_streaming(head).await,
             Due::Stream => Ok(()),
+            Due::Release => {
+                let few = self.parts.redactor.release();
+                self.pass(head, few).await
+            }
             Due::Look => {
                 self.look()?;
                 // To a caller that gets something, writing tells; it may have ended its own side.

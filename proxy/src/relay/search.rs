@@ -113,6 +113,12 @@ impl Relay<'_> {
         }
     }
 
+    /// Whether a few bytes are held back from a caller that is sent the others, and may wait for them.
+    pub(super) fn holds_back(&self) -> bool {
+        let is_sent = matches!(self.down, Down::Streaming(_));
+        is_sent && matches!(self.search, Search::Plain) && self.parts.redactor.may_release()
+    }
+
     /// The end of the content: what waited passes.
     pub(super) async fn search_end(&mut self, head: &Response) -> Result<(), Broken> {
         let end = match &mut self.search {

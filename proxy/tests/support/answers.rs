@@ -55,6 +55,7 @@ const FIXED: &[(&str, bool, &str)] = &[
         "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: y\r\n\r\n\
          HTTP/1.1 201 Created\r\nX-Kept: 1\r\nContent-Length: 2\r\n\r\nok",
     ),
+    ("/half/begin", KEEPS, "3\r\nend\r\n0\r\n\r\n"),
     ("/half/close", CLOSES, "end"),
     ("/half/length", KEEPS, "end"),
     (
@@ -258,6 +259,9 @@ fn first_half(path: &str) -> Option<String> {
         "events" => {
             Some(format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{CHUNKED}"))
         }
+        "begin" => Some(format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{CHUNKED}7\r\ndata: B\r\n"
+        )),
         "interim" => None,
         "close" => Some(format!("{start}\r\nthe")),
         _ => Some(format!("{start}Content-Length: 6\r\n\r\nthe")),
