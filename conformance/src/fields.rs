@@ -142,6 +142,7 @@ pub fn error_types(code: &str) -> &'static [&'static str] {
         "REMOTE_RESULT_INCOMPLETE" => &["http_response_incomplete"],
         "REMOTE_PROTOCOL_ERROR" => &[
             "http_protocol_error",
+            "http_upgrade_failed",
             "http_response_header_section_size",
             "http_response_trailer_section_size",
             "http_response_transfer_coding",
