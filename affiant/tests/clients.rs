@@ -111,7 +111,8 @@ private_addresses = "allow"
 #[test]
 fn r_4_trailers_of_a_stored_result_are_told() {
     let home = Home::new();
-    let text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Sum: head\r\n\r\n\
+    let text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Sum: head\r\n\
+                Content-Range: bytes 4-8/9\r\n\r\n\
                 5\r\nhello\r\n0\r\nX-Sum: tail\r\nx-more: 2\r\n\r\n";
     let steps = [Step::ReadBody, Step::Apply, Step::Send(text.into())];
     let scripts = vec![Script::new("/sum", steps)];
@@ -128,6 +129,9 @@ fn r_4_trailers_of_a_stored_result_are_told() {
         let expected = if range.is_empty() { &b"hello"[..] } else { b"lo" };
         assert_eq!(stored.body, expected, "{stored:?}");
         assert_eq!(stored.field("x-sum"), Some("head"));
+        let ranges = stored.head.lines().filter(|line| line.starts_with("content-range: "));
+        let range = if range.is_empty() { "bytes 4-8/9" } else { "bytes 3-4/5" };
+        assert_eq!(ranges.collect::<Vec<_>>(), [format!("content-range: {range}")]);
         let told = |line: &&str| line.starts_with("affiant-trailer: ");
         let told: Vec<_> = stored.head.lines().filter(told).collect();
         assert_eq!(told, ["affiant-trailer: X-Sum: tail", "affiant-trailer: x-more: 2"]);

@@ -424,7 +424,10 @@ fn render(
             builder = builder.status(head.status).header("affiant-result", "http");
             for (name, value) in head.headers {
                 let framing = ["content-length", "transfer-encoding", "connection", "trailer"];
-                if !framing.iter().any(|field| name.eq_ignore_ascii_case(field)) {
+                let is = |field: &&str| name.eq_ignore_ascii_case(field);
+                // A part that is read here has a range of its own.
+                let is_range = offset.is_some() && is(&"content-range");
+                if !is_range && !framing.iter().any(is) {
                     let damaged = || refused(journal::result::Error::Damaged);
                     let bytes = bytes_of(&value).ok_or_else(damaged)?;
                     builder = builder.header(name, bytes);
