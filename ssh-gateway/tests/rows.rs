@@ -17,10 +17,11 @@ const ROWS: [u32; 64] = [
     65, 66, 67, 69, 70, 71, 73, 74, 75, 77, 78, 79, 81, 82, 83,
 ];
 
-/// The text of every test file.
+/// The text of every test file, of the gateway and of the binary.
 fn tests(root: &Path) -> String {
     let mut text = String::new();
-    for entry in std::fs::read_dir(root.join("tests")).unwrap() {
+    let folders = ["tests", "../affiant/tests"].map(|folder| root.join(folder));
+    for entry in folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()) {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "rs") {
             text.push_str(&std::fs::read_to_string(path).unwrap());
