@@ -329,10 +329,8 @@ fn the_proxy_speaks_tls() {
     assert_eq!(server.terminate(), Some(0));
 }
 
-/// SIGTERM lets a call under way end.
-#[test]
-fn sigterm_drains() {
-    let home = Home::new();
+/// An origin that answers when it is released, with a policy that leads there.
+fn held_origin(home: &Home) -> TlsOrigin {
     let steps = vec![
         conformance::http::Step::ReadBody,
         conformance::http::Step::Hold,
@@ -341,16 +339,29 @@ fn sigterm_drains() {
     let origin = TlsOrigin::start(vec![Script::new("*", steps)]);
     home.secret("pay-token", SECRET);
     home.policy(&origin.policy(""));
+    origin
+}
+
+/// curl, which waits for that answer.
+fn slow_caller(
+    home: &Home,
+    server: &Server,
+    origin: &TlsOrigin,
+) -> std::thread::JoinHandle<Response> {
+    let mut curl = std::process::Command::new("curl");
+    curl.args(["-sS", "-i", "--max-time", "60", "-x", &server.proxy(), "-d", "a=1"]);
+    curl.arg(origin.url("/slow")).arg("--cacert").arg(home.path().join("bundle.pem"));
+    clean(&mut curl);
+    std::thread::spawn(move || Response::parse(&finish(curl, b"")))
+}
+
+/// SIGTERM lets a call under way end.
+#[test]
+fn sigterm_drains() {
+    let home = Home::new();
+    let origin = held_origin(&home);
     let server = home.serve();
-    let (url, proxy, bundle) =
-        (origin.url("/slow"), server.proxy(), home.path().join("bundle.pem"));
-    let caller = std::thread::spawn(move || {
-        let mut curl = std::process::Command::new("curl");
-        curl.args(["-sS", "-i", "--max-time", "30", "-x", &proxy, "-d", "a=1", &url]);
-        curl.arg("--cacert").arg(bundle);
-        clean(&mut curl);
-        Response::parse(&finish(curl, b""))
-    });
+    let caller = slow_caller(&home, &server, &origin);
     assert!(origin.origin.wait_for(1, PATIENCE));
     signal(&server.child, rustix::process::Signal::TERM);
     eventually("the listener's end", || std::net::TcpStream::connect(server.http).is_err());
@@ -366,14 +377,7 @@ fn sigterm_drains() {
 #[test]
 fn sigterm_drains_callers_of_http2() {
     let home = Home::new();
-    let steps = vec![
-        conformance::http::Step::ReadBody,
-        conformance::http::Step::Hold,
-        conformance::http::Step::Send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone".into()),
-    ];
-    let origin = TlsOrigin::start(vec![Script::new("*", steps)]);
-    home.secret("pay-token", SECRET);
-    home.policy(&origin.policy(""));
+    let origin = held_origin(&home);
     let server = home.serve();
     let mut client = python();
     client.args(["-c", HTTP2_CLIENT, &server.proxy(), &origin.url("/slow")]);
@@ -401,28 +405,9 @@ with httpx.Client(http2=True, proxy=proxy, verify=trust, timeout=30, trust_env=F
 #[test]
 fn sigterm_records_what_it_cuts() {
     let home = Home::new();
-    let hold = || {
-        vec![
-            conformance::http::Step::ReadBody,
-            conformance::http::Step::Hold,
-            conformance::http::Step::Send(
-                "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone".into(),
-            ),
-        ]
-    };
-    let origin = TlsOrigin::start(vec![Script::new("*", hold())]);
-    home.secret("pay-token", SECRET);
-    home.policy(&origin.policy(""));
+    let origin = held_origin(&home);
     let server = Server::start_with(&home, &["--drain", "1s"]);
-    let (url, proxy, bundle) =
-        (origin.url("/slow"), server.proxy(), home.path().join("bundle.pem"));
-    let caller = std::thread::spawn(move || {
-        let mut curl = std::process::Command::new("curl");
-        curl.args(["-sS", "-i", "--max-time", "60", "-x", &proxy, "-d", "a=1", &url]);
-        curl.arg("--cacert").arg(bundle);
-        clean(&mut curl);
-        Response::parse(&finish(curl, b""))
-    });
+    let caller = slow_caller(&home, &server, &origin);
     assert!(origin.origin.wait_for(1, PATIENCE));
     assert_eq!(server.terminate(), Some(0));
     let response = caller.join().unwrap();
