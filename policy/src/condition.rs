@@ -284,7 +284,7 @@ impl Literal {
             (Self::Text(pattern), other @ (Value::Number(_) | Value::Bool(_) | Value::Null)) => {
                 let is =
                     |text: &String| glob::matches(pattern.as_bytes(), text.as_bytes(), |_| true);
-                spellings(other).iter().any(is)
+                as_texts(other).iter().any(is)
             }
             // Any text that is not empty is true to some, and these words are false to others.
             (Self::Truth(true), Value::String(text)) => !text.is_empty(),
@@ -348,7 +348,7 @@ impl fmt::Display for Literal {
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// How readers write a value as text that is none.
-fn spellings(value: &Value) -> Vec<String> {
+fn as_texts(value: &Value) -> Vec<String> {
     match value {
         Value::Null => ["", "null", "None"].map(str::to_owned).into(),
         Value::Bool(true) => ["true", "True", "1"].map(str::to_owned).into(),

@@ -316,9 +316,9 @@ impl HttpGrant {
     /// # Errors
     /// [`Denial`] with `APPROVAL_PENDING` and the field `approval`.
     pub fn check_shown(&self) -> Result<(), Denial> {
-        match (&self.approval, &self.route) {
-            (Some(_), route) => Err(approval_pending(route.as_deref().unwrap_or_default())),
-            (None, _) => Ok(()),
+        match self.approval {
+            Some(_) => Err(approval_pending(self.route.as_deref().unwrap_or_default())),
+            None => Ok(()),
         }
     }
 

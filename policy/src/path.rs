@@ -115,17 +115,9 @@ pub(crate) fn readings(raw: &str) -> Vec<String> {
 /// Whether a server that decodes once more, reads backslashes as slashes or drops parameters behind a
 /// semicolon counts other segments here, so that a `..` behind it leaves another one out.
 fn is_counted_otherwise(segment: &str) -> bool {
-    let separates = |at: usize| {
-        let escape = segment.get(at + 1..at + 3).unwrap_or_default();
-        let twice = segment.get(at + 3..at + 5).unwrap_or_default();
-        [escape, if escape == "25" { twice } else { "" }]
-            .iter()
-            .any(|digits| digits.eq_ignore_ascii_case("2f") || digits.eq_ignore_ascii_case("5c"))
-    };
-    segment.contains('\\')
-        || segment.starts_with(';')
-        || segment.starts_with("%3B")
-        || segment.match_indices('%').any(|(at, _)| separates(at))
+    const SEPARATORS: [&str; 7] = ["\\", "%2F", "%5C", "%252F", "%252f", "%255C", "%255c"];
+    let is_bare = segment.starts_with(';') || segment.starts_with("%3B");
+    is_bare || SEPARATORS.iter().any(|separator| segment.contains(separator))
 }
 
 /// What a server reads that takes a path for a reference (RFC 3986 section 4.2), as `new URL(path, base)` and

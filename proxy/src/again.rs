@@ -55,8 +55,8 @@ pub(crate) fn chance() -> u8 {
     byte
 }
 
-/// Retries until the action stands settled, may not be retried, or time or the caller's access is up. False when no attempt
-/// was made.
+/// Retries until the action stands settled, may not be retried, or time or the caller's access is up.
+/// False when no attempt was made.
 async fn automatically(shared: &Arc<Shared>, again: &Again, caller: Caller<'_>) -> bool {
     let until = Instant::now() + again.within;
     let mut made = false;

@@ -6,7 +6,7 @@
 //!                       the same request again ─┘      └─ too long for this caller ─► APPROVAL_PENDING
 //! ```
 
-use crate::access::Caller;
+use crate::access::{Caller, LOOK};
 use crate::answer::Finished;
 use crate::deliver::Outbound;
 use crate::engine::{Job, Prepared};
@@ -23,8 +23,6 @@ use zeroize::Zeroizing;
 
 /// The field by which a caller says how long it waits, in seconds.
 const WAIT_FIELD: &str = "affiant-wait";
-/// How often it is asked for whether the caller still waits.
-const LOOK: Duration = Duration::from_secs(1);
 /// The longest wait that a caller can ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 /// Bytes of content, of a target, and of a field's name and value that are shown; and how many fields.

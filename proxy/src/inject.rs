@@ -94,8 +94,11 @@ impl Before<'_> {
     pub(crate) fn check_strays(&self) -> Result<(), credential::Error> {
         let stray = is_stray(self.target.path_and_query.as_bytes())
             || self.head.fields.iter().any(|(_, value)| is_stray(value))
-            // However it was cut on its way.
-            || is_stray(&self.ahead.concat());
+            // However it was cut on its way; most content lies in one piece.
+            || match self.ahead {
+                [whole] => is_stray(whole),
+                pieces => is_stray(&pieces.concat()),
+            };
         if stray { Err(credential::Error::Stray) } else { Ok(()) }
     }
 }
